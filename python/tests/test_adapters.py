@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tickfleet.adapters import _calls
-from tickfleet.client import Fleet, InvalidMessage
+from tickfleet.client import Fleet, InvalidMessage, PendingApproval
 from tickfleet.client._message import ID_BYTES_MAX, name
 
 
@@ -32,18 +34,55 @@ def test_arguments_that_were_stored_in_another_order_are_the_same_text() -> None
     assert _calls.arguments_text('{"to": 1, "to": 2}') == '{"to": 1, "to": 2}'
 
 
-def test_a_node_of_a_graph_needs_a_client_for_asyncio() -> None:
-    pytest.importorskip("langchain_core")
-    from tickfleet.adapters.langgraph import fleet_node
+def caller(**more: Any) -> _calls.Caller[str]:
+    fleet = Fleet("redis://127.0.0.1:1", tenant="acme")
+    return _calls.Caller(fleet, "support", **{"tenant": None, "fields": {}, **more})
+
+
+def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
+    pytest.importorskip("pydantic_ai")
+    from tickfleet.adapters.pydantic_ai import FleetToolset
 
     with Fleet("redis://127.0.0.1:1", tenant="acme") as fleet, pytest.raises(TypeError, match="needs an AsyncFleet"):
-        fleet_node(fleet, "support")  # type: ignore[arg-type]
+        FleetToolset(fleet, "support")  # type: ignore[arg-type]
 
 
-def test_one_id_for_all_calls_is_refused() -> None:
-    with pytest.raises(InvalidMessage, match="turn_id"):
-        _calls.checked({"turn_id": "order-17"})
-    assert _calls.checked({"priority": "high"}) == {"priority": "high"}
+def test_fields_that_belong_to_the_adapter_are_refused() -> None:
+    for fields, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not a field")):
+        with pytest.raises(InvalidMessage, match=says):
+            caller(fields=fields)
+    with pytest.raises(InvalidMessage, match="expected a list"):
+        caller(allowed_tools="pay")
+
+
+def test_fields_are_computed_from_the_context_of_each_run() -> None:
+    made = caller(fields={"priority": "high", "user_context": lambda run: {"user": run}, "session_id": None})
+    for user in ("ann", "ben"):
+        fields = made.fields(user, [], "turn-1")
+        assert fields["user_context"] == {"user": user}
+        assert (fields["priority"], fields["turn_id"], fields["allowed_tools"]) == ("high", "turn-1", None)
+        assert "session_id" not in fields
+
+
+def test_a_repeated_turn_names_the_allowed_tools_in_one_order() -> None:
+    fields = caller(allowed_tools={"pay", "balance"}, builtin_tools=True).fields("ann", [], "turn-1")
+    assert fields["allowed_tools"] == ["balance", "check_task", "fetch_result", "list_tools", "pay"]
+
+
+def test_an_interrupt_describes_the_call_that_waits() -> None:
+    calls = [_calls.call_of("look_up", "{}", None), _calls.call_of("pay", '{"amount": 10}', None)]
+    approval = PendingApproval("apr-1", "turn-1/1", 1_795_348_800_123)
+    assert approval.position == 1
+    assert _calls.notice(approval, "turn-1", calls, "acme", None) == {
+        "kind": "tickfleet_approval",
+        "approval": "acme:apr-1",
+        "turn": "turn-1",
+        "tool": "pay",
+        "arguments": {"amount": 10},
+        "deadline": "2026-11-22T12:00:00Z",
+    }
+    found = _calls.notice(approval, "turn-1", calls, "", "https://fleet.example.com/")
+    assert (found["approval"], found["console"]) == ("apr-1", "https://fleet.example.com/console/#/approvals")
 
 
 def test_a_run_is_named_by_a_text_or_a_function() -> None:

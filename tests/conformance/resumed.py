@@ -56,25 +56,57 @@ def fleet() -> AsyncFleet:
 
 # LangGraph
 
-def graph_of(fleet: AsyncFleet, bank: Bank, saver: Any = None, payments: int = 1, **more: Any) -> Any:
+def graph_of(
+    fleet: Any,
+    bank: Bank,
+    saver: Any = None,
+    payments: int = 1,
+    tool: str = "pay",
+    blocking: bool = False,
+    retry_policy: Any = None,
+    **more: Any,
+) -> Any:
     """A graph that asks for `payments` equal payments, each in its own message, and ends."""
     from langchain_core.messages import AIMessage
     from langgraph.graph import END, START, MessagesState, StateGraph
     from tickfleet.adapters.langgraph import fleet_node
 
-    async def model(state: MessagesState) -> dict[str, Any]:
+    def answer(state: MessagesState) -> dict[str, Any]:
         done = sum(message.type == "tool" for message in state["messages"])
         if done >= payments:
             return {"messages": [AIMessage("done")]}
-        return {"messages": [AIMessage("", tool_calls=[{"id": "call_1", "name": "pay", "args": BOB}])]}
+        return {"messages": [AIMessage("", tool_calls=[{"id": "call_1", "name": tool, "args": BOB}])]}
+
+    async def model(state: MessagesState) -> dict[str, Any]:
+        return answer(state)
 
     graph = StateGraph(MessagesState)
-    graph.add_node("model", model)
-    graph.add_node("tools", fleet_node(fleet, "kelly", **bank.fields()), **more)
+    graph.add_node("model", answer if blocking else model)
+    graph.add_node("tools", fleet_node(fleet, "kelly", **bank.fields(), **more), retry_policy=retry_policy)
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
     graph.add_edge("tools", "model")
     return graph.compile(checkpointer=saver)
+
+
+def chat_model(*messages: Any) -> Any:
+    """A chat model that gives these messages in order, with a new ID for each."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+
+    class Scripted(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **more: Any) -> Any:
+            self.bound = tools
+            return self
+
+        def reset(self, at: int = 1) -> None:
+            """Continues with the message at a position."""
+            self.messages = iter([message.model_copy(update={"id": uuid.uuid4().hex}) for message in messages][at:])
+
+    Scripted.model_config["extra"] = "allow"
+    Scripted.model_rebuild(force=True)
+    made = Scripted(messages=iter(()))
+    made.reset(0)
+    return made
 
 
 def thread() -> dict[str, Any]:
@@ -154,9 +186,10 @@ async def langgraph_processes(fleet: AsyncFleet) -> None:
     await bank.paid(1, "langgraph: two processes resume one thread")
 
 
-async def resume(stored: str, thread_id: str, ledger: str) -> None:
+async def resume(stored: str, thread_id: str, ledger: str, tool: str = "pay") -> None:
     """Resumes a thread in another process."""
     from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.types import Command
 
     saver = InMemorySaver()
     threads, writes, blobs = pickle.loads(Path(stored).read_bytes())
@@ -165,8 +198,9 @@ async def resume(stored: str, thread_id: str, ledger: str) -> None:
     saver.writes.update(writes)
     saver.blobs.update(blobs)
     async with fleet() as own:
-        graph = graph_of(own, Bank(ledger, seconds=1.5), saver)
-        state = await graph.ainvoke(None, {"configurable": {"thread_id": thread_id}})
+        graph = graph_of(own, Bank(ledger, seconds=1.5), saver, tool=tool)
+        input = None if tool == "pay" else Command(resume=True)
+        state = await graph.ainvoke(input, {"configurable": {"thread_id": thread_id}})
     assert state["messages"][-2].content == "paid 10 to bob", state
 
 
@@ -200,8 +234,77 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
         await bank.paid(2, f"langgraph: runs without a thread are apart, with messages called {id}")
 
     node = fleet_node(fleet, "kelly", **bank.fields())
-    await refuses(node({"messages": [message]}), "add fleet_node to a graph")
+    await refuses(node({"messages": [message]}), "to a graph")
     print("langgraph: outside of a graph it says what is missing: ok")
+
+
+async def langgraph_edited(fleet: AsyncFleet) -> None:
+    from langchain_core.messages import AIMessage
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    def edited(state: Any, id: str | None) -> AIMessage:
+        last = state.values["messages"][-1]
+        return AIMessage("", id=id or last.id, tool_calls=[{**last.tool_calls[0], "args": {**BOB, "amount": 9}}])
+
+    bank, config = Bank(seconds=1.0), thread()
+    graph = graph_of(fleet, bank, InMemorySaver())
+    await cancelled(graph, bank, config, go())
+    stopped = await graph.aget_state(config)
+    edit = await graph.aupdate_state(config, {"messages": [edited(stopped, None)]}, as_node="model")
+    await conflicts(graph.ainvoke(None, edit))
+    await bank.paid(1, "langgraph: a message is edited after its call has paid, and refused")
+    await graph.aupdate_state(stopped.config, {"messages": [edited(stopped, uuid.uuid4().hex)]}, as_node="model")
+    await graph.ainvoke(None, config)
+    await bank.paid(2, "langgraph: a message with a new ID is a new call")
+
+
+async def conflicts(work: Any) -> None:
+    try:
+        await work
+    except Conflict:
+        return
+    raise AssertionError("expected a conflict")
+
+
+# LangChain
+
+async def langchain_resumed(fleet: AsyncFleet) -> None:
+    from langchain.agents import create_agent
+    from langchain_core.messages import AIMessage
+    from langgraph.checkpoint.memory import InMemorySaver
+    from tickfleet.adapters.langgraph import fleet_tools
+
+    def pays(*to: str) -> AIMessage:
+        calls = [{"id": f"call_{at}", "name": "pay", "args": {**BOB, "to": one}} for at, one in enumerate(to)]
+        return AIMessage("", tool_calls=calls)
+
+    async def agent_of(bank: Bank, *messages: AIMessage) -> tuple[Any, Any]:
+        model = chat_model(*messages, AIMessage("done"))
+        tools = await fleet_tools(fleet, "kelly", **bank.fields())
+        return model, create_agent(model, tools, checkpointer=InMemorySaver())
+
+    bank, config = Bank(seconds=1.0), thread()
+    model, agent = await agent_of(bank, pays("bob", "amy"))
+    await cancelled(agent, bank, config, go(), payments=2)
+    state = await agent.ainvoke(None, config)
+    told = [message.content for message in state["messages"] if message.type == "tool"]
+    assert sorted(told) == ["paid 10 to amy", "paid 10 to bob"], told
+    await bank.paid(2, "langchain: a cancelled run is resumed from its checkpoint")
+    before = [state async for state in agent.aget_state_history(config) if state.next == ("tools", "tools")]
+    for _ in range(2):
+        model.reset()
+        assert (await agent.ainvoke(None, before[-1].config))["messages"][-1].content == "done"
+    await bank.paid(2, "langchain: an old checkpoint is replayed")
+
+    bank = Bank()
+    _, agent = await agent_of(bank, pays("bob"), pays("bob"))
+    await agent.ainvoke(go(), thread())
+    await bank.paid(2, "langchain: an equal call in a later message is a second call")
+
+    tools = await fleet_tools(fleet, "kelly", **bank.fields())
+    (tool,) = [tool for tool in tools if tool.name == "pay"]
+    await refuses(tool.ainvoke({"name": "pay", "args": BOB, "id": "call_1", "type": "tool_call"}), "to a graph")
+    await bank.paid(2, "langchain: a tool outside of a graph is refused")
 
 
 async def refuses(work: Any, says: str) -> None:
@@ -217,7 +320,7 @@ async def refuses(work: Any, says: str) -> None:
 
 # OpenAI Agents SDK
 
-def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any:
+def agents_model(item: str | None, payments: int = 1, name: str = "call", tool: str = "pay") -> Any:
     """A model that asks for payments one after another. Each payment has `item` as the ID of its item."""
     from agents import ModelResponse, Usage
     from agents.models.interface import Model
@@ -230,7 +333,7 @@ def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any
                 # Within a run, the SDK itself rejects a repeated ID.
                 id = f"{name}_{len(outputs) + 1}"
                 call = ResponseFunctionToolCall(
-                    id=item, type="function_call", call_id=id, name="pay", arguments=json.dumps(BOB)
+                    id=item, type="function_call", call_id=id, name=tool, arguments=json.dumps(BOB)
                 )
                 return ModelResponse(output=[call], usage=Usage(), response_id=None)
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
@@ -286,6 +389,18 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
         both = [resumed(agent, saved) for _ in range(2)]
         assert await asyncio.gather(*both) == ["done", "done"]
         await bank.paid(1, "openai_agents: it is resumed twice at once")
+
+        edited = saved.replace('\\"amount\\": 10', '\\"amount\\": 9')
+        assert edited != saved
+        try:
+            await resumed(agent, edited)
+        except Exception as error:
+            # The SDK compares the approved call, too.
+            refusal = error.__cause__ or error
+            assert isinstance(refusal, Conflict) or "different invocation" in str(refusal), repr(error)
+        else:
+            raise AssertionError("expected a refusal")
+        await bank.paid(1, "openai_agents: a saved state is edited after its call has paid, and refused")
 
     bank = Bank()
     agent = await openai_agent(fleet, bank, None, order, payments=2)
@@ -349,13 +464,12 @@ async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
     both = [agent.run(message_history=loaded(saved), deferred_tool_results=yes) for _ in range(2)]
     assert [result.output for result in await asyncio.gather(*both)] == ["done", "done"]
     await bank.paid(1, "pydantic_ai: it is resumed twice at once")
-    try:
-        await agent.run(message_history=loaded(saved), deferred_tool_results=less())
-    except Conflict:
-        pass
-    else:
-        raise AssertionError("expected a conflict")
+    await conflicts(agent.run(message_history=loaded(saved), deferred_tool_results=less()))
     await bank.paid(1, "pydantic_ai: the same call is approved with other arguments, and refused")
+    edited = loaded(saved.replace(b'\\"amount\\": 10', b'\\"amount\\": 9'))
+    assert "9" in edited[-1].parts[0].args, edited
+    await conflicts(agent.run(message_history=edited, deferred_tool_results=yes))
+    await bank.paid(1, "pydantic_ai: a history is edited after its call has paid, and refused")
     await agent.run(message_history=loaded(await paused(agent)), deferred_tool_results=less())
     await bank.paid(2, "pydantic_ai: an equal call of another run is another call")
 
@@ -395,6 +509,8 @@ CASES = [
     langgraph_replayed,
     langgraph_processes,
     langgraph_intended,
+    langgraph_edited,
+    langchain_resumed,
     openai_agents_resumed,
     pydantic_ai_resumed,
 ]

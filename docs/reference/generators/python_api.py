@@ -8,12 +8,12 @@ from text import anchor, escaped, table
 
 SOURCE = "python/src/tickfleet"
 MODULES = (
-    ("Clients", "client/__init__.py", ("Fleet", "AsyncFleet", "SyncSubmitted", "Submitted", "SyncTask", "SubmittedTask", "SyncReplies", "Replies", "Reply", "Result", "CallError", "Event", "TurnFields", "TaskFields")),
+    ("Clients", "client/__init__.py", ("Fleet", "AsyncFleet", "SyncSubmitted", "Submitted", "SyncTask", "SubmittedTask", "SyncReplies", "Replies", "Reply", "Result", "PendingApproval", "CallError", "Event", "TurnFields", "TaskFields")),
     ("Types", "client/__init__.py", ("ApiKey", "Deadline", "Dialect", "Format", "Priority", "Status")),
     ("Errors", "client/__init__.py", None),
     ("Tools", "__init__.py", ("tool", "Context", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
     ("Test a tool", "testing.py", ("call", "context")),
-    ("Adapters", "adapters", (("openai_agents", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
+    ("Adapters", "adapters", (("openai_agents", "fleet_tools"), ("langgraph", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
 )
 
 

@@ -9,12 +9,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 from tickfleet import AsyncFleet
-from tickfleet.adapters.langgraph import fleet_node
+from tickfleet.adapters.langgraph import fleet_node, fleet_tools
 
 
 async def main(thread: str, question: str) -> None:
     async with AsyncFleet(tenant="acme") as fleet:
-        model = ChatOpenAI(model="gpt-5").bind_tools(await fleet.tools("support"))
+        model = ChatOpenAI(model="gpt-5").bind_tools(await fleet_tools(fleet, "support"))
 
         async def agent(state: MessagesState) -> dict:
             return {"messages": [await model.ainvoke(state["messages"])]}

@@ -8,6 +8,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::conformance::run;
 use super::gateway::{GatewayFleet, NOWHERE};
+use crate::operation::gateway::Gateway;
 use crate::support::binary::DevFleet;
 use crate::support::documents::REPOSITORY;
 use crate::support::node::Node;
@@ -59,11 +60,47 @@ async fn an_agent_of_the_ai_sdk_that_is_retried_or_resumed_pays_once() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-#[tokio::test]
-async fn agents_of_python_frameworks_that_are_retried_or_resumed_pay_once() {
+/// Runs agents of Python frameworks against the bank.
+async fn agents_pay(program: &str) {
     let python = installed("adapters").join("python");
     let (redis, fleet) = bank().await;
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.yaml");
+    std::fs::write(&keys, "").unwrap();
+    let gateway = Gateway::start(&redis.url(), &keys);
     let mut agents = Command::new(python);
-    run(agents.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/resumed.py"]), &redis.url());
+    agents.env("PYTHONPATH", "python/src").args(["-B", &format!("tests/conformance/{program}")]);
+    agents.env("GATEWAY_URL", gateway.url()).env("GATEWAY_KEY", gateway.key(&["--id", "bank", "--tenant", "bank"]));
+    // Approvers decide with this program.
+    run(agents.env("TICKFLEET", env!("CARGO_BIN_EXE_tickfleet")), &redis.url());
+    drop(gateway);
     assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn agents_of_python_frameworks_that_are_retried_or_resumed_pay_once() {
+    agents_pay("resumed.py").await;
+}
+
+#[tokio::test]
+async fn agents_of_python_frameworks_are_interrupted_by_approvals_and_pay_once_after_the_decision() {
+    agents_pay("approved.py").await;
+}
+
+#[tokio::test]
+async fn adapters_use_the_run_contexts_states_and_failures_of_their_python_frameworks() {
+    agents_pay("framework_features.py").await;
+}
+
+#[test]
+fn a_program_with_adapters_of_python_frameworks_passes_strict_type_checks() {
+    let frameworks = installed("adapters").join("python");
+    let mut mypy = Command::new(interpreter());
+    mypy.args(["-B", "-m", "mypy", "--strict", "--no-error-summary", "--python-executable"]).arg(frameworks);
+    mypy.args([
+        "--cache-dir",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/mypy-adapters"),
+        "tests/conformance/typed_agents.py",
+    ]);
+    run(mypy.env("MYPYPATH", "python/src"), NOWHERE);
 }

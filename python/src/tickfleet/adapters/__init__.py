@@ -2,16 +2,18 @@
 
 =====================  ==========================================================  =================================
 OpenAI Agents SDK      :func:`tickfleet.adapters.openai_agents.fleet_tools`        ``tickfleet[openai-agents]``
-LangGraph              :func:`tickfleet.adapters.langgraph.fleet_node`             ``tickfleet[langgraph]``
+LangGraph, LangChain   :func:`tickfleet.adapters.langgraph.fleet_node`,            ``tickfleet[langgraph]``
+                       :func:`tickfleet.adapters.langgraph.fleet_tools`
 Pydantic AI            :class:`tickfleet.adapters.pydantic_ai.FleetToolset`        ``tickfleet[pydantic-ai]``
 =====================  ==========================================================  =================================
 
-Each takes an :class:`tickfleet.AsyncFleet`, the agent's name, and the fields of a turn, which apply to every call. If a
-call is denied, capped or failed, the model receives the fleet's message, as with any result. An error without a result
-(`Rejected`, `Unavailable`, …) ends the run of the agent.
+Each takes an :class:`tickfleet.AsyncFleet` (LangGraph also a :class:`tickfleet.Fleet`), the agent's name, and the fields
+of a turn, which apply to every call and can be functions of the run's context. If a call is denied, capped or failed,
+the framework treats it as a failed call of its own, and the model receives the fleet's message. An error without a
+result (`Rejected`, `Unavailable`, …) ends the run of the agent.
 
 A run that is resumed, retried or replayed repeats no effect. The id of each turn is derived from the framework's own
-ids and from the arguments, so the fleet recognizes a repeated call and returns the first result, for as long as it
+ids, so the fleet recognizes a repeated call and returns the first result, for as long as it
 keeps ids (``retention.dedupe_for``). If a call cannot be identified, the adapter raises
 :class:`tickfleet.client.InvalidMessage`, sends nothing, and states what to pass.
 """

@@ -3,33 +3,43 @@
     agent = Agent(model, toolsets=[FleetToolset(fleet, "kelly")])
 
 Pydantic AI makes each call of a response separately, so each call is a turn of its own. The fleet validates the
-arguments.
+arguments. If they are invalid, the model is asked to correct them, as often as the agent's ``retries`` allow. Any other
+failed call is a failed tool return.
 
-The turn's id is derived from the response that made the call (run, provider id, time), the call id and the model's
-unmodified arguments. All of these are in the message history. A history that is resumed twice receives the first
-result. If an approval changes the arguments the second time, `Conflict` is raised. A run that is restarted from its
-prompt requests a new response, whose calls are new calls.
+The turn's id is derived from the response that made the call (run, provider id, time) and the call id. All of these are
+in the message history. A history that is resumed twice receives the first result. If an approval or an edit changes the
+arguments of a call that was made, `Conflict` is raised. A run that is restarted from its prompt requests a new response,
+whose calls are new calls.
 
 A history from elsewhere, such as a user interface, can lack both the run and the provider id. For those, set ``run_id``
 to a text or a function of the run's context: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``. A
 resumed run must have the same ``run_id``, any other run a different one.
+
+If a call waits for an approval of the fleet and the agent has ``DeferredToolRequests`` among its output types, the call
+is deferred, and the run ends. After the decision, get the results and resume the run::
+
+    results = await toolset.results(requests)
+    await agent.run(message_history=history, deferred_tool_results=results)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timezone
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
-from pydantic_ai import RunContext
+from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import arguments_text, call_of, checked, definitions, run, run_named_by, told, turn_id
-from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
+from tickfleet.adapters._calls import CallFields, Caller, arguments_text, call_of, run_named_by, told, turn_id
+from tickfleet.client import AsyncFleet, Deadline, InvalidMessage, Reply
+
+Context: TypeAlias = RunContext[Any]
+"""The context of a run, whose ``deps`` are those that were passed to ``run``."""
 
 _ANYTHING = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
@@ -42,10 +52,26 @@ class FleetToolset(AbstractToolset[Any]):
         agent: Agent that makes the calls.
         tenant: Tenant. Default: the client's tenant.
         run_id: Id of the run, as the module describes. Required if the message history has none.
-        **fields: Fields of the turn of every call.
+        timeout: Seconds to wait for a result, after which the run ends with ``ReplyTimeout``; ``None`` waits without
+            limit.
+        interrupt: Whether a call that waits for an approval is deferred. Default: if ``DeferredToolRequests`` is among
+            the output types of the agent. A call that is not deferred waits for the decision.
+        console_url: URL of the gateway whose console approvers use. The metadata of deferred calls then has a link.
+        allowed_tools: Tools that the model sees and may call, among those that its permissions grant. A run must be
+            resumed with the same names.
+        builtin_tools: Whether to include the built-in tools.
+        max_retries: How often in a row the model may correct invalid arguments of a tool. Default: the agent's
+            ``retries``.
+        user_context: User data as JSON, which every tool and rule can read. A function, as for the next three
+            arguments, is called for each call.
+        session_data: Conversation data for tools and rules.
+        session_id: Session of the facts.
+        deadline: Expiry of the calls.
+        **fields: Further fields of the turn of every call.
 
     Raises:
-        InvalidMessage: A ``turn_id`` is set.
+        InvalidMessage: A field is set that belongs to the adapter.
+        TypeError: ``fleet`` is a blocking ``Fleet``.
     """
 
     def __init__(
@@ -54,14 +80,44 @@ class FleetToolset(AbstractToolset[Any]):
         agent: str,
         *,
         tenant: str | None = None,
-        run_id: str | Callable[[RunContext[Any]], str] | None = None,
-        **fields: Unpack[TurnFields],
+        run_id: str | Callable[[Context], str] | None = None,
+        timeout: float | None = 300.0,
+        interrupt: bool | None = None,
+        console_url: str | None = None,
+        allowed_tools: Collection[str] | None = None,
+        builtin_tools: bool = False,
+        max_retries: int | None = None,
+        user_context: Any | Callable[[Context], Any] = None,
+        session_data: Any | Callable[[Context], Any] = None,
+        session_id: str | Callable[[Context], str | None] | None = None,
+        deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
+        **fields: Unpack[CallFields],
     ) -> None:
+        if not isinstance(fleet, AsyncFleet):
+            raise TypeError("FleetToolset needs an AsyncFleet")
         self._fleet = fleet
         self._agent = agent
         self._tenant = tenant
         self._run_id = run_id
-        self._fields = checked(fields)
+        self._timeout = timeout
+        self._interrupt = interrupt
+        self._max_retries = max_retries
+        self._caller: Caller[Context] = Caller(
+            fleet,
+            agent,
+            tenant=tenant,
+            timeout=timeout,
+            allowed_tools=allowed_tools,
+            builtin_tools=builtin_tools,
+            console_url=console_url,
+            fields={
+                **fields,
+                "user_context": user_context,
+                "session_data": session_data,
+                "session_id": session_id,
+                "deadline": deadline,
+            },
+        )
 
     @property
     def id(self) -> str | None:
@@ -76,10 +132,10 @@ class FleetToolset(AbstractToolset[Any]):
                 tool_def=ToolDefinition(
                     name=tool.name, description=tool.description, parameters_json_schema=tool.parameters
                 ),
-                max_retries=0,
+                max_retries=ctx.max_retries if self._max_retries is None else self._max_retries,
                 args_validator=_ANYTHING,
             )
-            for tool in await definitions(self._fleet, self._agent, self._tenant)
+            for tool in await self._caller.definitions()
         }
 
     async def call_tool(
@@ -88,37 +144,84 @@ class FleetToolset(AbstractToolset[Any]):
         """Runs one call in the fleet.
 
         Raises:
+            ModelRetry: The arguments are invalid.
+            ToolFailed: The call did not succeed.
+            CallDeferred: The call waits for an approval.
             InvalidMessage: The run of the call has no id.
         """
-        call = call_of(name, arguments_text(tool_args), ctx.tool_call_id)
-        place, written = self._origin(ctx, name)
-        arguments = arguments_text(tool_args) if written is None else written
-        id = turn_id("pydantic-ai", self._agent, place, ctx.tool_call_id, name, arguments)
-        reply = await run(self._fleet, self._agent, [call], self._fields, self._tenant, id)
-        return told(reply)
+        calls = [call_of(name, arguments_text(tool_args), ctx.tool_call_id)]
+        id = turn_id("pydantic-ai", self._agent, *self._origin(ctx, name, tool_args))
+        interrupts = _may_defer(ctx) if self._interrupt is None else self._interrupt
+        found = await self._caller.ask(ctx, calls, id, interrupts)
+        if not isinstance(found, Reply):
+            raise CallDeferred(metadata=found)
+        outcome = _outcome(found)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def _origin(self, ctx: RunContext[Any], name: str) -> tuple[list[Any], str | None]:
-        """Returns values that identify the response that made the call, and the call's arguments as written in the
-        response. The arguments are ``None`` if several calls of the response share the id."""
+    async def results(self, requests: DeferredToolRequests, timeout: float | None = 300.0) -> DeferredToolResults:
+        """Waits for the results of the calls that this toolset has deferred.
+
+        Calls of other toolsets are not in the returned object: add their results before you resume the run.
+
+        Args:
+            requests: Output of the run. To keep it longer than the process, store it with ``TypeAdapter``.
+            timeout: Seconds to wait for each result; ``None`` waits without limit.
+
+        Raises:
+            ReplyTimeout: A call still waits, or the fleet does not keep its result any more (``retention.records``).
+        """
+        found = DeferredToolResults()
+        for call in requests.calls:
+            about = requests.metadata.get(call.tool_call_id, {})
+            if about.get("kind") == "tickfleet_approval":
+                reply = await self._fleet.wait(about["turn"], tenant=self._tenant, timeout=timeout)
+                found.calls[call.tool_call_id] = _outcome(reply)
+        return found
+
+    def _origin(self, ctx: RunContext[Any], name: str, arguments: dict[str, Any]) -> list[Any]:
+        """Returns values that identify the call: the response that made it, and its id."""
         named = run_named_by(self._run_id, ctx)
         responses = [message for message in ctx.messages if isinstance(message, ModelResponse)]
         made = [(response, parts) for response in responses if (parts := _calls(response, ctx.tool_call_id))]
+        if not made and named is not None:
+            return [[named, 0], ctx.tool_call_id, name, arguments_text(arguments)]
         if made:
             response, parts = made[-1]
-            written = arguments_text(parts[0].args or {}) if len(parts) == 1 else None
+            # If calls of the response share the id, only their arguments distinguish them.
+            call = [ctx.tool_call_id] if len(parts) == 1 else [ctx.tool_call_id, name, arguments_text(arguments)]
             if named is not None:
                 # A history from elsewhere has only the order of its messages.
-                return [named, len(made)], written
+                return [[named, len(made)], *call]
             if response.run_id or response.provider_response_id:
                 origin = _identity(response)
-                return [origin, sum(_identity(other) == origin for other, _ in made)], written
-        elif named is not None:
-            return [named, 0], None
+                return [[origin, sum(_identity(other) == origin for other, _ in made)], *call]
         raise InvalidMessage(
-            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names neither the run nor "
-            "the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a function of its context. "
-            "It must be the same if the run is resumed. Or keep the history as ModelMessagesTypeAdapter writes it"
+            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names "
+            "neither the run nor the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a "
+            "function of its context. It must be the same if the run is resumed. Or keep the history as "
+            "ModelMessagesTypeAdapter writes it"
         )
+
+
+def _outcome(reply: Reply) -> str | ModelRetry | ToolFailed:
+    """Returns the result of a call for Pydantic AI."""
+    result = reply.results[0]
+    if result.success:
+        return told(reply)
+    # The model can correct arguments. It cannot correct a denied or failed call by making it again.
+    return ModelRetry(told(reply)) if result.outcome == "invalid_arguments" else ToolFailed(told(reply))
+
+
+def _may_defer(ctx: RunContext[Any]) -> bool:
+    """Returns whether the agent accepts deferred calls."""
+    return ctx.agent is not None and _is_among(DeferredToolRequests, ctx.agent.output_type)
+
+
+def _is_among(wanted: type, types: Any) -> bool:
+    members = types if isinstance(types, (list, tuple)) else get_args(types)
+    return types is wanted or any(_is_among(wanted, member) for member in members)
 
 
 def _calls(response: ModelResponse, id: str | None) -> list[ToolCallPart]:

@@ -34,7 +34,7 @@ from tickfleet.client._errors import (
 from tickfleet.client._events import Event
 from tickfleet.client._message import Deadline, Priority, TaskFields, TurnFields, shard_of
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import CallError, Dialect, Reply, Result, Status
+from tickfleet.client._reply import CallError, Dialect, PendingApproval, Reply, Result, Status
 from tickfleet.client._sync import Fleet, SyncReplies, SyncSubmitted, SyncTask
 from tickfleet.client._transport import ApiKey
 
@@ -54,6 +54,7 @@ __all__ = [
     "NoDefinitions",
     "NotAccepted",
     "NotFound",
+    "PendingApproval",
     "Pressure",
     "Priority",
     "QueueFull",

@@ -15,7 +15,7 @@ from tickfleet.client._events import Event
 from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name, task_message, turn_message
 from tickfleet.client._place import place
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import Reply
+from tickfleet.client._reply import PendingApproval, Reply
 from tickfleet.client._transport import PATIENCE, ApiKey, Awaited, Kind, transport
 
 Format = Literal[
@@ -67,6 +67,19 @@ class Submitted:
         """
         self._fleet.check_loop()
         return _accepted(await self._awaited.reply(timeout), self.tenant, self.id, timeout)
+
+    async def reply_or_approval(self, timeout: float | None = TIMEOUT) -> Reply | PendingApproval:
+        """Waits for the reply, or until a call of the turn waits for an approval.
+
+        Over Redis, the client polls the turn at least every 2 seconds. If the Redis user may not read turns, or the API
+        key lacks ``read``, the client only waits for the reply.
+
+        Raises:
+            Rejected, Conflict, ReplyTimeout: As :meth:`reply`.
+        """
+        self._fleet.check_loop()
+        found = await self._awaited.reply_or_approval(timeout)
+        return found if isinstance(found, PendingApproval) else _accepted(found, self.tenant, self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
         """Cancels the turn or task. The reply arrives as usual.

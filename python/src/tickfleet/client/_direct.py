@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -20,8 +21,13 @@ from tickfleet.client._inbox import Inbox
 from tickfleet.client._message import asked, name, shard_of, written
 from tickfleet.client._redis import Redis
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import Reply, read_record
+from tickfleet.client._reply import PendingApproval, Reply, read_record
 from tickfleet.client._transport import DirectOptions, Kind
+
+_APPROVAL_SOON = 0.1
+# Seconds until the state of a turn is read for the first time, if the caller wants to know of approvals.
+_APPROVAL_EVERY_MAX = 2.0
+# Longest interval between two reads of the state, in seconds.
 
 
 def _private() -> str:
@@ -33,8 +39,9 @@ def _private() -> str:
 class _Awaited:
     """Keeps a waiter alive, and with it the search for its reply."""
 
-    def __init__(self, waiter: Waiter) -> None:
+    def __init__(self, waiter: Waiter, hub: Hub) -> None:
         self._waiter = waiter
+        self._hub = hub
 
     @property
     def pending(self) -> list[Reply]:
@@ -43,6 +50,21 @@ class _Awaited:
     async def reply(self, timeout: float | None) -> Reply | None:
         done, _ = await asyncio.wait({self._waiter.reply}, timeout=timeout)
         return self._waiter.reply.result() if done else None
+
+    async def reply_or_approval(self, timeout: float | None) -> Reply | PendingApproval | None:
+        end = None if timeout is None else time.monotonic() + timeout
+        pause, is_decided = _APPROVAL_SOON, False
+        while True:
+            left = pause if end is None else min(pause, max(0.0, end - time.monotonic()))
+            reply = await self.reply(left)
+            if reply is not None:
+                return reply
+            approval = await self._hub.pending_approval(self._waiter) if is_decided else None
+            # If the message was rejected, the rejection arrives before the state of the turn is read.
+            is_decided = is_decided or await self._hub.is_decided(self._waiter)
+            if approval is not None or (end is not None and time.monotonic() >= end):
+                return approval
+            pause = min(pause * 2, _APPROVAL_EVERY_MAX)
 
 
 class Direct:
@@ -103,7 +125,7 @@ class Direct:
             if there is None:
                 hub.drop(waiter)
             raise
-        return _Awaited(waiter)
+        return _Awaited(waiter, hub)
 
     async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
         await self._enqueue(self.whose(tenant), message, kind, message[f"{kind}_id"])
@@ -118,7 +140,7 @@ class Direct:
         if waiter is None:
             waiter = Waiter(place)
             hub.add(waiter, None)
-        return await _Awaited(waiter).reply(timeout)
+        return await _Awaited(waiter, hub).reply(timeout)
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
         tenant = self.whose(tenant)

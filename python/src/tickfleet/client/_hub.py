@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from tickfleet.client._errors import FleetError
 from tickfleet.client._inbox import Entry, Inbox
 from tickfleet.client._redis import Redis
-from tickfleet.client._reply import Reply, absent, read_record, read_reply
+from tickfleet.client._reply import PendingApproval, Reply, absent, read_record, read_reply
 
 log = logging.getLogger("tickfleet.client")
 
@@ -167,6 +167,16 @@ class Hub:
         # Includes entries of an earlier read whose removal failed.
         if inbox.kept:
             await self._redis.remove(inbox, sorted(inbox.kept))
+
+    async def is_decided(self, waiter: Waiter) -> bool:
+        """Returns whether the fleet has accepted or rejected this process' own message. A rejection is then in the
+        inbox."""
+        return not waiter.sending and (waiter.entry is None or not await self._redis.waits(waiter.stream, waiter.entry))
+
+    async def pending_approval(self, waiter: Waiter) -> PendingApproval | None:
+        """Returns the approval that the turn waits for. The message must be decided: if it was rejected, the record
+        belongs to another turn."""
+        return await self._redis.pending_approval(self._prefix, waiter.place)
 
     def _tell(self, waiter: Waiter, reply: Reply) -> None:
         """Delivers the reply, once."""

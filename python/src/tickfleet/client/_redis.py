@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,7 @@ except ImportError as error:  # pragma: no cover - names the package to install
 
 from tickfleet.client._errors import Pressure, QueueFull, Unavailable
 from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
+from tickfleet.client._reply import PendingApproval
 from tickfleet.client._transport import DEFAULT_URL
 
 _ANSWER_S = 10.0
@@ -70,6 +72,10 @@ def _options(parts: SplitResult) -> dict[str, Any]:
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     said = {"username": unquote(user) or None, "password": unquote(password) or None}
     return {key: value for key, value in said.items() if value} | ({"ssl": True} if parts.scheme[:6] == "rediss" else {})
+
+
+def _content(record: str) -> str:
+    return record.split(" ", 3)[-1].lstrip("0123456789")
 
 
 def connect(url: str) -> Any:
@@ -132,6 +138,7 @@ class Redis:
         self._may_look_at_streams = True
         self._may_read_records = True
         self._may_look_for_tenants = True
+        self._may_read_turns = True
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -277,10 +284,36 @@ class Redis:
             self._may_look_for_tenants = False
             return False
 
+    async def pending_approval(self, prefix: str, place: str) -> PendingApproval | None:
+        """Returns the approval that the next call of a turn (``<tenant>:<id>``) waits for. ``None`` if it waits for
+        nothing or something else, if the approval is decided, or if the Redis user may not read turns."""
+        if not self._may_read_turns:
+            return None
+
+        async def ask() -> PendingApproval | None:
+            try:
+                record = await self._client.get(f"{prefix}turn:{place}")
+                turn = {} if record is None else json.loads(_content(record))
+                state = turn.get("s", {})
+                reason = state.get("reason", {})
+                if state.get("s") != "waiting" or reason.get("f") != "approval":
+                    return None
+                # A decision makes the timer of the turn due at once. The record changes when the timer fires.
+                timer = await self._client.zscore(f"{prefix}timers", f"turn:{place}")
+            except exceptions.NoPermissionError:
+                self._may_read_turns = False
+                return None
+            if timer is None or timer < state["due_ms"]:
+                return None
+            call = f"{place.partition(':')[2]}/{turn.get('p', 0)}"
+            return PendingApproval(reason["approval"], call, state["due_ms"])
+
+        return await self._try(ask)
+
     async def content(self, key: str) -> str | None:
         """Returns the JSON of a record, after its version, entry, counters and schema number."""
         record = await self.get(key)
-        return None if record is None else record.split(" ", 3)[-1].lstrip("0123456789")
+        return None if record is None else _content(record)
 
     async def history(self, key: str, start: int) -> list[str]:
         """Returns the steps of a task from `start` on. Each step is a part of its history."""

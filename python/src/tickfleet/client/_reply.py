@@ -34,6 +34,23 @@ class CallError:
 
 
 @dataclass(frozen=True)
+class PendingApproval:
+    """An approval that a call of an unfinished turn waits for."""
+
+    id: str
+    """Id of the approval, without the tenant."""
+    call: str
+    """Call id of the fleet, ``<turn id>/<position>``."""
+    until_ms: int
+    """When the wait ends without a decision, in milliseconds since 1970."""
+
+    @property
+    def position(self) -> int:
+        """Position of the call in its turn, from 0."""
+        return int(self.call.rpartition("/")[2])
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of one call."""
 

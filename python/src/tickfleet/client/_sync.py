@@ -17,7 +17,7 @@ from tickfleet.client._errors import FleetError
 from tickfleet.client._events import Event
 from tickfleet.client._message import TaskFields, TurnFields
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import Reply
+from tickfleet.client._reply import PendingApproval, Reply
 from tickfleet.client._transport import FleetOptions
 
 T = TypeVar("T")
@@ -205,6 +205,10 @@ class SyncSubmitted:
     def reply(self, timeout: float | None = TIMEOUT) -> Reply:
         """See :meth:`Submitted.reply`."""
         return self._thread.run(self._submitted.reply(timeout))
+
+    def reply_or_approval(self, timeout: float | None = TIMEOUT) -> Reply | PendingApproval:
+        """See :meth:`Submitted.reply_or_approval`."""
+        return self._thread.run(self._submitted.reply_or_approval(timeout))
 
     def cancel(self, reason: str = "") -> None:
         """See :meth:`Submitted.cancel`."""

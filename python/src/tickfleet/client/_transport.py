@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from tickfleet.client._errors import Unsupported
 from tickfleet.client._events import Event
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import Reply
+from tickfleet.client._reply import PendingApproval, Reply
 
 Kind = Literal["turn", "task"]
 
@@ -53,6 +53,9 @@ class Awaited(Protocol):
 
     async def reply(self, timeout: float | None) -> Reply | None:
         """Returns the reply, even if it is a rejection. ``None`` if no reply arrived in time."""
+
+    async def reply_or_approval(self, timeout: float | None) -> Reply | PendingApproval | None:
+        """Like `reply`, but also ends when a call waits for an approval."""
 
 
 class Transport(Protocol):

@@ -24,11 +24,11 @@ from tickfleet.client._errors import (
     Unsupported,
 )
 from tickfleet.client._events import Event
-from tickfleet.client._gateway._events import follow
+from tickfleet.client._gateway._events import follow, pending_approval
 from tickfleet.client._gateway._http import Answer, Http, Tries, segment
 from tickfleet.client._message import name, written
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import CallError, Reply, read_reply
+from tickfleet.client._reply import CallError, PendingApproval, Reply, read_reply
 from tickfleet.client._transport import ApiKey, Kind
 
 _POLL_S = 25
@@ -39,6 +39,9 @@ _FRESH_S = 10.0
 
 _LOOK_AGAIN_S = 0.25
 # Seconds between two requests if the gateway responds at once.
+
+_APPROVAL_AFTER_S = 1
+# Seconds to wait for the reply before the events of a turn are followed to see whether it waits for an approval.
 
 _ONE_LOOK_S = 2.0
 # Minimum seconds for one request, even if the caller's timeout is shorter.
@@ -148,6 +151,22 @@ class _Awaited:
         if self._reply is None:
             self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
         return self._reply
+
+    async def reply_or_approval(self, timeout: float | None) -> Reply | PendingApproval | None:
+        end = None if timeout is None else time.monotonic() + timeout
+        if self._reply is None and self._taken is None:
+            # Most calls end within this wait, and then need no second request.
+            self._reply = await self.submit(min(_APPROVAL_AFTER_S, _seconds(timeout)))
+        if self._reply is None and self._kind == "turn":
+            left = None if end is None else max(_ONE_LOOK_S, end - time.monotonic())
+            try:
+                async with asyncio.timeout(left):
+                    approval = await pending_approval(self._http, self._tenant, self._id)
+            except TimeoutError:
+                return None
+            if approval is not None:
+                return approval
+        return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
         # Another gateway may have accepted the message. In that case, only that gateway knows of a rejection. If the

@@ -10,16 +10,17 @@ from typing import Any
 
 import httpx2 as httpx
 
-from tickfleet.client._errors import FleetError, NotFound, Unavailable
+from tickfleet.client._errors import FleetError, Forbidden, NotFound, Unavailable
 from tickfleet.client._events import Event, Kind
 from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
-from tickfleet.client._reply import Reply, read_reply
+from tickfleet.client._reply import PendingApproval, Reply, read_reply
 
 # The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
 # no positions of their own.
 _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "heard": "heard"}
 
 _ENDS = ("answer", "failed")
+_TURN_ENDS = ("reply", "gone", "damaged")
 
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
@@ -63,6 +64,34 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
                 yield Event("ended", position, reply=reply)
                 return
         if position > came_from or time.monotonic() - began > _GOOD_S:
+            tries = http.tries(http.patience)
+        await tries.pause(trouble.error, trouble.seconds)
+
+
+async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingApproval | None:
+    """Follows a turn until a call waits for an approval. ``None`` if the turn ends before, or cannot be followed."""
+    tries = http.tries(http.patience)
+    while True:
+        trouble = _Later(Unavailable("the gateway ended the event stream before the turn ended"))
+        began = time.monotonic()
+        try:
+            async with http.stream(f"/v1/turns/{id}/events", tenant, 0) as response:
+                await _check(response)
+                async for kind, value in _events(_lines(response.aiter_bytes())):
+                    if kind == "waiting" and value.get("for") == "approval":
+                        return PendingApproval(value["approval"], value["call"], int(value["until_ms"]))
+                    if kind in _TURN_ENDS:
+                        return None
+        except httpx.RequestError as error:
+            http.check_open()
+            trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+        except Forbidden:
+            return None
+        except _Later as later:
+            if isinstance(later.error, NotFound):
+                return None
+            trouble = later
+        if time.monotonic() - began > _GOOD_S:
             tries = http.tries(http.patience)
         await tries.pause(trouble.error, trouble.seconds)
 

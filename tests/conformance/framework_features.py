@@ -1,0 +1,349 @@
+"""Adapters use what their framework has: the context of a run, failed calls, parallel calls, its kinds of state.
+`framework_features.py [NAME…]`, against `REDIS_URL`, with a running fleet that has the configuration in `bank/conf`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from langchain_core.messages import AnyMessage
+from langgraph.graph.message import add_messages
+from resumed import Bank, chat_model, fleet, go, thread
+from tickfleet import AsyncFleet, Fleet
+from tickfleet.client import InvalidMessage
+
+# Each asks for two balances, which must run at the same time, and for calls that fail.
+TOGETHER = [("balance", {"account": "amy"}), ("balance", {"account": "bob"})]
+FAILS = [("balance", {"account": "nobody"}), ("balance", {"acount": "amy"})]
+
+
+@dataclass
+class Deps:
+    """What a program passes to each run."""
+
+    user: str
+    ledger: str = field(default_factory=lambda: str(Path(tempfile.mkdtemp()) / "ledger"))
+
+    def user_context(self, together: bool = True) -> dict[str, Any]:
+        accounts = ["amy", "bob"] if together else []
+        return {"user": self.user, "ledger": self.ledger, "together": accounts, "seconds": 0.0}
+
+
+def seen(user: str, account: str) -> str:
+    return f"{user} sees 100 of {account}, session data chat of {user}"
+
+
+# LangGraph
+
+def asks(calls: list[tuple[str, dict[str, Any]]]) -> Any:
+    from langchain_core.messages import AIMessage
+
+    made = [{"id": f"call_{at}", "name": name, "args": arguments} for at, (name, arguments) in enumerate(calls)]
+    return AIMessage("", id=uuid.uuid4().hex, tool_calls=made)
+
+
+def fields(together: bool = True) -> dict[str, Any]:
+    return {
+        "user_context": lambda run: run.context.user_context(together),
+        "session_data": lambda run: f"chat of {run.context.user}",
+        "session_id": lambda run: run.config["configurable"]["thread_id"],
+        "deadline": lambda run: timedelta(minutes=1),
+    }
+
+
+async def langgraph_contexts(fleet: AsyncFleet) -> None:
+    from langgraph.graph import START, MessagesState, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node
+
+    graph = StateGraph(MessagesState, context_schema=Deps)
+    graph.add_node("tools", fleet_node(fleet, "kelly", **fields()))
+    graph.add_edge(START, "tools")
+    app = graph.compile()
+    for user in ("ann", "ben"):
+        state = await app.ainvoke({"messages": [asks(TOGETHER)]}, thread(), context=Deps(user))
+        told = [message.content for message in state["messages"][1:]]
+        assert told == [seen(user, "amy"), seen(user, "bob")], told
+    print("langgraph: context, session and deadline belong to each run; reads of a message run in parallel: ok")
+
+    # A deadline of the past, from the context.
+    late = StateGraph(MessagesState, context_schema=Deps)
+    more = {**fields(), "deadline": lambda run: timedelta(seconds=-1 if run.context.user == "late" else 60)}
+    late.add_node("tools", fleet_node(fleet, "kelly", **more))
+    late.add_edge(START, "tools")
+    statuses = {}
+    for user in ("late", "ann"):
+        state = await late.compile().ainvoke({"messages": [asks(TOGETHER)]}, thread(), context=Deps(user))
+        statuses[user] = [message.status for message in state["messages"][1:]]
+    assert statuses == {"late": ["error", "error"], "ann": ["success", "success"]}, statuses
+    print("langgraph: a deadline of the run ends its calls: ok")
+
+
+async def langgraph_states(fleet: AsyncFleet) -> None:
+    from langgraph.graph import START, StateGraph
+    from pydantic import BaseModel
+    from tickfleet.adapters.langgraph import fleet_node
+
+    class Model(BaseModel):
+        chat: Annotated[list[AnyMessage], add_messages]
+
+    @dataclass
+    class Data:
+        chat: Annotated[list[AnyMessage], add_messages]
+
+    bank = Bank()
+    with Fleet(tenant="bank") as client:
+        for schema in (Model, Data):
+            for made in (fleet, client):
+                graph = StateGraph(schema)
+                graph.add_node("tools", fleet_node(made, "kelly", messages_key="chat", **bank.fields()))
+                graph.add_edge(START, "tools")
+                app = graph.compile()
+                input = {"chat": [asks([("pay", {"to": "bob", "amount": 1})])]}
+                state = app.invoke(input) if made is client else await app.ainvoke(input)
+                assert state["chat"][-1].content == "paid 1 to bob", state
+        # A blocking client in an asynchronous graph.
+        state = await app.ainvoke({"chat": [asks([("pay", {"to": "bob", "amount": 1})])]})
+        assert state["chat"][-1].content == "paid 1 to bob", state
+        node = fleet_node(client, "kelly", **bank.fields())
+        listed = StateGraph(Annotated[list[AnyMessage], add_messages])
+        listed.add_node("tools", node)
+        listed.add_edge(START, "tools")
+        assert listed.compile().invoke([asks([("pay", {"to": "bob", "amount": 1})])])[-1].content == "paid 1 to bob"
+    await bank.paid(6, "langgraph: states are Pydantic models, data classes or lists, in blocking graphs, too")
+
+
+async def langgraph_narrowed(fleet: AsyncFleet) -> None:
+    from langgraph.graph import START, MessagesState, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node, fleet_tools
+
+    every = [tool.name for tool in await fleet_tools(fleet, "kelly")]
+    assert every == ["balance", "pay", "transfer"], every
+    builtin = [tool.name for tool in await fleet_tools(fleet, "kelly", builtin_tools=True)]
+    assert {"check_task", "fetch_result", "list_tools", *every} == set(builtin), builtin
+    assert [tool.name for tool in await fleet_tools(fleet, "kelly", allowed_tools=["pay"])] == ["pay"]
+    both = await fleet_tools(fleet, "kelly", allowed_tools=["pay", "fetch_result"])
+    assert [tool.name for tool in both] == ["fetch_result", "pay"], both
+
+    bank = Bank()
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", fleet_node(fleet, "kelly", allowed_tools=["balance"], **bank.fields()))
+    graph.add_edge(START, "tools")
+    calls = [("pay", {"to": "bob", "amount": 1}), ("list_tools", {}), ("balance", {"account": "amy"})]
+    state = await graph.compile().ainvoke({"messages": [asks(calls)]})
+    assert [message.status for message in state["messages"][1:]] == ["error", "error", "success"], state
+    for wrong in ({"turn_id": "x"}, {"allowed_tools": "pay"}, {"pending_approval": True}):
+        try:
+            fleet_node(fleet, "kelly", **wrong)  # type: ignore[call-overload]
+        except InvalidMessage:
+            continue
+        raise AssertionError(f"expected a refusal of {wrong}")
+    await bank.paid(0, "langgraph: allowed_tools narrows what the model sees and may call")
+
+
+async def langchain_agents(fleet: AsyncFleet) -> None:
+    from langchain.agents import create_agent
+    from langchain_core.messages import AIMessage
+    from tickfleet.adapters.langgraph import fleet_tools
+
+    with Fleet(tenant="bank") as client:
+        for made in (fleet, client):
+            found = fleet_tools(made, "kelly", **fields())
+            tools = found if made is client else await found
+            model = chat_model(asks(TOGETHER), asks(FAILS), AIMessage("done"))
+            agent = create_agent(model, tools, context_schema=Deps)
+            if made is client:
+                state = await asyncio.to_thread(agent.invoke, go(), thread(), context=Deps("ann"))
+            else:
+                state = await agent.ainvoke(go(), thread(), context=Deps("ann"))
+            told = [message for message in state["messages"] if message.type == "tool"]
+            assert [message.content for message in told[:2]] == [seen("ann", "amy"), seen("ann", "bob")], told
+            assert [message.status for message in told] == ["success", "success", "error", "error"], told
+            assert "no account of nobody" in told[2].content and "acount" in told[3].content, told
+        # With a blocking client, also in an asynchronous agent.
+        model = chat_model(asks(TOGETHER), AIMessage("done"))
+        state = await create_agent(model, tools, context_schema=Deps).ainvoke(go(), thread(), context=Deps("ben"))
+        told = [message.content for message in state["messages"] if message.type == "tool"]
+        assert told == [seen("ben", "amy"), seen("ben", "bob")], told
+    print("langchain: an agent has the context of its run, failed calls, and parallel calls: ok")
+
+
+# OpenAI Agents SDK
+
+async def openai_agents_features(fleet: AsyncFleet) -> None:
+    from agents import Agent, ModelResponse, Runner, Usage, set_trace_processors, set_tracing_disabled
+    from agents.models.interface import Model
+    from agents.tracing import TracingProcessor
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from tickfleet.adapters.openai_agents import fleet_tools
+
+    told: list[str] = []
+
+    class StandIn(Model):
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
+            outputs = [entry["output"] for entry in input if entry.get("type") == "function_call_output"]
+            if len(outputs) < 4:
+                calls = FAILS if outputs else TOGETHER
+                output: list[Any] = [
+                    ResponseFunctionToolCall(
+                        id=f"fc_{uuid.uuid4().hex}",
+                        type="function_call",
+                        call_id=f"call_{len(outputs) + at}",
+                        name=name,
+                        arguments=json.dumps(arguments),
+                    )
+                    for at, (name, arguments) in enumerate(calls)
+                ]
+                return ModelResponse(output=output, usage=Usage(), response_id=None)
+            told.extend(outputs)
+            text = ResponseOutputText(type="output_text", text="done", annotations=[])
+            message = ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
+            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **more: Any) -> Any:
+            raise NotImplementedError
+
+    errors: list[Any] = []
+
+    class Spans(TracingProcessor):
+        def on_span_end(self, span: Any) -> None:
+            if span.error is not None:
+                errors.append(span.error["data"])
+
+        def on_trace_start(self, trace: Any) -> None: ...
+        def on_trace_end(self, trace: Any) -> None: ...
+        def on_span_start(self, span: Any) -> None: ...
+        def shutdown(self) -> None: ...
+        def force_flush(self) -> None: ...
+
+    set_tracing_disabled(False)
+    set_trace_processors([Spans()])
+    more: dict[str, Any] = {
+        "user_context": lambda run: run.context.user_context(),
+        "session_data": lambda run: f"chat of {run.context.user}",
+        "session_id": lambda run: run.context.user,
+        "deadline": lambda run: timedelta(minutes=1),
+    }
+    for interrupt in (False, True):
+        told.clear()
+        errors.clear()
+        run_id = f"run-{uuid.uuid4().hex}" if interrupt else None
+        tools = await fleet_tools(fleet, "kelly", interrupt=interrupt, run_id=run_id, **more)
+        assert [tool.name for tool in tools] == ["balance", "pay", "transfer"], tools
+        result = await Runner.run(Agent(name="kelly", model=StandIn(), tools=tools), "Go.", context=Deps("ann"))
+        assert result.final_output == "done", result
+        assert told[:2] == [seen("ann", "amy"), seen("ann", "bob")], told
+        assert "no account of nobody" in told[2] and "acount" in told[3], told
+        found = sorted((error["tool_name"], error["outcome"]) for error in errors)
+        assert found == [("balance", "invalid_arguments"), ("balance", "permanent")], errors
+    set_trace_processors([])
+    set_tracing_disabled(True)
+    assert [tool.name for tool in await fleet_tools(fleet, "kelly", allowed_tools=["pay"])] == ["pay"]
+    try:
+        await fleet_tools(fleet, "kelly", interrupt=True)
+    except InvalidMessage as error:
+        assert "run_id" in str(error)
+    else:
+        raise AssertionError("expected a refusal of interrupt without run_id")
+    print("openai_agents: a call has the context of its run; failed and parallel calls as in the SDK: ok")
+
+
+# Pydantic AI
+
+async def pydantic_ai_features(fleet: AsyncFleet) -> None:
+    from pydantic_ai import Agent, RunContext
+    from pydantic_ai.messages import ModelResponse, RetryPromptPart, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import FunctionModel
+    from tickfleet.adapters.pydantic_ai import FleetToolset
+
+    def model(messages: list[Any], info: Any) -> ModelResponse:
+        responses = sum(isinstance(message, ModelResponse) for message in messages)
+        if responses == 2:
+            return ModelResponse([TextPart("done")])
+        calls = FAILS if responses else TOGETHER
+        return ModelResponse(
+            [
+                ToolCallPart(name, json.dumps(arguments), f"call_{responses}_{at}")
+                for at, (name, arguments) in enumerate(calls)
+            ]
+        )
+
+    def user_of(ctx: RunContext[Deps]) -> dict[str, Any]:
+        return ctx.deps.user_context()
+
+    toolset = FleetToolset(
+        fleet,
+        "kelly",
+        user_context=user_of,
+        session_data=lambda ctx: f"chat of {ctx.deps.user}",
+        session_id=lambda ctx: ctx.deps.user,
+        deadline=lambda ctx: timedelta(minutes=1),
+    )
+    agent = Agent(FunctionModel(model), deps_type=Deps, toolsets=[toolset])
+    for user in ("ann", "ben"):
+        result = await agent.run("Go.", deps=Deps(user))
+        parts = [part for message in result.all_messages() for part in message.parts]
+        told = [part for part in parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
+        assert [part.content for part in told[:2]] == [seen(user, "amy"), seen(user, "bob")], told
+        assert [part.outcome for part in told] == ["success", "success", "failed", "retried"], told
+        assert "no account of nobody" in str(told[2].content) and "acount" in str(told[3].content), told
+    strict = FleetToolset(fleet, "kelly", user_context=user_of, max_retries=0)
+    never = Agent(FunctionModel(model), deps_type=Deps, toolsets=[strict])
+    try:
+        await never.run("Go.", deps=Deps("ann"))
+    except Exception as error:
+        assert "max retries" in str(error), error
+    else:
+        raise AssertionError("expected that the retries are used up")
+    shown: list[str] = []
+
+    def look(messages: list[Any], info: Any) -> ModelResponse:
+        shown[:] = sorted(tool.name for tool in info.function_tools)
+        return ModelResponse([TextPart("done")])
+
+    for more, expected in (
+        ({}, ["balance", "pay", "transfer"]),
+        ({"allowed_tools": ["pay"]}, ["pay"]),
+        ({"allowed_tools": ["pay"], "builtin_tools": True}, ["check_task", "fetch_result", "list_tools", "pay"]),
+    ):
+        narrowed: Any = FleetToolset(fleet, "kelly", **more)  # type: ignore[arg-type]
+        await Agent(FunctionModel(look), toolsets=[narrowed]).run("Go.")
+        assert shown == expected, (shown, expected)
+    print("pydantic_ai: a call has the context of its run; failed and parallel calls as in Pydantic AI: ok")
+
+
+CASES: list[Callable[[AsyncFleet], Any]] = [
+    langgraph_contexts,
+    langgraph_states,
+    langgraph_narrowed,
+    langchain_agents,
+    openai_agents_features,
+    pydantic_ai_features,
+]
+
+
+async def main(names: list[str]) -> None:
+    failed = []
+    for case in CASES:
+        if names and case.__name__ not in names:
+            continue
+        async with fleet() as own:
+            try:
+                await asyncio.wait_for(case(own), 60)
+            except Exception as error:
+                failed.append(f"{case.__name__}: {type(error).__name__}: {error}")
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
