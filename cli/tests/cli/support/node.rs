@@ -9,7 +9,7 @@ use super::documents::REPOSITORY;
 
 /// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
-const PARTS: [&str; 5] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src"];
+const PARTS: [&str; 6] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src", "test"];
 /// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
 

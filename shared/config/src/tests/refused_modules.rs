@@ -95,18 +95,18 @@ fn node_shop(fields: &str) -> TestConfig {
 }
 
 #[test]
-fn node_modules_are_files_or_packages_and_have_the_same_fields() {
-    let loaded = node_shop("module: [orders/stock.js, '@acme/tools'], path: ['${WHERE:-./tools}'], processes: 4");
+fn node_modules_are_files_and_have_the_same_fields() {
+    let loaded = node_shop("module: [orders/stock.js, refunds.ts], path: ['${WHERE:-./tools}'], processes: 4");
     let shop = loaded.load().unwrap().tools.modules["node.shop"].clone();
     assert_eq!(shop.runtime, ToolRuntime::Node);
     assert_eq!((shop.interpreter.as_str(), shop.processes), ("node", 4));
-    assert_eq!(shop.modules, ["orders/stock.js", "@acme/tools"]);
+    assert_eq!(shop.modules, ["orders/stock.js", "refunds.ts"]);
     assert_eq!(shop.path, ["./tools"]);
 }
 
 #[test]
-fn a_node_module_outside_of_its_folders_is_refused() {
-    for module in ["../stock.js", "/srv/stock.js", "--eval", "a//b.js"] {
+fn a_node_module_that_is_no_file_of_its_folders_is_refused() {
+    for module in ["../stock.js", "/srv/stock.js", "--eval.js", "a//b.js", "stock"] {
         let errors = node_shop(&format!("module: '{module}'")).load().unwrap_err();
         let error = &errors.as_slice()[0];
         assert_eq!(error.path, "node.shop.module", "{errors}");

@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer};
 use tickfleet_model::tool::{ReadCache, Reconcile};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
-pub use modules::{ModulesDef, ModulesSandbox, ToolRuntime};
+pub use modules::{ModulesDef, ModulesSandbox, NODE_CODE, ToolRuntime};
 
 /// The content of `tools.yaml`. `tools:` maps the name that models use to the tool's declaration. `python:` and
 /// `node:` map a name to modules that define tools themselves.

@@ -25,6 +25,9 @@ const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "me
 /// The sandbox levels that can contain a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
+/// Endings of files that Node.js can import.
+pub const NODE_CODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
+
 /// The program that runs modules with tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolRuntime {
@@ -61,14 +64,15 @@ impl ToolRuntime {
                 part.starts_with(letter) && part.chars().all(|c| letter(c) || c.is_numeric())
             }),
             Self::Node => {
-                !name.starts_with(['-', '/'])
+                !name.starts_with('-')
                     && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
                     && !name.chars().any(char::is_control)
+                    && name.rsplit_once('.').is_some_and(|(_, ending)| NODE_CODE.contains(&ending))
             }
         };
         let expected = match self {
             Self::Python => "the name of a module, such as shop.tools",
-            Self::Node => "a file below a folder of `path`, such as shop/tools.js, or the name of a package",
+            Self::Node => "a file below a folder of `path`, such as shop/tools.js",
         };
         (!is_sound).then_some(expected)
     }

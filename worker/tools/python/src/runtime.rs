@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use tickfleet_config::tools::NODE_CODE;
 use tickfleet_config::{ModulesDef, ToolRuntime};
 
 /// The place of the host in the package for Node.js.
@@ -45,11 +46,10 @@ pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
 
 /// Returns true if the file at `path` is code of a module.
 pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
-    let endings: &[&str] = match runtime {
-        ToolRuntime::Python => &["py"],
-        ToolRuntime::Node => &["js", "mjs", "cjs", "ts", "mts", "cts", "json"],
-    };
-    path.extension().and_then(OsStr::to_str).is_some_and(|ending| endings.contains(&ending))
+    path.extension().and_then(OsStr::to_str).is_some_and(|ending| match runtime {
+        ToolRuntime::Python => ending == "py",
+        ToolRuntime::Node => NODE_CODE.contains(&ending) || ending == "json",
+    })
 }
 
 /// Returns true if a folder of this name contains no code of modules: caches and installed packages.
@@ -96,8 +96,8 @@ pub(crate) fn command(
     Ok(argv)
 }
 
-/// Returns the folders of an entry's modules. Packages of Node.js are searched upwards from a folder, so an entry
-/// without folders has the working directory.
+/// Returns the folders of an entry's modules. An entry of Node.js without folders has the working directory,
+/// because packages are searched upwards from a folder.
 pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     match def.runtime {
         ToolRuntime::Node if def.path.is_empty() => vec![PathBuf::from(def.cwd.as_deref().unwrap_or("."))],
