@@ -81,7 +81,7 @@ function explained(error: NodeJS.ErrnoException, file: string): unknown {
     const why = `Node.js ${process.version} cannot import TypeScript: use Node.js 22.18 or later, or compile it to JavaScript`;
     return new Error(`${error.message}. ${why}`);
   }
-  if (!(error instanceof SyntaxError) || /\n {4}at .*[ (]file:/.test(error.stack ?? "")) return error;
+  if (!(error instanceof SyntaxError) || stack(error).includes("\n    at ")) return error;
   // Nothing has run yet, because an error of syntax is found before the module is evaluated.
   const script = `await import(${JSON.stringify(pathToFileURL(file).href)})`;
   const again = spawnSync(process.execPath, ["--input-type=module", "--eval", script], { encoding: "utf8", timeout: LOCATE_MS });
