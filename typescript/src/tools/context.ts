@@ -3,23 +3,26 @@ import { ToolError } from "./error.js";
 
 /** Writes to the worker's log with the call id. Secrets are redacted. `error` adds a stack trace. */
 export interface ToolLogger {
-  debug(message: string, error?: unknown): void;
-  info(message: string, error?: unknown): void;
-  warn(message: string, error?: unknown): void;
-  error(message: string, error?: unknown): void;
+  readonly debug: (message: string, error?: unknown) => void;
+  readonly info: (message: string, error?: unknown) => void;
+  readonly warn: (message: string, error?: unknown) => void;
+  readonly error: (message: string, error?: unknown) => void;
 }
 
 /** The result of an inner call, as a model would receive it. */
 export class InnerResult {
-  /**
-   * `outcome` is `ok`, `denied`, `invalid_arguments`, and so on. `output` has JSON values, and is `undefined` after a
-   * failure. `error` is the error message for the model, and is `undefined` after a success.
-   */
-  constructor(
-    readonly outcome: string,
-    readonly output?: any,
-    readonly error?: string,
-  ) {}
+  /** Outcome: `ok`, `denied`, `invalid_arguments`, and so on. */
+  readonly outcome: string;
+  /** Output as JSON values; `undefined` after a failure. */
+  readonly output: any;
+  /** Error message for the model; `undefined` after a success. */
+  readonly error: string | undefined;
+
+  constructor(outcome: string, output?: any, error?: string) {
+    this.outcome = outcome;
+    this.output = output;
+    this.error = error;
+  }
 
   /** Whether the call succeeded. */
   get ok(): boolean {

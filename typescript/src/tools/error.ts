@@ -26,9 +26,13 @@ const BRAND = Symbol.for("tickfleet.ToolError");
  * other error is a bug: the worker logs the stack trace, and the model receives a general message.
  */
 export class ToolError extends Error {
+  /** Kind of the failure. */
   readonly kind: ToolErrorKind;
+  /** Details for programs. */
   readonly details: unknown;
+  /** Shortest wait before the next attempt, in milliseconds. */
   readonly retryAfterMs: number | undefined;
+  /** Whether it is certain that nothing took effect. */
   readonly notExecuted: boolean;
   /** @internal */
   readonly [BRAND] = true;
