@@ -52,7 +52,7 @@ messages.push(...reply.messages);
     for title, path in (("testing", "testing.ts"), ("ai-sdk", "adapters/ai-sdk.ts")):
         page += f"\n## tickfleet/{title}\n"
         text = read(root, path)
-        for name in re.findall(r"^export (?:async )?(?:function|interface) (\w+)", text, re.MULTILINE):
+        for name in re.findall(r"^export (?:async )?(?:class|function|interface|type) (\w+)", text, re.MULTILINE):
             page += section(name, declaration(text, name))
     return page
 

@@ -13,7 +13,7 @@
  */
 import { createHash } from "node:crypto";
 
-import { type ModelMessage, type StopCondition, type ToolExecutionOptions, type ToolSet, dynamicTool, jsonSchema } from "ai";
+import { type ModelMessage, type StepResult, type ToolExecutionOptions, type ToolSet, dynamicTool, jsonSchema } from "ai";
 
 import { FleetError, InvalidMessage, ReplyTimeout } from "../errors.js";
 import type { Fleet, Waiting } from "../fleet.js";
@@ -118,8 +118,10 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
  * A condition for `stopWhen`: a call has no reply yet, for example because it waits for an approval. Without it, the
  * model reads that the wait has ended. Make the request again later, with the same `runId` and the same messages.
  */
-export const stillWaiting: StopCondition<any> = ({ steps }) =>
-  (steps.at(-1)?.content ?? []).some((part) => part.type === "tool-error" && part.error instanceof ReplyTimeout);
+export function stillWaiting({ steps }: { steps: readonly Pick<StepResult<any>, "content">[] }): boolean {
+  const content = steps.at(-1)?.content ?? [];
+  return content.some((part) => part.type === "tool-error" && part.error instanceof ReplyTimeout);
+}
 
 /** Returns the definitions of the tools that the model sees. In the SDK's dialect, a tool can have another name. */
 async function chosen(
