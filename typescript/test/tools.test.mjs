@@ -57,6 +57,15 @@ for (const [options, expected] of [
   });
 }
 
+test("a schema of any library with the interface Standard JSON Schema works", async () => {
+  const validate = async (value) => (value.n > 0 ? { value: { half: value.n / 2 } } : { issues: [{ message: "too small", path: [{ key: "n" }] }] });
+  const jsonSchema = { input: ({ target }) => ({ $schema: target, type: "object" }), output: () => ({ type: "object" }) };
+  const halved = declared({ input: { "~standard": { version: 1, vendor: "own", validate, jsonSchema } } }, ({ half }) => half);
+  assert.equal(await callTool(halved, { n: 3 }), 1.5);
+  await assert.rejects(callTool(halved, { n: 0 }), { kind: "invalid_arguments", message: "n: too small" });
+  assert.deepEqual(halved.definition().input_schema, { type: "object" });
+});
+
 test("a name is registered once", () => {
   declared({ name: "twice" });
   assert.throws(() => declared({ name: "twice" }), DuplicateTool);
