@@ -66,6 +66,24 @@ fn the_packages_own_tests_pass_on_the_oldest_node_and_on_one_that_strips_types()
     }
 }
 
+#[test]
+fn the_guides_tools_have_types() {
+    let Some(node) = Node::unless_skipped() else { return };
+    let folder = folder();
+    let source = Path::new(REPOSITORY).join("docs/snippets/shop-typescript/tools");
+    assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
+    write(folder.path(), "package.json", "{\"type\": \"module\"}");
+    node.link(folder.path());
+    let mut compiler = node.command();
+    compiler.arg(node.package.join("node_modules/typescript/bin/tsc"));
+    compiler.args(["--noEmit", "--strict", "--noUncheckedIndexedAccess", "--skipLibCheck", "--target", "es2022"]);
+    compiler.args(["--module", "nodenext", "--allowImportingTsExtensions", "--types", "node", "--typeRoots"]);
+    compiler.arg(node.package.join("node_modules/@types"));
+    compiler.args(["tools/shop_tools.ts", "tools/shop_tools.test.ts"]).current_dir(folder.path());
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 const TROUBLE: &str = r#"
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
@@ -80,6 +98,7 @@ read("crash_first", (_args, { attempt }) => (attempt === 1 ? process.kill(proces
 tool({ name: "hang", description: "Blocks.", input, timeoutMs: 400 }, () => { for (;;); });
 read("bug", () => { throw new TypeError("s3cret-value"); });
 read("whose", (_args, { tenant, agent, idempotencyKey }) => ({ tenant, agent, key: idempotencyKey.length > 8 }));
+read("compose", async (_args, context) => (await context.call("whose")).unwrap().agent);
 read("secretly", () => "called");
 read("look", ({ path }) => {
   try {
@@ -108,7 +127,7 @@ fn trouble(folder: &Path, node: &Node, entry: &str) {
         "node:\n  trial:\n    module: trouble.mjs\n    path: [tools]\n    interpreter: '{interpreter}'\n{entry}"
     );
     write(folder, "conf/tools.yaml", &tools);
-    let names = ["crash_once", "crash_first", "hang", "bug", "whose", "look", "dial", "note"];
+    let names = ["crash_once", "crash_first", "hang", "bug", "whose", "compose", "look", "dial", "note"];
     let rows: String = names.iter().map(|name| format!("  {name}: {{everyone: true}}\n")).collect();
     write(folder, "conf/permissions.yaml", &format!("permissions:\n{rows}"));
 }
@@ -131,13 +150,14 @@ fn every_end_of_a_call_is_reported_by_its_effect() {
     let folder = folder();
     trouble(folder.path(), &node, "    concurrency: 1\n    cancel_grace: 300ms\n");
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
-    let calls = ["crash_once", "crash_first", "hang", "bug", "whose", "secretly"];
+    let calls = ["crash_once", "crash_first", "hang", "bug", "whose", "compose", "secretly"];
     let results = results(&fleet, &calls);
     let ends: Vec<&Value> = results.iter().map(|result| &result["outcome"]).collect();
-    let expected = ["outcome_unknown", "ok", "outcome_unknown", "internal", "ok", "denied"];
+    let expected = ["outcome_unknown", "ok", "outcome_unknown", "internal", "ok", "ok", "denied"];
     assert_eq!(ends, expected.map(Value::from).iter().collect::<Vec<_>>(), "{results:#?}");
     assert_eq!(results[1]["output"], json!({"attempt": 2}));
     assert_eq!(results[4]["output"], json!({"tenant": "demo", "agent": "kelly", "key": true}));
+    assert_eq!(results[5]["output"], "kelly");
     let told = results[3]["error"]["message"].as_str().unwrap();
     assert!(!told.contains("TypeError") && !told.contains("s3cret"), "a model sees no stack: {told}");
     assert!(processes("trouble.mjs") > 0);
