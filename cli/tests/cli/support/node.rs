@@ -99,6 +99,8 @@ impl Node {
     /// Makes the packages for tools, `tickfleet` and `zod`, available to the modules in `folder`.
     pub fn link(&self, folder: &Path) {
         let modules = folder.join("node_modules");
+        // A checkout in which someone followed the guide has the folder already.
+        let _ = fs::remove_dir_all(&modules);
         fs::create_dir_all(&modules).unwrap();
         std::os::unix::fs::symlink(&self.package, modules.join("tickfleet")).unwrap();
         std::os::unix::fs::symlink(self.package.join("node_modules/zod"), modules.join("zod")).unwrap();
