@@ -262,7 +262,7 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
 }
 
 /// Installs the packages for tools in TypeScript. `None` if tests with Node.js are skipped.
-fn typescript(snippets: &Path, name: &str) -> Option<Node> {
+fn install_typescript(snippets: &Path, name: &str) -> Option<Node> {
     let node = Node::that_strips_types()?;
     node.link(&snippets.join(name));
     Some(node)
@@ -305,7 +305,7 @@ async fn play(page: &str) {
     let mut node_folder = None;
     if let Some(name) = configuration(&text) {
         if name == "shop-typescript" {
-            let Some(node) = typescript(folder.path(), name) else { return };
+            let Some(node) = install_typescript(folder.path(), name) else { return };
             node_folder = node.folder();
         }
         args.extend(["--config", name]);

@@ -44,6 +44,16 @@ pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
     }
 }
 
+/// Returns the variables that an interpreter needs, besides the ones that it inherits.
+pub(crate) const fn variables(def: &ModulesDef) -> &'static [(&'static str, &'static str)] {
+    match (def.runtime, &def.sandbox) {
+        (ToolRuntime::Python, _) => &[("PYTHONUNBUFFERED", "1")],
+        // Node.js ends if it may not read the machine's configuration of OpenSSL.
+        (ToolRuntime::Node, Some(_)) => &[("OPENSSL_CONF", "/dev/null")],
+        (ToolRuntime::Node, None) => &[],
+    }
+}
+
 /// Returns true if the file at `path` is code of a module.
 pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|ending| match runtime {

@@ -114,8 +114,8 @@ pub(super) fn variables(def: &ModulesDef, secrets: &Secrets, environment: &Envir
     };
     let own = def.env.iter().filter(|(_, template)| known(template));
     let own = own.map(|(name, template)| (name.clone(), secrets.fill(template)));
-    let unbuffered = (def.runtime == ToolRuntime::Python).then(|| ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()));
-    inherited.chain(unbuffered).chain(own).collect()
+    let of_runtime = runtime::variables(def).iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    inherited.chain(of_runtime).chain(own).collect()
 }
 
 fn mark() -> String {
