@@ -33,8 +33,11 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     write(&shop, "tools.yaml", &format!("{entry}    interpreter: '{}'\n", node.program()));
     let fleet = DevFleet::start_in(folder.path(), &["--config", "shop-typescript"], &[]);
     let call = "check_stock {\"sku\": \"MUG-1\"}";
-    let turn = ["submit", "--tenant", "acme", "--agent", "support", "--call", call, "--wait", "--json"];
-    let pieces = || fleet.run(&turn).json()["results"][0]["output"]["pieces"].clone();
+    let conf = ["--config", "shop-typescript"];
+    let turn =
+        [&["submit"], &conf[..], &["--tenant", "acme", "--agent", "support", "--call", call, "--wait", "--json"]];
+    let submit = || CommandOutput::of(fleet.command(&turn.concat()).current_dir(folder.path()), "");
+    let pieces = || submit().json()["results"][0]["output"]["pieces"].clone();
     assert_eq!(pieces(), 12);
     let module = "shop-typescript/tools/shop_tools.ts";
     let tools = fs::read_to_string(folder.path().join(module)).unwrap();
@@ -132,10 +135,12 @@ fn trouble(folder: &Path, node: &Node, entry: &str) {
     write(folder, "conf/permissions.yaml", &format!("permissions:\n{rows}"));
 }
 
-fn results(fleet: &DevFleet, calls: &[&str]) -> Vec<Value> {
-    let mut submit = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+/// Runs calls on the fleet that runs in `folder`.
+fn results(fleet: &DevFleet, folder: &Path, calls: &[&str]) -> Vec<Value> {
+    let mut submit = vec!["submit", "--config", "conf", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
     submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
-    fleet.run(&submit).json()["results"].as_array().unwrap().clone()
+    let reply = CommandOutput::of(fleet.command(&submit).current_dir(folder), "").json();
+    reply["results"].as_array().unwrap().clone()
 }
 
 fn processes(module: &str) -> usize {
@@ -151,7 +156,7 @@ fn every_end_of_a_call_is_reported_by_its_effect() {
     trouble(folder.path(), &node, "    concurrency: 1\n    cancel_grace: 300ms\n");
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let calls = ["crash_once", "crash_first", "hang", "bug", "whose", "compose", "secretly"];
-    let results = results(&fleet, &calls);
+    let results = results(&fleet, folder.path(), &calls);
     let ends: Vec<&Value> = results.iter().map(|result| &result["outcome"]).collect();
     let expected = ["outcome_unknown", "ok", "outcome_unknown", "internal", "ok", "ok", "denied"];
     assert_eq!(ends, expected.map(Value::from).iter().collect::<Vec<_>>(), "{results:#?}");
@@ -183,7 +188,7 @@ fn reaches_only_what_it_may(level: &str) {
     let dial = format!("dial {{\"port\": {}}}", listening.local_addr().unwrap().port());
     let look = format!("look {{\"path\": \"{}\"}}", secret.display());
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
-    let results = results(&fleet, &["note {\"text\": \"mine\"}", &look, &dial]);
+    let results = results(&fleet, folder.path(), &["note {\"text\": \"mine\"}", &look, &dial]);
     assert_eq!(results[0]["output"], "mine", "{results:#?}");
     assert_eq!((&results[1]["outcome"], &results[2]["outcome"]), (&json!("permanent"), &json!("permanent")));
     assert!(!results[1]["error"].to_string().contains("secret.txt"), "{results:#?}");
@@ -214,7 +219,7 @@ fn the_tools_run_in_a_tool_host_and_a_check_need_not_have_it() {
     host.args(["node_modules/tickfleet/dist/host/main.js", "--listen", &socket, "--path", "tools", "trouble.mjs"]);
     let mut host = host.current_dir(folder.path()).stdin(Stdio::null()).spawn().unwrap();
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
-    let results = results(&fleet, &["whose", "crash_first", "whose"]);
+    let results = results(&fleet, folder.path(), &["whose", "crash_first", "whose"]);
     assert!(results.iter().all(|result| result["outcome"] == "ok"), "{results:#?}");
     assert!(!check().stdout.contains("no tool host listens"));
     assert_eq!(fleet.stop(), Some(0));
