@@ -40,7 +40,7 @@ use crate::commands::dev::GRANT_TRIAL_TOOLS;
 use crate::commands::dev::here::DevHere;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
-use crate::fleet::python::{fingerprint, python, python_failed, with_python};
+use crate::fleet::modules::{fingerprint, modules_failed, pools, with_modules};
 use crate::global::{Global, environment, tool_environment};
 use crate::output::Output;
 use crate::output::time_format::millis;
@@ -64,8 +64,9 @@ pub(crate) struct Setup {
     models: Arc<ModelSet>,
     /// Documents, notes and logs that tools search in memory.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters for Python tools. `None` in a process that runs no calls: such a process does not need Python.
-    pub(crate) python: Option<Arc<Pools>>,
+    /// The interpreters of modules with tools. `None` in a process that runs no calls: such a process needs no
+    /// interpreter.
+    pub(crate) pools: Option<Arc<Pools>>,
     pub(crate) shell: Arc<Shell>,
     /// Tools and task handlers that the fleet's own program adds.
     pub(crate) extensions: Extensions,
@@ -124,7 +125,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.extensions.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
-        knows_python: false,
+        knows_modules: false,
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
         part: Part::Whole,
         written: BTreeMap::new(),
@@ -154,21 +155,21 @@ fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(
 }
 
 impl Setup {
-    /// Loads the configuration and the tools of the Python modules that the configuration names.
+    /// Loads the configuration and the tools of the modules that the configuration names.
     ///
     /// # Errors
-    /// All errors in the configuration; Python modules that cannot be imported.
+    /// All errors in the configuration; modules that cannot be imported.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         let sources = sources(global)?;
-        let python = python(&sources);
-        Self::of(&sources, &global.extensions, Some(&python))
+        let pools = pools(&sources);
+        Self::of(&sources, &global.extensions, Some(&pools))
     }
 
-    /// Loads the configuration for a process that runs no calls. Such a process does not need Python.
+    /// Loads the configuration for a process that runs no calls. Such a process needs no interpreter.
     ///
     /// # Errors
     /// All errors in the configuration.
-    pub(crate) fn load_without_python(global: &Global) -> Result<Self, Failure> {
+    pub(crate) fn load_without_modules(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
@@ -238,12 +239,12 @@ impl Setup {
         }
     }
 
-    /// `python` loads the tools of the Python modules that the configuration names.
+    /// `pools` loads the tools of the modules that the configuration names.
     ///
     /// # Errors
-    /// All errors in the configuration; Python modules that cannot be imported.
-    pub(crate) fn of(sources: &Sources, extensions: &Extensions, python: Option<&Arc<Pools>>) -> Result<Self, Failure> {
-        let setup = Self::with_text(sources, extensions, python)?;
+    /// All errors in the configuration; modules that cannot be imported.
+    pub(crate) fn of(sources: &Sources, extensions: &Extensions, pools: Option<&Arc<Pools>>) -> Result<Self, Failure> {
+        let setup = Self::with_text(sources, extensions, pools)?;
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
@@ -254,10 +255,10 @@ impl Setup {
     pub(crate) fn with_text(
         sources: &Sources,
         extensions: &Extensions,
-        python: Option<&Arc<Pools>>,
+        pools: Option<&Arc<Pools>>,
     ) -> Result<Self, Failure> {
-        let fingerprint = fingerprint(sources, &tickfleet_config::load_python(sources));
-        let (_, configuration) = tickfleet_config::load_settled(&with_python(sources, python)?);
+        let fingerprint = fingerprint(sources, &tickfleet_config::load_modules(sources));
+        let (_, configuration) = tickfleet_config::load_settled(&with_modules(sources, pools)?);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
         Ok(Self {
@@ -272,7 +273,7 @@ impl Setup {
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
             knowledge: Arc::new(Knowledge::new(&tool_environment(&sources.environment))),
-            python: python.cloned(),
+            pools: pools.cloned(),
             extensions: extensions.clone(),
         })
     }
@@ -460,7 +461,7 @@ impl Setup {
         self.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
         typed.extend(tickfleet_tools_knowledge::tools::all(store, &self.knowledge));
         typed.extend(self.extensions.tools_now());
-        typed.extend(self.python_tools()?);
+        typed.extend(self.module_tools()?);
         let timeout = self.settings().worker.tool_timeout;
         let built =
             Registry::build(typed, &self.configuration.tools, &self.kinds(runs), &self.tool_environment(), timeout);
@@ -475,16 +476,16 @@ impl Setup {
         })
     }
 
-    pub(crate) async fn stop_python(&self) {
-        if let Some(python) = &self.python {
-            python.stop().await;
+    pub(crate) async fn stop_modules(&self) {
+        if let Some(pools) = &self.pools {
+            pools.stop().await;
         }
     }
 
-    fn python_tools(&self) -> Result<Vec<TypedTool>, Failure> {
+    fn module_tools(&self) -> Result<Vec<TypedTool>, Failure> {
         let timeout = self.settings().worker.tool_timeout;
-        let tools = self.python.as_ref().map(|python| python.tools(&self.configuration.tools.python, timeout));
-        tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| python_failed(&errors))
+        let tools = self.pools.as_ref().map(|pools| pools.tools(&self.configuration.tools.modules, timeout));
+        tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| modules_failed(&errors))
     }
 
     /// The Atlas sample tools that a permission row or a `reconcile` names. Skips a tool if a configured tool or a tool
@@ -546,7 +547,7 @@ impl Setup {
         self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
             && !self.extensions.tools_now().iter().any(|tool| tool.spec().name == name)
-            && !self.python.as_ref().is_some_and(|python| python.offers(name))
+            && !self.pools.as_ref().is_some_and(|pools| pools.offers(name))
     }
 
     /// Checks what the configuration loader cannot check: schemas that do not compile, forbidden addresses and

@@ -87,6 +87,10 @@ python:
   shop:
     module: shop.tools
     processes: 4
+node:
+  carrier:
+    module: carrier.ts
+    path: [/srv/tools]
 """,
     "models": """
 models:

@@ -161,29 +161,47 @@ TOOL = fields(
     http=described("HTTP request that runs the tool.", HTTP),
     shell=described("Sandboxed command that runs the tool.", SHELL),
 )
-PYTHON = fields(
-    module=described("Python module, or list of modules, whose import registers the tools. Required unless `host` is set.", either(SOME_TEXT, items(SOME_TEXT, minItems=1))),
-    host=described("Unix socket of a tool host in its own container. Excludes the fields that start an interpreter.", {"type": "string", "pattern": "^/"}),
-    path=described("Folders to search for modules before all others. `${NAME:-default}` reads the environment.", TEXTS),
-    interpreter=described("Python program that can import the package `tickfleet`.", SOME_TEXT, default="python3"),
-    cwd=described("Working directory. If missing, the worker's own.", SOME_TEXT),
-    processes=described("Interpreters.", number(1, 64), default=2),
-    concurrency=described("Calls that an interpreter runs at the same time, at most 256.", number(1), default=8),
-    recycle_after_calls=described("Calls after which an interpreter is replaced.", number(1), default=10_000),
-    memory_max=described("Resident memory at which an interpreter is replaced.", SIZE, default="512MiB"),
-    start_timeout=described("Time limit to start an interpreter and import the modules.", DURATION, default="60s"),
-    cancel_grace=described("Time that a canceled call gets before its interpreter is killed.", DURATION, default="5s"),
-    env=described("Environment variables. `${SECRET}` inserts a secret.", mapping(ANYTHING)),
-    secrets=described("Secrets that `env` can use, the same for all tenants.", SECRETS),
-    sandbox=described(
-        "Sandbox of the interpreters. If missing, they are not sandboxed.",
-        fields(
-            required=["level"],
-            level=described("Sandbox level.", word("basic", "strict")),
-            paths=described("Paths that the interpreters can use besides their own.", PATHS),
-            tcp_ports=TCP_PORTS,
+
+
+def modules(module, path, interpreter, default):
+    """Returns the fields of an entry of a section of modules."""
+    return fields(
+        module=described(f"{module} Required unless `host` is set.", either(SOME_TEXT, items(SOME_TEXT, minItems=1))),
+        host=described("Unix socket of a tool host in its own container. Excludes the fields that start an interpreter.", {"type": "string", "pattern": "^/"}),
+        path=described(f"{path} `${{NAME:-default}}` reads the environment.", TEXTS),
+        interpreter=described(interpreter, SOME_TEXT, default=default),
+        cwd=described("Working directory. If missing, the worker's own.", SOME_TEXT),
+        processes=described("Interpreters.", number(1, 64), default=2),
+        concurrency=described("Calls that an interpreter runs at the same time, at most 256.", number(1), default=8),
+        recycle_after_calls=described("Calls after which an interpreter is replaced.", number(1), default=10_000),
+        memory_max=described("Resident memory at which an interpreter is replaced.", SIZE, default="512MiB"),
+        start_timeout=described("Time limit to start an interpreter and import the modules.", DURATION, default="60s"),
+        cancel_grace=described("Time that a canceled call gets before its interpreter is killed.", DURATION, default="5s"),
+        env=described("Environment variables. `${SECRET}` inserts a secret.", mapping(ANYTHING)),
+        secrets=described("Secrets that `env` can use, the same for all tenants.", SECRETS),
+        sandbox=described(
+            "Sandbox of the interpreters. If missing, they are not sandboxed.",
+            fields(
+                required=["level"],
+                level=described("Sandbox level.", word("basic", "strict")),
+                paths=described("Paths that the interpreters can use besides their own.", PATHS),
+                tcp_ports=TCP_PORTS,
+            ),
         ),
-    ),
+    )
+
+
+PYTHON = modules(
+    "Python module, or list of modules, whose import registers the tools.",
+    "Folders to search for modules before all others.",
+    "Python program that can import the package `tickfleet`.",
+    "python3",
+)
+NODE = modules(
+    "File below a folder of `path`, or list of files, whose import registers the tools.",
+    "Folders of the modules. If missing, the working directory.",
+    "Node.js program, version 20 or later. The package `tickfleet` is found from the folders of `path`.",
+    "node",
 )
 LLM = fields(
     prompt=described("System prompt from the file `prompts/agent.<prompt>.txt`. Excludes `system`.", SOME_TEXT),
@@ -232,6 +250,7 @@ FILES = {
         fields(
             tools=described("Tools by the name that models call. `<name>@2` declares version 2 beside the others.", mapping(TOOL)),
             python=described("Python modules that define tools, by a name for logs.", mapping(PYTHON)),
+            node=described("TypeScript or JavaScript modules that define tools, by a name for logs.", mapping(NODE)),
         ),
     ),
     "agents": described(

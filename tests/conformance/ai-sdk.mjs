@@ -11,7 +11,7 @@ const { resolve: find } = createRequire(resolve(home, "package.json"));
 const { generateText, stepCountIs } = await import(find("ai"));
 const { MockLanguageModelV3 } = await import(find("ai/test"));
 const { Fleet } = await import(resolve(home, "dist/index.js"));
-const { fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
+const { CallFailed, fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
 
 const told = [];
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
@@ -32,9 +32,19 @@ const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const fleet = new Fleet(url === undefined ? { tenant: "ai-sdk" } : { url, apiKey });
 // The only line that an agent needs: `tools` come from the fleet.
 const tools = await fleetTools(fleet, "frugal", { runId: "run-1" });
-const { text } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
-await fleet.close();
+const { text, steps } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
 assert.equal(text, "done");
+// A failed call is a failure for the SDK, too.
+const failed = steps.flatMap((step) => step.content).find((part) => part.type === "tool-error");
+assert(failed.error instanceof CallFailed && failed.error.code === failed.error.result.outcome, `${failed.error}`);
+
+const names = async (given) => Object.keys(await fleetTools(fleet, "frugal", { runId: "run-2", ...given })).sort();
+assert(!(await names({})).includes("list_tools"));
+assert.deepEqual((await names({ builtinTools: true })).filter((name) => name === "list_tools"), ["list_tools"]);
+assert.deepEqual(await names({ allowedTools: ["echo", "nowhere"] }), ["echo"]);
+const narrowed = await fleetTools(fleet, "frugal", { runId: "run-3", allowedTools: ["echo"], builtinTools: true });
+assert.deepEqual(Object.keys(narrowed).sort(), ["check_task", "echo", "fetch_result", "list_tools"]);
+await fleet.close();
 assert.equal(told[0], '{"text":"hi"}');
 assert.match(told[1], /resets_at/);
 console.log("ai-sdk: ok");

@@ -14,8 +14,8 @@ const home = resolve(process.argv[2]);
 const { resolve: find } = createRequire(resolve(home, "package.json"));
 const { generateText, stepCountIs } = await import(find("ai"));
 const { MockLanguageModelV3 } = await import(find("ai/test"));
-const { Fleet, InvalidMessage } = await import(resolve(home, "dist/index.js"));
-const { fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
+const { Fleet, InvalidMessage, ReplyTimeout } = await import(resolve(home, "dist/index.js"));
+const { fleetTools, stillWaiting } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
 
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 const fleet = new Fleet({ tenant: "bank" });
@@ -114,6 +114,58 @@ async function intended() {
   await paid(2, "an equal call in a later step is a second call, and a retry repeats neither");
 }
 
+async function waited() {
+  const { fields, paid } = bank(2);
+  const runId = randomUUID();
+  const ask = async (timeoutMs) => {
+    const tools = await fleetTools(fleet, "kelly", { ...fields, runId, timeoutMs });
+    return generateText({ model: model(), messages: prompt, tools, stopWhen: [stopWhen, stillWaiting] });
+  };
+  const first = await ask(300);
+  const failed = first.content.find((part) => part.type === "tool-error");
+  assert(failed.error instanceof ReplyTimeout && first.steps.length === 1, `${failed?.error}`);
+  const again = await ask();
+  assert.equal(again.steps[0].toolResults[0].output, "paid 10 to bob");
+  await paid(1, "a request that gave up waiting is made again");
+}
+
+async function perCall() {
+  const { fields, paid } = bank();
+  const of = ({ experimental_context: context }) => context;
+  const tools = await fleetTools(fleet, "kelly", {
+    runId: (options) => of(options).run,
+    userContext: (options) => of(options).user,
+    deadline: (options) => of(options).deadline,
+  });
+  const ask = (deadline) => {
+    const experimental_context = { run: randomUUID(), user: fields.userContext, deadline };
+    return generateText({ model: model(), messages: prompt, tools, stopWhen, experimental_context });
+  };
+  const paidOne = await ask(new Date(Date.now() + 60_000));
+  assert.equal(paidOne.steps[0].toolResults[0].output, "paid 10 to bob");
+  const late = await ask(new Date(Date.now() - 60_000));
+  assert.equal(late.steps[0].content.find((part) => part.type === "tool-error").error.code, "expired");
+  await paid(1, "user context and deadline come from a function of each call");
+}
+
+async function parallel() {
+  const { fields, paid } = bank(1);
+  const calls = ["ann", "bob"].map((to, at) => ({ type: "tool-call", toolCallId: `call_${at}`, toolName: "pay", input: JSON.stringify({ to, amount: 10 }) }));
+  const both = new MockLanguageModelV3({
+    doGenerate: async ({ prompt }) =>
+      prompt.some((message) => message.role === "tool")
+        ? { content: [{ type: "text", text: "done" }], finishReason: { unified: "stop" }, usage, warnings: [] }
+        : { content: calls, finishReason: { unified: "tool-calls" }, usage, warnings: [] },
+  });
+  const tools = await fleetTools(fleet, "kelly", { ...fields, runId: randomUUID() });
+  for (const _ of [1, 2]) {
+    const { steps } = await generateText({ model: both, messages: prompt, tools, stopWhen });
+    const outputs = steps[0].toolResults.map((result) => result.output);
+    assert.deepEqual(outputs, ["paid 10 to ann", "paid 10 to bob"]);
+  }
+  await paid(2, "the calls of one step are calls of their own");
+}
+
 async function unnamed() {
   for (const given of [undefined, {}, { runId: "" }]) {
     await assert.rejects(fleetTools(fleet, "kelly", given), (error) => error instanceof InvalidMessage && /runId/.test(error.message));
@@ -122,5 +174,5 @@ async function unnamed() {
   console.log("ai-sdk: without a run's name it says what to pass: ok");
 }
 
-for (const scenario of [retried, aborted, approved, intended, unnamed]) await scenario();
+for (const scenario of [retried, aborted, approved, intended, waited, perCall, parallel, unnamed]) await scenario();
 await fleet.close();

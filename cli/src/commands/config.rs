@@ -6,7 +6,7 @@ use tickfleet_config::{self as configuration, ConfigErrors, ConfigWarning};
 
 use crate::commands::config_warnings::{arguments_of_two_types, missing_secrets};
 use crate::failure::Failure;
-use crate::fleet::python;
+use crate::fleet::modules;
 use crate::global::Global;
 use crate::output::{Output, StatusColor};
 use crate::setup::{self, Setup};
@@ -77,13 +77,13 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
-    let python = python::python_to_look(&sources);
-    if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
+    let pools = modules::pools_to_look(&sources);
+    if let Err(errors) = configuration::load(&modules::with_modules(&sources, Some(&pools))?) {
         return refused(&errors, output);
     }
     // These checks need the built tools: whether schemas compile, whether templates fit, and which arguments rules can
     // name.
-    let setup = Setup::of(&sources, &global.extensions, Some(&python))?;
+    let setup = Setup::of(&sources, &global.extensions, Some(&pools))?;
     let of_rules = match setup.check_rules()? {
         Ok(warnings) => warnings,
         Err(errors) => return refused(&errors, output),
@@ -142,9 +142,9 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
             message: "it has no doc comment: models see only its name and type".into(),
         })
     });
-    let hosts = setup.python.iter().flat_map(|python| python.left_out()).map(|name| Warning {
+    let hosts = setup.pools.iter().flat_map(|pools| pools.left_out()).map(|name| Warning {
         place: "tools.yaml".into(),
-        field: format!("python.{name}.host"),
+        field: format!("{name}.host"),
         message: "no tool host listens there, so its tools and their permission rows were not checked".into(),
     });
     let nobody = setup.configuration.policy.agents.is_empty().then(|| Warning {

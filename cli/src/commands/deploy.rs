@@ -13,8 +13,8 @@ use crate::setup::Setup;
 /// # Errors
 /// The failure that prevented the start or ended the process. A requested drain is not a failure.
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
-    // A worker must load all tools, including those in Python. A scheduler does not need Python.
-    let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_python(global) };
+    // A worker must load all tools, including those of modules. A scheduler needs no interpreter.
+    let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_modules(global) };
     // Start the log before loading the rest of the configuration, because loading can wait for a tool host.
     let settings = match Setup::load_settings(global) {
         Ok(settings) => settings,

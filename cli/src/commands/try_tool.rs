@@ -80,7 +80,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         let started = start_all(&extensions, &setup.tool_environment()).await;
         started.map_err(|errors| errors.into_iter().next().map_or(Failure::Reported, Failure::failed))?;
         let tried = trial.run(id, now_ms).await;
-        tokio::join!(setup.mcp.stop(), setup.stop_python(), stop_all(&extensions));
+        tokio::join!(setup.mcp.stop(), setup.stop_modules(), stop_all(&extensions));
         tried
     };
     if let Some(traces) = traces {

@@ -1,7 +1,7 @@
 //! Starts schedulers and workers: builds what both need, starts one of each per shard, and waits for their end.
 
 pub(crate) mod extensions;
-pub(crate) mod python;
+pub(crate) mod modules;
 pub(crate) mod readiness;
 pub(crate) mod registrar;
 pub(crate) mod reload;
@@ -121,8 +121,8 @@ pub(crate) async fn start(
         setup.tell_of_sandbox(&shared.metrics);
         report_durability(setup, &shutdown.draining);
         setup.mcp.start();
-        if let Some(python) = &setup.python {
-            python.start();
+        if let Some(pools) = &setup.pools {
+            pools.start();
         }
         let servers = Arc::clone(&setup.mcp);
         shared.metrics.watch_mcp(move || servers.state());
@@ -133,7 +133,7 @@ pub(crate) async fn start(
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
         knowledge: Arc::clone(&setup.knowledge),
-        python: setup.python.clone(),
+        pools: setup.pools.clone(),
         extensions: setup.extensions.clone(),
     };
     let mut running = JoinSet::new();
@@ -200,12 +200,12 @@ impl Fleet {
         }
         if !self.live.workers.is_empty() {
             let extensions = self.live.extensions.all();
-            let python = async {
-                if let Some(python) = &self.live.python {
-                    python.stop().await;
+            let modules = async {
+                if let Some(pools) = &self.live.pools {
+                    pools.stop().await;
                 }
             };
-            tokio::join!(self.live.mcp.stop(), python, stop_all(&extensions));
+            tokio::join!(self.live.mcp.stop(), modules, stop_all(&extensions));
         }
         self.drained.cancel();
         tracing::info!("stopped");

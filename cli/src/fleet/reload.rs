@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::{Configuration, PythonDef, Sources};
+use tickfleet_config::{Configuration, ModulesDef, Sources};
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_ops::telemetry;
 use tickfleet_tools::{Registry, TypedTool, stop_all};
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use worker::agents::TaskHandlers;
 
 use crate::failure::Failure;
-use crate::fleet::python::fingerprint;
+use crate::fleet::modules::fingerprint;
 use crate::fleet::registrar::{RegisterError, Request};
 use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of problems in one log line.
 const PROBLEMS_MAX: usize = 20;
 
-type Modules = BTreeMap<String, PythonDef>;
+type Modules = BTreeMap<String, ModulesDef>;
 
 pub(crate) struct Reload {
     sources: Arc<Sources>,
@@ -38,7 +38,7 @@ pub(crate) struct Reload {
     live: ReloadableParts,
     /// Canceled when a drain begins. After that, no tools can be registered.
     draining: CancellationToken,
-    /// The Python modules of the configuration. Changes of their code are detected too.
+    /// The modules with tools of the configuration. Changes of their code are detected too.
     modules: Arc<Modules>,
     /// Fingerprint of folder and code at the last attempt to apply them (`tried`), and at the last check (`seen`).
     tried: String,
@@ -61,7 +61,7 @@ impl Reload {
             current: setup.clone(),
             live,
             draining,
-            modules: Arc::new(setup.configuration.tools.python.clone()),
+            modules: Arc::new(setup.configuration.tools.modules.clone()),
             tried: setup.fingerprint.clone(),
             seen: setup.fingerprint.clone(),
         }
@@ -163,7 +163,7 @@ impl Reload {
         let sources = Arc::clone(&self.sources);
         let live = self.live.clone();
         let read = move || {
-            let modules = Arc::new(tickfleet_config::load_python(&sources));
+            let modules = Arc::new(tickfleet_config::load_modules(&sources));
             let (fingerprint, result) = make(&sources, &modules, &live);
             (modules, fingerprint, result)
         };
@@ -226,7 +226,7 @@ impl Reload {
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
     // Take the fingerprint before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
-    let setup = match Setup::of(sources, &live.extensions, live.python.as_ref()) {
+    let setup = match Setup::of(sources, &live.extensions, live.pools.as_ref()) {
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
         Err(failure) => return (before, Err(failure)),
     };

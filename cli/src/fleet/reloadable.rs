@@ -20,8 +20,8 @@ pub(crate) struct ReloadableParts {
     pub(crate) mcp: Arc<Servers>,
     /// Data that tools have read for searches. A reload keeps the data, and therefore does not read it again.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters for Python tools. A reload keeps the interpreters whose code and settings did not change.
-    pub(crate) python: Option<Arc<Pools>>,
+    /// The interpreters of modules with tools. A reload keeps the interpreters whose code and settings did not change.
+    pub(crate) pools: Option<Arc<Pools>>,
     /// The tools and task handlers that the program adds. They live as long as the process.
     pub(crate) extensions: Extensions,
 }

@@ -16,8 +16,8 @@ def read(root, path):
 def page(root):
     page = """# TypeScript API
 
-The package `tickfleet`: a client for services that submit turns, over Redis or a gateway. [Call from TypeScript](../build/typescript.md)
-is a guide.
+The package `tickfleet`: a client for services that submit turns, over Redis or a gateway, and tools. [Call from
+TypeScript](../build/typescript.md) and [Write a tool in TypeScript](../build/tools-typescript.md) are guides.
 
 ```ts
 import { Fleet } from "tickfleet";
@@ -45,17 +45,22 @@ messages.push(...reply.messages);
             page += section(name, one)
     rows = [[f"`{one['name']}`", f"`{one['base']}`" if one["base"] else "", one["doc"].replace("\n", " ").replace("|", "\\|")] for one in errors if one["kind"] == "class"]
     page += "\n## Errors\n\n" + table(["Class", "Base", "Meaning"], rows)
-    page += "\n## tickfleet/ai-sdk\n"
-    text = read(root, "adapters/ai-sdk.ts")
-    for name in re.findall(r"^export (?:async function|interface) (\w+)", text, re.MULTILINE):
-        page += section(name, declaration(text, name))
+    page += "\n## tickfleet/tools\n"
+    # The declaration of a tool comes first.
+    for path, name in sorted(exported(root, "tools/index.ts"), key=lambda one: (one[1] != "tool", one[1] != "ToolOptions", one[0] != "tools/tool.ts")):
+        page += section(name, declaration(read(root, path), name))
+    for title, path in (("testing", "testing.ts"), ("ai-sdk", "adapters/ai-sdk.ts")):
+        page += f"\n## tickfleet/{title}\n"
+        text = read(root, path)
+        for name in re.findall(r"^export (?:async )?(?:class|function|interface|type) (\w+)", text, re.MULTILINE):
+            page += section(name, declaration(text, name))
     return page
 
 
-def exported(root):
-    """Yields (file, name) of each export of index.ts."""
-    for names, path in re.findall(r"^export (?:type )?(\*|\{[^}]*\}) from \"\./([\w/.-]+)\.js\";", read(root, "index.ts"), re.MULTILINE):
-        path += ".ts"
+def exported(root, index="index.ts"):
+    """Yields (file, name) of each export of a module."""
+    for names, path in re.findall(r"^export (?:type )?(\*|\{[^}]*\}) from \"\./([\w/.-]+)\.js\";", read(root, index), re.MULTILINE):
+        path = os.path.join(os.path.dirname(index), path + ".ts")
         if names == "*":
             yield from ((path, name) for name in re.findall(r"^export (?:class|interface|type|function) (\w+)", read(root, path), re.MULTILINE))
         else:
@@ -88,7 +93,8 @@ def declaration(text, name):
         body = rest[: re.search(r" \{\n", rest).start()]
     else:
         body = rest[: rest.index("\n}") + 2] if not re.match(r"[^\n]*\{\}", rest) else rest.split("\n")[0]
-    base = re.search(r"extends ([\w, ]+)", rest.split("{")[0])
+    # Type parameters can extend a type, too.
+    base = re.search(r"extends ([\w, ]+)", re.sub(r"<.*?>(?= )", "", rest.split("{")[0]))
     return {"name": name, "kind": kind, "base": base[1].strip() if base else "", "doc": comment(doc[0]) if doc else "", "text": body.removeprefix("export ")}
 
 
@@ -103,7 +109,7 @@ def section(name, one):
         rows = []
         for head, doc in found:
             field, _, kind = head.partition(":")
-            rows.append([f"`{field.strip()}`", f"`{kind.strip()}`".replace("|", "\\|"), escaped(doc).replace("\n", " ").replace("|", "\\|")])
+            rows.append([f"`{field.strip().removeprefix('readonly ')}`", f"`{kind.strip()}`".replace("|", "\\|"), escaped(doc).replace("\n", " ").replace("|", "\\|")])
         return page + ("\n" + table(["Field", "Type", "Description"], rows) if rows else "")
     for head, doc in found:
         label = re.search(r"(?:get |async )?([\w]+)\s*[(<:]", head)[1]

@@ -13,6 +13,7 @@ use crate::document::reader::Cursor;
 use crate::document::tree::{Entry, Node, Value, join};
 use crate::document::yaml::{Origin, parse};
 use crate::mcp::lock::MCP_LOCK_FILE;
+use crate::tools::ToolRuntime;
 use tickfleet_model::suggest;
 
 const SETTINGS: &str = "tickfleet.yaml";
@@ -277,7 +278,7 @@ fn check_folder(dir: &Path, errors: &Errors) {
 }
 
 /// Replaces `${NAME:-default}` in the only fields that read the environment. These are `base_url`, `token_url`,
-/// `allow_private` and `http.defaults`, and `interpreter`, `cwd` and `path` of Python modules. If a reference cannot
+/// `allow_private` and `http.defaults`, and `interpreter`, `cwd` and `path` of modules. If a reference cannot
 /// be replaced, an error is noted and the text stays unchanged.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
@@ -286,13 +287,17 @@ fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Error
         match key.as_str() {
             "input_schema" | "output_schema" | "body" | "equals" => {}
             "base_url" | "token_url" => expand_text(node, &path, environment, errors),
-            "interpreter" | "cwd" if path.starts_with("python.") => expand_text(node, &path, environment, errors),
-            "path" if path.starts_with("python.") => expand_list(node, &path, environment, errors),
+            "interpreter" | "cwd" if is_of_modules(&path) => expand_text(node, &path, environment, errors),
+            "path" if is_of_modules(&path) => expand_list(node, &path, environment, errors),
             "defaults" if path.ends_with(".http.defaults") => expand_members(node, &path, environment, errors),
             "allow_private" => expand_list(node, &path, environment, errors),
             _ => expand(node, &path, environment, errors),
         }
     }
+}
+
+fn is_of_modules(path: &str) -> bool {
+    ToolRuntime::ALL.iter().any(|runtime| path.split('.').next() == Some(runtime.section()))
 }
 
 fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {

@@ -47,7 +47,7 @@ pub use settings::*;
 pub use tools::http::{SERVICE_URL, is_service_url};
 pub use tools::read::default_id;
 pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
-pub use tools::{PythonDef, ToolsFile};
+pub use tools::{ModulesDef, ToolRuntime, ToolsFile};
 
 use agents::AgentReferences;
 use document::errors::Errors;
@@ -73,9 +73,9 @@ pub struct Sources {
     /// True if another binary possibly runs the fleet and registers further tools and task handlers. If so, an unknown
     /// name is not an error.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If false, an unknown
+    /// True if [`Self::built_in_tools`] contains the tools of the modules in `tools.yaml`. If false, an unknown
     /// name is possibly a tool of such a module.
-    pub knows_python: bool,
+    pub knows_modules: bool,
     pub schema_check: SchemaCheck,
     pub part: Part,
     /// Texts of files that a program wrote, by file name. Files of the folder have precedence.
@@ -222,13 +222,13 @@ pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) 
     files::wants_json_log(dir, environment)
 }
 
-/// Loads the Python modules in `tools.yaml`, even if the rest of the configuration is invalid ([`load`] reports
+/// Loads the modules with tools in `tools.yaml`, by `<section>.<name>`, even if the rest of the configuration is invalid ([`load`] reports
 /// errors). Empty if the modules cannot be read.
 #[must_use]
-pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
+pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     let errors = Errors::default();
     let tree = files::read_tools(sources, &errors);
-    let read = tree.map(|tree| tools::read::read(&tree, sources, &errors).file.python);
+    let read = tree.map(|tree| tools::read::read(&tree, sources, &errors).file.modules);
     errors.unless_any(read).unwrap_or_default()
 }
 
@@ -247,8 +247,8 @@ fn assemble(
     let tools = tools.filter(|_| servers.is_some());
     // If further tools can be registered later or by another binary, an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
-    let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
-    let more_may_come = registers || python || sources.others_carry_out;
+    let modules = tools.as_ref().is_some_and(|tools| !tools.file.modules.is_empty() && !sources.knows_modules);
+    let more_may_come = registers || modules || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| has_all_tools && !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
     tools::reconcile::check(tools.as_ref().map(|it| &it.file), names, trees.tools.as_ref(), errors);

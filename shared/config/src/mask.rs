@@ -42,7 +42,7 @@ fn kind(path: &str) -> Kind {
     const SIGN_IN: [&str; 3] = [".oauth2.client_secret", ".oauth2.refresh_token", ".oauth2.scope"];
     const ADDRESSES: [&str; 6] = ["redis.url", ".base_url", ".token_url", ".url", ".otlp_endpoint", ".http.path"];
     let (path, index) = item(path);
-    let of_server = path.starts_with("servers.") || path.starts_with("python.");
+    let of_server = ["servers.", "python.", "node."].iter().any(|section| path.starts_with(section));
     let sent = SENT.iter().any(|part| path.contains(part)) || of_server && has_any(path, &[".headers.", ".env."]);
     let is_sign_in = SIGN_IN.iter().any(|end| path.ends_with(end));
     let is_argument = path.ends_with(".shell.stdin")
@@ -244,6 +244,7 @@ mod tests {
             ("tools.a.http.oauth2.scope", "hunter2", "***"),
             ("tools.a.http.oauth2.scope", "${SCOPE}", "${SCOPE}"),
             ("python.a.env.WHATEVER", "hunter2", "***"),
+            ("node.a.env.WHATEVER", "hunter2", "***"),
             ("redis.url", "redis://:hunter2@redis/0", "redis://:***@redis/0"),
             ("tracing.otlp_endpoint", "https://c.test/v1?key=hunter2", "https://c.test/v1?key=***"),
             ("tools.a.description", "Call it with password=hunter2 once.", "Call it with password=*** once."),

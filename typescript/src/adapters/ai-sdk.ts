@@ -13,43 +13,84 @@
  */
 import { createHash } from "node:crypto";
 
-import { type ModelMessage, type ToolExecutionOptions, type ToolSet, dynamicTool, jsonSchema } from "ai";
+import { type ModelMessage, type StepResult, type ToolExecutionOptions, type ToolSet, dynamicTool, jsonSchema } from "ai";
 
-import { InvalidMessage } from "../errors.js";
-import type { Fleet } from "../fleet.js";
+import { FleetError, InvalidMessage, ReplyTimeout } from "../errors.js";
+import type { Fleet, Waiting } from "../fleet.js";
 import { write } from "../json.js";
 import type { Turn } from "../message.js";
+import type { Result } from "../reply.js";
 
-/** Fields of the turn of every call. */
-export type TurnFields = Omit<Turn, "agent" | "toolCalls" | "content" | "calls" | "answer" | "format" | "turnId">;
+/** A value, or a function that returns it and is called for each call with the SDK's call options. */
+export type PerCall<Value> = Value | ((options: ToolExecutionOptions) => Value);
+
+/** Fields that apply to the whole run. */
+export type TurnFields = Pick<Turn, "tenant" | "priority" | "taskId" | "strict">;
 
 /** Fields of the turn of every call, and the id of the run. */
-export interface RunFields extends TurnFields {
+export interface RunFields extends TurnFields, Waiting {
   /**
-   * Id of the run, or a function of the SDK's call options that returns one. A repeated or resumed request must have
-   * the same id, any other request a different one. The SDK has no such id.
+   * Id of the run. A repeated or resumed request must have the same id, any other request a different one. The SDK has
+   * no such id.
    */
-  runId: string | ((options: ToolExecutionOptions) => string);
+  runId: PerCall<string>;
+  /** Tools that the model sees and may call, among those of the agent. */
+  allowedTools?: readonly string[];
+  /** Whether the model also sees the built-in tools `check_task`, `fetch_result` and `list_tools`. Default: `false`. */
+  builtinTools?: boolean;
+  /** Expiry: a date, or RFC 3339. Calls that have not run end as `expired`. */
+  deadline?: PerCall<Date | string | undefined>;
+  /** User data as JSON. Every tool and rule can read it. */
+  userContext?: PerCall<unknown>;
+  /** Conversation data for tools and rules. */
+  sessionData?: PerCall<unknown>;
+  /** Session of the facts. */
+  sessionId?: PerCall<string | undefined>;
+  /** Your own id, which the reply repeats. */
+  correlationId?: PerCall<string | undefined>;
+  /** W3C trace context. */
+  traceparent?: PerCall<string | undefined>;
+  /** W3C trace state. */
+  tracestate?: PerCall<string | undefined>;
 }
+
+/** A call that was denied, limited or failed. Its message is for the model, and `code` is the outcome. */
+export class CallFailed extends FleetError {
+  /** The result of the call. */
+  readonly result: Result;
+
+  constructor(result: Result, message: string) {
+    super(result.outcome, message);
+    this.result = result;
+  }
+}
+
+/** Tools that every agent may call without a permission. */
+const BUILTIN: readonly string[] = ["check_task", "fetch_result", "list_tools"];
 
 interface Definition {
   function: { name: string; description?: string; parameters: object };
 }
 
 /**
- * Returns the agent's tools, which run in the fleet.
+ * Returns the agent's tools, which run in the fleet. A call that was denied or failed throws {@link CallFailed}, which
+ * the SDK makes a `tool-error`, and the model reads its message.
  *
  * @throws {InvalidMessage} `runId` is missing, or `turnId` is set, which all calls would share.
  */
 export async function fleetTools(fleet: Fleet, agent: string, given: RunFields): Promise<ToolSet> {
   // JavaScript callers can omit the third argument.
-  const { runId, ...fields } = (given ?? {}) as RunFields;
+  const { runId, allowedTools, builtinTools = false, timeoutMs, ...fields } = (given ?? {}) as RunFields;
   if (typeof runId !== "function") runNamed(runId);
   if ("turnId" in fields) {
     throw new InvalidMessage("turnId: omit it; the adapter derives an id for the turn of each call");
   }
-  const definitions: Definition[] = await fleet.tools(agent, { tenant: fields.tenant });
-  const tools = definitions.map(({ function: { name, description, parameters } }) => {
+  if (allowedTools !== undefined && !Array.isArray(allowedTools)) {
+    throw new InvalidMessage(`allowedTools is ${JSON.stringify(allowedTools)}; expected a list of names`);
+  }
+  // The fleet compares this field of a repeated turn, so its order must not change.
+  const allowed = allowedTools && [...new Set([...allowedTools, ...(builtinTools ? BUILTIN : [])])].sort();
+  const tools = (await chosen(fleet, agent, fields.tenant, allowed, builtinTools)).map(({ name, description, parameters }) => {
     const tool = dynamicTool({
       description,
       // The fleet checks arguments against the schema in any case.
@@ -57,16 +98,48 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
       execute: async (input, options) => {
         const { toolCallId, messages } = options;
         const run = runNamed(typeof runId === "function" ? runId(options) : runId);
+        const own = Object.entries(fields).map(([key, value]) => [key, typeof value === "function" ? value(options) : value]);
         const args = write(sorted(input));
         const call = { id: toolCallId, type: "function", function: { name, arguments: args } };
         const turnId = turnIdOf([agent, run, toolCallId, resultsOf(messages, toolCallId), name, args]);
-        const reply = await fleet.run({ ...fields, agent, toolCalls: [call], turnId });
-        return reply.messages[0].content as string;
+        const turn: Turn = { ...Object.fromEntries(own), agent, toolCalls: [call], turnId };
+        const reply = await fleet.run(allowed ? { ...turn, allowedTools: allowed } : turn, { timeoutMs });
+        const [result, message] = [reply.results[0], reply.messages[0].content as string];
+        if (result !== undefined && !result.success) throw new CallFailed(result, message);
+        return message;
       },
     });
     return [name, tool] as const;
   });
   return Object.fromEntries(tools);
+}
+
+/**
+ * A condition for `stopWhen`: a call has no reply yet, for example because it waits for an approval. Without it, the
+ * model reads that the wait has ended. Make the request again later, with the same `runId` and the same messages.
+ */
+export function stillWaiting({ steps }: { steps: readonly Pick<StepResult<any>, "content">[] }): boolean {
+  const content = steps.at(-1)?.content ?? [];
+  return content.some((part) => part.type === "tool-error" && part.error instanceof ReplyTimeout);
+}
+
+/** Returns the definitions of the tools that the model sees. In the SDK's dialect, a tool can have another name. */
+async function chosen(
+  fleet: Fleet,
+  agent: string,
+  tenant: string | undefined,
+  allowed: readonly string[] | undefined,
+  builtin: boolean,
+): Promise<Definition["function"][]> {
+  const shown: Definition[] = await fleet.tools(agent, { tenant });
+  const definitions = shown.map((definition) => definition.function);
+  const areNamed = (allowed ?? []).every((name) => definitions.some((definition) => definition.name === name));
+  const raw: { name: string }[] = areNamed ? definitions : await fleet.tools(agent, { tenant, format: "raw" });
+  return definitions.filter(({ name }, at) => {
+    const names = [name, raw[at]?.name ?? name];
+    if (allowed !== undefined) return names.some((one) => allowed.includes(one));
+    return builtin || !names.some((one) => BUILTIN.includes(one));
+  });
 }
 
 function runNamed(runId: unknown): string {

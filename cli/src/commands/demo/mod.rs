@@ -28,7 +28,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use crate::commands::mcp;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
-use crate::fleet::python::python;
+use crate::fleet::modules::pools;
 use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::output::Output;
@@ -96,7 +96,7 @@ async fn play_and_report(args: &Demo, dir: &Path, probed: &Probed, output: &Outp
     let watched = DemoConsole::open(&setup, output).await;
     let played = play_day(&setup, &day, probed, &stand_in, &watched, output).await;
     // Stop Python even if the fleet did not start.
-    setup.stop_python().await;
+    setup.stop_modules().await;
     let report = played?;
     if output.json {
         output.data(&report)?;
@@ -171,7 +171,7 @@ async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<S
     let sources = setup::sources_in(environment, &global)?;
     write_all(dir, probed).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
-    let mut setup = Setup::of(&sources, &global.extensions, Some(&python(&sources)))?.in_memory(None)?;
+    let mut setup = Setup::of(&sources, &global.extensions, Some(&pools(&sources)))?.in_memory(None)?;
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);

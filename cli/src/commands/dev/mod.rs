@@ -17,7 +17,7 @@ use self::here::DevHere;
 use self::socket::DIR;
 use crate::commands::gateway::console::{Console, PORT};
 use crate::failure::Failure;
-use crate::fleet::python;
+use crate::fleet::modules;
 use crate::fleet::{self, Fleet, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::output::Output;
@@ -70,8 +70,8 @@ pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
-    let python = python::python(&sources);
-    Setup::of(&sources, &global.extensions, Some(&python))
+    let pools = modules::pools(&sources);
+    Setup::of(&sources, &global.extensions, Some(&pools))
 }
 
 fn has_trial_tools(setup: &Setup) -> bool {

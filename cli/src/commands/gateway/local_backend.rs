@@ -23,7 +23,7 @@ use super::configuration_view;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, usage};
 use crate::failure::Failure;
-use crate::fleet::python::fingerprint;
+use crate::fleet::modules::fingerprint;
 use crate::setup::Setup;
 
 /// Maximum age of a frame that is returned without a new poll.
@@ -85,7 +85,7 @@ impl LocalBackend {
         let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
             let sources = previous.sources();
-            if fingerprint(sources, &tickfleet_config::load_python(sources)) == previous.fingerprint {
+            if fingerprint(sources, &tickfleet_config::load_modules(sources)) == previous.fingerprint {
                 return Ok(previous);
             }
             let read = Setup::of(sources, &previous.extensions, None)?;

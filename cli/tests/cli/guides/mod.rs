@@ -10,3 +10,4 @@ mod security;
 mod shell_tools;
 pub mod site;
 mod typed_tools;
+mod typescript_tools;

@@ -9,7 +9,8 @@
 //! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
 //!   has the key.
 //! - The file `env` of the folder has further variables. `.venv` has the package for Python if the folder's tools need
-//!   it.
+//!   it. If the tools are in TypeScript, `node_modules` of the folder has the package, and the PATH has a Node.js that
+//!   imports TypeScript.
 //! - A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents with `python3` or `node`.
 //!   The programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet
 //!   find the package.
@@ -97,6 +98,7 @@ pages! {
     any_language_over_redis: "docs/build/redis.md",
     retry_safely: "docs/build/retry-safely.md",
     tools_python: "docs/build/tools-python.md",
+    tools_typescript: "docs/build/tools-typescript.md",
     tools_http: "docs/build/tools-http.md",
     tools_openapi: "docs/build/tools-openapi.md",
     tools_mcp: "docs/build/tools-mcp.md",
@@ -259,6 +261,13 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     variables
 }
 
+/// Installs the packages for tools in TypeScript. `None` if tests with Node.js are skipped.
+fn install_typescript(snippets: &Path, name: &str) -> Option<Node> {
+    let node = Node::that_strips_types()?;
+    node.link(&snippets.join(name));
+    Some(node)
+}
+
 fn lacks_sandbox(folder: &Path, name: &str) -> bool {
     let mut shell = Command::new("sh");
     let call = "tickfleet tools try count_words --agent support '{\"text\":\"a b\"}'";
@@ -293,7 +302,12 @@ async fn play(page: &str) {
     let mut args = vec!["--redis-url", url.as_str()];
     let mut variables = Vec::<(String, String)>::new();
     let mut service = None;
+    let mut node_folder = None;
     if let Some(name) = configuration(&text) {
+        if name == "shop-typescript" {
+            let Some(node) = install_typescript(folder.path(), name) else { return };
+            node_folder = node.folder();
+        }
         args.extend(["--config", name]);
         variables = environment(folder.path(), name);
         variables.push(("TICKFLEET_CONFIG".to_owned(), name.to_owned()));
@@ -316,8 +330,12 @@ async fn play(page: &str) {
         variables.push(("SEAL_KEY".to_owned(), key.trim().to_owned()));
     }
     let agents = PageEnvironment::of(&text, folder.path());
-    let (prelude, mut of_fleet) =
-        (agents.as_ref().map(PageEnvironment::prelude).unwrap_or_default(), variables.clone());
+    let mut prelude = agents.as_ref().map(PageEnvironment::prelude).unwrap_or_default();
+    let mut of_fleet = variables.clone();
+    if let Some(node) = &node_folder {
+        prelude = format!("PATH=\"{}:$PATH\"; ", node.display());
+        of_fleet.push(("PATH".to_owned(), path_with(node)));
+    }
     if let Some(agents) = &agents {
         of_fleet.push(("PATH".to_owned(), path_with(interpreter().parent().unwrap())));
         variables.extend(agents.variables.iter().cloned());

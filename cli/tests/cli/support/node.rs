@@ -9,9 +9,11 @@ use super::documents::REPOSITORY;
 
 /// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
-const PARTS: [&str; 5] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src"];
+const PARTS: [&str; 6] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src", "test"];
 /// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
+/// The oldest major version whose releases all import TypeScript.
+const STRIPS_TYPES: u32 = 24;
 
 pub struct Node {
     pub package: PathBuf,
@@ -67,6 +69,15 @@ impl Runtime {
 impl Node {
     /// Builds the package if needed. `None` if [`SKIP_VARIABLE`] is `1`.
     pub fn unless_skipped() -> Option<Self> {
+        Self::of_version(MAJOR_MIN)
+    }
+
+    /// Like [`Self::unless_skipped`], with a version that imports TypeScript.
+    pub fn that_strips_types() -> Option<Self> {
+        Self::of_version(STRIPS_TYPES)
+    }
+
+    fn of_version(major_min: u32) -> Option<Self> {
         if is_skipped() {
             return None;
         }
@@ -82,7 +93,22 @@ impl Node {
             node.build(&from);
             fs::write(home.join("made-of"), wanted).unwrap();
         }
-        Some(node)
+        Some(Self { runtime: Runtime::find(&home, major_min), ..node })
+    }
+
+    /// Makes the packages for tools, `tickfleet` and `zod`, available to the modules in `folder`.
+    pub fn link(&self, folder: &Path) {
+        let modules = folder.join("node_modules");
+        // A checkout in which someone followed the guide has the folder already.
+        let _ = fs::remove_dir_all(&modules);
+        fs::create_dir_all(&modules).unwrap();
+        std::os::unix::fs::symlink(&self.package, modules.join("tickfleet")).unwrap();
+        std::os::unix::fs::symlink(self.package.join("node_modules/zod"), modules.join("zod")).unwrap();
+    }
+
+    /// The program for `interpreter` in `tools.yaml`.
+    pub fn program(&self) -> String {
+        self.folder().map_or_else(|| "node".to_owned(), |folder| folder.join("node").display().to_string())
     }
 
     pub fn command(&self) -> Command {

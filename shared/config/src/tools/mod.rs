@@ -1,10 +1,10 @@
-//! `tools.yaml`: the declarations of tools, the requests of HTTP tools, the commands of shell tools, and Python
-//! modules with tools.
+//! `tools.yaml`: the declarations of tools, the requests of HTTP tools, the commands of shell tools, and modules
+//! with tools.
 
 pub(crate) mod cache;
 pub(crate) mod effect_key;
 pub(crate) mod http;
-pub(crate) mod python;
+pub(crate) mod modules;
 pub(crate) mod read;
 pub(crate) mod reconcile;
 pub(crate) mod schema;
@@ -19,17 +19,18 @@ use serde::{Deserialize, Deserializer};
 use tickfleet_model::tool::{ReadCache, Reconcile};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
-pub use python::{PythonDef, PythonSandbox};
+pub use modules::{ModulesDef, ModulesSandbox, NODE_CODE, ToolRuntime};
 
-/// The content of `tools.yaml`. `tools:` maps the name that models use to the tool's declaration. `python:` maps a
-/// name to Python modules that define tools themselves.
+/// The content of `tools.yaml`. `tools:` maps the name that models use to the tool's declaration. `python:` and
+/// `node:` map a name to modules that define tools themselves.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
     #[serde(default)]
     pub tools: BTreeMap<String, ToolDef>,
+    /// The entries of `python:` and `node:`, by `<section>.<name>`.
     #[serde(default, skip)]
-    pub python: BTreeMap<String, PythonDef>,
+    pub modules: BTreeMap<String, ModulesDef>,
 }
 
 /// One declared tool. Without `http` or `shell`, it can run only if the binary registers a typed tool with this name.

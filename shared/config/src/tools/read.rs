@@ -11,12 +11,12 @@ use crate::document::tree::{Node, Value, join};
 use crate::tools::cache;
 use crate::tools::effect_key;
 use crate::tools::http;
-use crate::tools::python;
+use crate::tools::modules;
 use crate::tools::reconcile;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::shell;
 use crate::tools::templates::Arguments;
-use crate::tools::{ToolDef, ToolsFile};
+use crate::tools::{ToolDef, ToolRuntime, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
@@ -47,13 +47,16 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut ids: BTreeMap<String, ConfigLocation> = BTreeMap::new();
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
-    let python = root.optional("python");
-    // If there is `python`, `tools` can be missing, because a fleet can have only Python tools.
-    let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
+    let modules = ToolRuntime::ALL.map(|runtime| (runtime, root.optional(runtime.section())));
+    // If there are modules, `tools` can be missing, because a fleet can have only tools of modules.
+    let has_modules = modules.iter().any(|(_, section)| section.is_some());
+    let declared = if has_modules { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();
     root.close();
     tools.has_all_names = errors.len() == before;
-    tools.file.python = python.map(|c| python::read(&c)).unwrap_or_default();
+    for (runtime, section) in &modules {
+        tools.file.modules.extend(section.iter().flat_map(|c| modules::read(c, *runtime)));
+    }
     for (name, place, cursor) in members {
         tool_name(name, place, &cursor);
         let def = tool(&cursor, sources.schema_check, &mut tools.asked);

@@ -17,6 +17,9 @@ const OTHERS: u64 = 768;
 /// the command.
 const OURS: u64 = 2;
 
+/// The kernel counts processor time in nanoseconds, which overflow above this limit and would end the command early.
+const CPU_SECONDS_MAX: u64 = u32::MAX as u64;
+
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
     /// Only this command uses the user, or the user's ID in this namespace.
@@ -41,7 +44,7 @@ pub(super) fn set(limits: &Limits, allowance: ThreadAllowance) -> Result<(), Ref
             ThreadAllowance::Own => OURS,
             ThreadAllowance::Shared(running) => running + OTHERS,
         };
-    let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
+    let seconds = limits.cpu_ms.div_ceil(1_000).clamp(1, CPU_SECONDS_MAX);
     let all = [
         (Resource::RLIMIT_CPU, seconds, seconds + 1),
         (Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),

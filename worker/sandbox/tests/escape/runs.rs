@@ -41,6 +41,18 @@ child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait()
 }
 
 #[tokio::test]
+async fn a_command_without_a_limit_of_processor_time_computes_for_seconds() {
+    // Docker's limit has other bounds, and no command without a limit runs there.
+    for (level, sandbox) in each_level().await.into_iter().filter(|(level, _)| *level != Level::Docker) {
+        let folder = workspace();
+        let mut spec = python("while time.process_time() < 2: pass\nprint('done')", folder.path());
+        spec.limits.cpu_ms = u64::MAX;
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!(out(&outcome), "done", "{level}: {outcome:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_missing_program_is_told_and_nothing_runs() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();

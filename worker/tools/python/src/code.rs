@@ -1,23 +1,27 @@
-//! The state of the code of Python modules. A change of the code counts as a change of the configuration.
+//! The state of the code of modules. A change of the code counts as a change of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tickfleet_config::PythonDef;
+use tickfleet_config::{ModulesDef, ToolRuntime};
+
+use crate::runtime;
 
 /// Maximum depth of folders, and maximum number of files. Larger trees are installations, not tools.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Returns a digest of the names, sizes and modification times of the Python files in the folders of `path`. If nothing
+/// Returns a digest of the names, sizes and modification times of the code files in the folders of `path`. If nothing
 /// has changed, the digest is equal. Modules in other places, such as installed ones, are not included.
 #[must_use]
-pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> String {
+pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> String {
     let mut found = BTreeMap::new();
-    for folder in defs.into_iter().flat_map(|def| &def.path) {
-        look(Path::new(folder), 0, &mut found);
+    for def in defs {
+        for folder in &def.path {
+            look(def.runtime, Path::new(folder), 0, &mut found);
+        }
     }
     let mut hash = Sha256::new();
     for (path, state) in found {
@@ -32,19 +36,19 @@ pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> St
     })
 }
 
-fn look(folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+fn look(runtime: ToolRuntime, folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        let hidden = name.as_encoded_bytes().starts_with(b".") || name == "__pycache__";
+        let hidden = name.as_encoded_bytes().starts_with(b".") || runtime::is_beside_code(runtime, &name);
         if hidden || found.len() >= FILES_MAX {
             continue;
         }
         // Symbolic links are followed, because a mounted ConfigMap consists of them.
         let Ok(state) = std::fs::metadata(&path) else { continue };
         if state.is_dir() && depth < DEPTH_MAX {
-            look(&path, depth + 1, found);
-        } else if path.extension().is_some_and(|extension| extension == "py") {
+            look(runtime, &path, depth + 1, found);
+        } else if runtime::is_code(runtime, &path) {
             let changed = state.modified().map(|time| format!("{time:?}")).unwrap_or_default();
             let key = path.as_os_str().as_encoded_bytes().to_vec();
             found.insert(key, format!("{} {changed}", state.len()).into_bytes());

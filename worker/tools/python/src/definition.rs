@@ -1,4 +1,4 @@
-//! The definition that a Python function declares, and the tool made from it.
+//! The definition that a function declares, and the tool made from it.
 
 use std::fmt::Write as _;
 use std::time::Duration;

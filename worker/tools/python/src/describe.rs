@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_tools::{Environment, Secrets};
 
 use crate::definition::Definition;
@@ -16,9 +16,9 @@ const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
 /// Why the modules of an entry cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("python.{name}: {why}")]
+#[error("{name}: {why}")]
 pub struct DescribeError {
-    /// The entry.
+    /// The entry: `<section>.<name>`.
     pub name: String,
     /// The reason, worded for an operator. If an import fails, the reason contains the traceback lines of the user's
     /// own code.
@@ -31,7 +31,7 @@ pub struct DescribeError {
 ///
 /// # Errors
 /// [`DescribeError`].
-pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
+pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -43,7 +43,7 @@ pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result
     asked.unwrap_or_else(|_| Err("listing its tools crashed because of a bug".to_owned())).map_err(failed)
 }
 
-async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, String> {
+async fn ask(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Definition>, String> {
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.send_bye();
@@ -53,7 +53,7 @@ async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Defin
     Ok(tools)
 }
 
-async fn known_secrets(def: &PythonDef, environment: &Environment) -> Secrets {
+async fn known_secrets(def: &ModulesDef, environment: &Environment) -> Secrets {
     let mut there = BTreeMap::new();
     for (name, reference) in &def.secrets {
         let one = BTreeMap::from([(name.clone(), reference.clone())]);

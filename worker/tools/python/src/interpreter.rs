@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_model::{Redactor, limits};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::inner::InnerResult;
@@ -71,7 +71,7 @@ struct CallChannels {
 /// The reason, worded for an operator. If an import fails, the reason contains the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
-    def: &PythonDef,
+    def: &ModulesDef,
     secrets: Arc<Secrets>,
     machine: &Machine,
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
@@ -265,7 +265,7 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                 // If no one waits for the call anymore, its inner calls are not made.
                 let Some(asks) = asks else { continue };
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
-                    tracing::error!(name, "Python process exceeds the limit of inner calls; stopping it");
+                    tracing::error!(name, "tool process exceeds the limit of inner calls; stopping it");
                     break;
                 }
             }
@@ -275,12 +275,12 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                 log(&name, &call, &level, &line);
             }
             Ok(other) => {
-                tracing::error!(name, ?other, "unexpected message from a Python process; stopping it");
+                tracing::error!(name, ?other, "unexpected message from a tool process; stopping it");
                 break;
             }
             Err(FrameError::Socket(_)) => break,
             Err(error) => {
-                tracing::error!(name, %error, "invalid frame from a Python process; stopping it");
+                tracing::error!(name, %error, "invalid frame from a tool process; stopping it");
                 break;
             }
         }
@@ -290,9 +290,9 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
 
 fn log(name: &str, call: &str, level: &str, line: &str) {
     match level {
-        "error" => tracing::error!(name, call, line, "log of a Python tool"),
-        "warn" => tracing::warn!(name, call, line, "log of a Python tool"),
-        "info" => tracing::info!(name, call, line, "log of a Python tool"),
-        _ => tracing::debug!(name, call, line, "log of a Python tool"),
+        "error" => tracing::error!(name, call, line, "log of a tool"),
+        "warn" => tracing::warn!(name, call, line, "log of a tool"),
+        "info" => tracing::info!(name, call, line, "log of a tool"),
+        _ => tracing::debug!(name, call, line, "log of a tool"),
     }
 }

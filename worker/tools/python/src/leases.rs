@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,7 +15,7 @@ use crate::machine::Machine;
 /// The state shared by the pool, its slots and its calls.
 pub(crate) struct PoolShared {
     pub(crate) name: String,
-    pub(crate) def: PythonDef,
+    pub(crate) def: ModulesDef,
     pub(crate) machine: Arc<Machine>,
     /// Digest of the tools when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
@@ -61,7 +61,7 @@ pub(crate) enum NoLease {
 }
 
 impl PoolShared {
-    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
+    pub(crate) fn new(name: &str, def: &ModulesDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
             name: name.to_owned(),
             def: def.clone(),
@@ -72,6 +72,11 @@ impl PoolShared {
             state: Mutex::default(),
             wanted: Semaphore::new(0),
         }
+    }
+
+    /// The name of the entry without its section.
+    pub(crate) fn entry_name(&self) -> &str {
+        self.name.split_once('.').map_or(&self.name, |(_, name)| name)
     }
 
     /// From now on, processes are started before calls need them.

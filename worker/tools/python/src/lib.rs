@@ -1,5 +1,5 @@
-//! The kind `python`: tools that are Python functions. They run in interpreter processes of the worker, or in
-//! interpreters of a tool host in a separate container.
+//! Tools that are functions of Python or TypeScript modules. They run in interpreter processes of the worker, or in
+//! interpreters of a tool host in a separate container. An interpreter is a Python or a Node.js process.
 //!
 //! Read in this order:
 //!
@@ -8,6 +8,7 @@
 //! - `slot`: the processes that run in one slot, one after another.
 //! - `interpreter`: a running interpreter and its socket.
 //! - `process`: starts and ends the process of an interpreter, by the worker itself or through a tool host.
+//! - `runtime`: what differs between Python and Node.js.
 //! - [`Pools`]: the pools of a worker, and the tools that their modules offer.
 
 mod code;
@@ -21,6 +22,7 @@ mod messages;
 mod pool;
 mod pools;
 mod process;
+mod runtime;
 mod scratch;
 mod slot;
 mod tool;

@@ -1,4 +1,5 @@
-//! The messages between a worker and a host process that runs tools. The host's side is in `python/src/tickfleet/host`.
+//! The messages between a worker and a host process that runs tools. The host's side is in
+//! `python/src/tickfleet/host` and `typescript/src/host`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

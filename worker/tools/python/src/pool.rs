@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tokio_util::sync::DropGuard;
 
 use crate::leases::{Lease, NoLease, PoolShared};
@@ -20,7 +20,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Starts no process.
-    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
+    pub(crate) fn new(name: &str, def: &ModulesDef, digest: String, machine: Arc<Machine>) -> Self {
         let shared = Arc::new(PoolShared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
         Self { shared, started: AtomicBool::new(false), _stops: stops }

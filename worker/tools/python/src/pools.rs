@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_config::tools::SecretRef;
 use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{Environment, TypedTool};
@@ -17,12 +17,12 @@ use crate::describe::{DescribeError, describe};
 use crate::machine::Machine;
 use crate::pool::Pool;
 use crate::process::is_absent;
-use crate::tool::PythonTool;
+use crate::tool::ModuleTool;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Identifies the tools of an entry: its name, its configuration, and the fingerprint of its code files.
-type Key = (String, PythonDef, String);
+/// Identifies the tools of an entry: its `<section>.<name>`, its configuration, and the fingerprint of its code files.
+type Key = (String, ModulesDef, String);
 
 /// The pools of a process.
 pub struct Pools {
@@ -84,7 +84,7 @@ impl Pools {
     ///
     /// # Errors
     /// One error for each entry whose modules cannot be imported.
-    pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
+    pub fn describe(&self, defs: &BTreeMap<String, ModulesDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let mut described = BTreeMap::new();
         let mut left_out = BTreeSet::new();
         let mut errors = Vec::new();
@@ -134,7 +134,7 @@ impl Pools {
     /// One error for each entry whose modules cannot be imported.
     pub fn tools(
         &self,
-        defs: &BTreeMap<String, PythonDef>,
+        defs: &BTreeMap<String, ModulesDef>,
         timeout_default: Duration,
     ) -> Result<Vec<TypedTool>, Vec<DescribeError>> {
         let mut tools = Vec::new();
@@ -147,7 +147,7 @@ impl Pools {
                     let configured = !def.secrets.values().any(|secret| self.is_missing(secret));
                     tools.extend(definitions.iter().map(|definition| {
                         let timeout = definition.timeout().unwrap_or(timeout_default);
-                        let handler = PythonTool::new(Arc::clone(&pool), definition.name.clone(), timeout);
+                        let handler = ModuleTool::new(Arc::clone(&pool), definition.name.clone(), timeout);
                         TypedTool::of_handler(
                             definition.spec(timeout, configured),
                             definition.timeout(),
@@ -201,11 +201,11 @@ impl Pools {
         };
         let ended = futures::future::join_all(pools.iter().map(|pool| pool.stop()));
         if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
-            tracing::warn!("Python process did not exit in time; it is killed with this process");
+            tracing::warn!("tool process did not exit in time; it is killed with this process");
         }
     }
 }
 
-fn key(name: &str, def: &PythonDef) -> Key {
+fn key(name: &str, def: &ModulesDef) -> Key {
     (name.to_owned(), def.clone(), code_fingerprint([def]))
 }

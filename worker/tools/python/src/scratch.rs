@@ -26,7 +26,7 @@ impl Scratch {
     /// The folder cannot be created.
     pub(crate) fn new() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let folder = tempfile::Builder::new().prefix("tickfleet-python-").tempdir()?;
+        let folder = tempfile::Builder::new().prefix("tickfleet-tools-").tempdir()?;
         if geteuid().is_root() {
             // Two workers on one machine, as in tests, use different users because their process ids differ.
             let number = std::process::id().wrapping_mul(4_099).wrapping_add(MADE.fetch_add(1, Ordering::Relaxed));
@@ -44,7 +44,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = removal::remove(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "cannot remove the folder of a Python process");
+            tracing::warn!(folder = %self.0.display(), %error, "cannot remove the folder of a tool process");
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) async fn run(shared: Arc<PoolShared>) {
             None => break,
             Some(Ok((interpreter, process))) => serve(&shared, interpreter, process, &mut ending).await,
             Some(Err(why)) => {
-                tracing::warn!(name = shared.name, why, "Python process failed to start");
+                tracing::warn!(name = shared.name, why, "tool process failed to start");
                 shared.failed();
                 ProcessEnd::Closed
             }
@@ -95,14 +95,14 @@ async fn serve(
     process: Process,
     ending: &mut Option<JoinHandle<()>>,
 ) -> ProcessEnd {
-    tracing::info!(name = shared.name, process = interpreter.process, "Python process ready");
+    tracing::info!(name = shared.name, process = interpreter.process, "tool process ready");
     shared.process_ready(&interpreter);
     let over = watch(shared, &interpreter, &process).await;
     match over {
         ProcessEnd::Closed => {
             shared.process_gone(&interpreter);
             let status = process.end().await;
-            tracing::warn!(name = shared.name, status, "Python process exited");
+            tracing::warn!(name = shared.name, status, "tool process exited");
         }
         ProcessEnd::Stopped => {
             interpreter.send_bye();
@@ -133,7 +133,7 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
         }
         let bytes = process.resident_bytes().unwrap_or(0);
         if bytes >= shared.def.memory_max {
-            tracing::info!(name = shared.name, bytes, "Python process reached its memory limit; replacing it");
+            tracing::info!(name = shared.name, bytes, "tool process reached its memory limit; replacing it");
             interpreter.retired.cancel();
         }
     }
@@ -158,7 +158,7 @@ async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process:
         () = shared.stop.cancelled() => false,
     };
     if stuck {
-        tracing::warn!(name = shared.name, "cancelled Python call did not stop; killing its process");
+        tracing::warn!(name = shared.name, "cancelled call did not stop; killing its process");
         process.kill();
     } else {
         interpreter.send_bye();

@@ -1,4 +1,4 @@
-//! A Python tool: runs one call, from the arguments to the interpretation of the response.
+//! A tool of a module: runs one call, from the arguments to the interpretation of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,31 +12,34 @@ use crate::interpreter::{CallReply, InnerCall, PendingCall};
 use crate::leases::{Lease, NoLease};
 use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
+use crate::runtime;
 
 /// Maximum time that a call waits for a process with free capacity. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) struct PythonTool {
+pub(crate) struct ModuleTool {
     pool: Arc<Pool>,
     name: String,
     /// The time limit of one attempt.
     timeout: Duration,
 }
 
-impl PythonTool {
+impl ModuleTool {
     pub(crate) fn new(pool: Arc<Pool>, name: String, timeout: Duration) -> Self {
         Self { pool, name, timeout }
     }
 
     /// Makes the failure of a call that was not sent. A retry does no harm, regardless of the tool's effect.
     fn unsent(&self, what: &str) -> ToolFailure {
-        let message = format!("The Python tools of '{}' {what}; the call was not sent.", self.pool.shared.name);
+        let shared = &self.pool.shared;
+        let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());
+        let message = format!("The {runtime} tools of '{name}' {what}; the call was not sent.");
         ToolFailure::Transient { message, retry_after: None, not_executed: true }
     }
 }
 
 #[async_trait]
-impl Handler for PythonTool {
+impl Handler for ModuleTool {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         // Waits for at most half of the timeout. Otherwise a call that could not be sent would be reported as timed
         // out.
@@ -54,12 +57,13 @@ impl Handler for PythonTool {
             Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),
         };
         let secrets = Arc::clone(&lease.interpreter.secrets);
+        let runtime = self.pool.shared.def.runtime;
         let under_way = RunningCall { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
         let ran = match under_way.answer(context).await? {
             Some(answer) => outcome(&self.name, answer),
             // It is unknown whether the call ran to the end.
             None => Err(ToolFailure::Transient {
-                message: "The Python process ended while the call ran.".to_owned(),
+                message: format!("The {} process ended while the call ran.", runtime::name(runtime)),
                 retry_after: None,
                 not_executed: false,
             }),

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use tempfile::TempDir;
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_tools::ToolFailure;
 use tickfleet_tools_python::Pools;
 use tokio::time::timeout;
@@ -43,7 +43,7 @@ impl ToolHost {
         self.folder.path().join("trial.sock")
     }
 
-    fn def(&self) -> PythonDef {
+    fn def(&self) -> ModulesDef {
         entry(&self.socket())
     }
 
@@ -72,8 +72,8 @@ impl Drop for ToolHost {
     }
 }
 
-fn entry(socket: &Path) -> PythonDef {
-    PythonDef {
+fn entry(socket: &Path) -> ModulesDef {
+    ModulesDef {
         host: Some(socket.display().to_string()),
         modules: Vec::new(),
         path: Vec::new(),
@@ -90,8 +90,8 @@ fn listen(socket: &Path, folder: &Path, module: &str, processes_max: usize) -> C
     host.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn described(pools: &Pools, def: &PythonDef) -> Result<BTreeSet<String>, String> {
-    let defs = BTreeMap::from([("trial".to_owned(), def.clone())]);
+fn described(pools: &Pools, def: &ModulesDef) -> Result<BTreeSet<String>, String> {
+    let defs = BTreeMap::from([("python.trial".to_owned(), def.clone())]);
     pools.describe(&defs).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
@@ -200,13 +200,13 @@ async fn a_host_with_other_tools_takes_no_call_until_it_was_asked_again() {
 fn what_is_wrong_with_a_host_is_told_in_words() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("shop.sock");
-    let def = PythonDef { start_timeout: Duration::from_millis(300), ..entry(&socket) };
+    let def = ModulesDef { start_timeout: Duration::from_millis(300), ..entry(&socket) };
     let error = described(&Pools::new(environment()), &def).unwrap_err();
     assert!(error.contains("python.trial: no tool host listens at /") && error.contains("within 0.3 s"), "{error}");
     // A process that only inspects the configuration does not need the host.
     let looks = Pools::new(environment()).that_may_lack_hosts();
     assert_eq!(described(&looks, &def).unwrap(), BTreeSet::new());
-    assert_eq!(looks.left_out(), BTreeSet::from(["trial".to_owned()]));
+    assert_eq!(looks.left_out(), BTreeSet::from(["python.trial".to_owned()]));
 
     fs::write(folder.path().join("broken.py"), "import json\njson.loads('{')\n").unwrap();
     let _host = ToolHost { folder: tempfile::tempdir().unwrap(), process: listen(&socket, folder.path(), "broken", 4) };

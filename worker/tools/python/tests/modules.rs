@@ -9,18 +9,18 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_tools_python::{Pools, code_fingerprint};
 
 use support::{Tools, def, environment};
 
-fn shop(folder: &Path, text: &str) -> PythonDef {
+fn shop(folder: &Path, text: &str) -> ModulesDef {
     fs::write(folder.join("shop.py"), text).unwrap();
-    PythonDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }
+    ModulesDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }
 }
 
-fn refused(def: PythonDef) -> String {
-    let errors = Pools::new(environment()).describe(&BTreeMap::from([("shop".to_owned(), def)])).unwrap_err();
+fn refused(def: ModulesDef) -> String {
+    let errors = Pools::new(environment()).describe(&BTreeMap::from([("python.shop".to_owned(), def)])).unwrap_err();
     assert_eq!(errors.len(), 1);
     errors[0].to_string()
 }
@@ -38,18 +38,18 @@ fn what_cannot_be_imported_is_told_with_the_users_own_lines_alone() {
     assert!(error.contains("shop.py\", line 1") && error.contains("SyntaxError"), "{error}");
     let error = refused(shop(folder.path(), &format!("{STOCK}{STOCK}")));
     assert!(error.contains("DuplicateTool: the name 'stock' is registered twice"), "{error}");
-    let error = refused(PythonDef { modules: vec!["nowhere".into()], ..def() });
+    let error = refused(ModulesDef { modules: vec!["nowhere".into()], ..def() });
     assert!(error.ends_with("ModuleNotFoundError: No module named 'nowhere'"), "{error}");
 }
 
 #[test]
 fn an_interpreter_that_does_not_do_is_told_in_words() {
-    let error = refused(PythonDef { interpreter: "no-such-python".into(), ..def() });
+    let error = refused(ModulesDef { interpreter: "no-such-python".into(), ..def() });
     assert!(error.contains("'no-such-python' could not be started"), "{error}");
-    let error = refused(PythonDef { interpreter: "cat".into(), ..def() });
+    let error = refused(ModulesDef { interpreter: "cat".into(), ..def() });
     assert!(error.contains("it ended with exit status: 1") && error.contains("on standard error it said:"), "{error}");
     // If the package is missing, Python's own message reports that.
-    let error = refused(PythonDef { env: BTreeMap::new(), ..def() });
+    let error = refused(ModulesDef { env: BTreeMap::new(), ..def() });
     assert!(error.contains("No module named tickfleet") || error.contains("No module named 'tickfleet'"), "{error}");
 }
 
@@ -57,7 +57,7 @@ fn an_interpreter_that_does_not_do_is_told_in_words() {
 fn a_module_that_is_never_done_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let def = shop(folder.path(), "import time\ntime.sleep(600)\n");
-    let error = refused(PythonDef { start_timeout: std::time::Duration::from_millis(700), ..def });
+    let error = refused(ModulesDef { start_timeout: std::time::Duration::from_millis(700), ..def });
     assert!(error.contains("it was not ready within 0.7 s"), "{error}");
 }
 

@@ -50,7 +50,7 @@ impl Kinds {
         let configuration = &setup.configuration;
         let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
         let granted = configuration.policy.permissions.matrix.keys();
-        let offered = granted.filter(|name| setup.python.as_ref().is_some_and(|python| python.offers(name)));
+        let offered = granted.filter(|name| setup.pools.as_ref().is_some_and(|pools| pools.offers(name)));
         let python = offered.map(|name| (name.clone(), Kind::Python));
         let declared = configuration.tools.tools.iter().filter_map(|(name, def)| {
             let kind = def.http.as_ref().map(|_| Kind::Http).or(def.shell.as_ref().map(|_| Kind::Shell))?;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::PythonDef;
-use tickfleet_config::tools::{PythonSandbox, ShellLevel};
+use tickfleet_config::ModulesDef;
+use tickfleet_config::tools::{ModulesSandbox, ShellLevel};
 use tickfleet_sandbox::confined::{Confined, ConfinedEnd};
 use tickfleet_sandbox::outcome::RunError;
 use tickfleet_sandbox::{Grant, Level, Limits, Network, Spec};
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::own::{DIES_IN, ENDS_IN, variables};
 use crate::machine::Machine;
+use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
 
 /// Processes and threads allowed for the interpreter itself and for its tools, in addition to one per concurrent call.
@@ -45,7 +46,7 @@ pub(crate) struct ConfinedProcess {
 /// The reason why the host could not be started.
 pub(super) async fn start(
     name: &str,
-    (def, sandbox): (&PythonDef, &PythonSandbox),
+    (def, sandbox): (&ModulesDef, &ModulesSandbox),
     secrets: &Arc<Secrets>,
     machine: &Machine,
     tail: &Arc<StderrTail>,
@@ -59,8 +60,9 @@ pub(super) async fn start(
     let holding = machine.sandbox().await?;
     let started = holding.start(level(sandbox.level), spec, OwnedFd::from(theirs)).await;
     let mut confined = started.map_err(|error| error.to_string())?;
-    let listen =
-        |said| standard_error::log("a Python process", name.to_owned(), said, Arc::clone(secrets), Arc::clone(tail));
+    let listen = |said| {
+        standard_error::log(runtime::process(def.runtime), name.to_owned(), said, Arc::clone(secrets), Arc::clone(tail))
+    };
     let listening = confined.take_stderr().map(|said| tokio::spawn(listen(said)));
     Ok((ConfinedProcess { confined, listening, scratch: Some(scratch) }, ours))
 }
@@ -76,23 +78,20 @@ const fn level(level: ShellLevel) -> Level {
 /// Describes the command and its accessible paths: its own folder, the folders of the modules and the interpreter, and
 /// the paths that the entry grants.
 fn spec(
-    (def, sandbox): (&PythonDef, &PythonSandbox),
+    (def, sandbox): (&ModulesDef, &ModulesSandbox),
     variables: BTreeMap<String, String>,
     scratch: &Path,
     machine: &Machine,
 ) -> Result<Spec, String> {
-    let interpreter = interpreter(&def.interpreter, &machine.environment.get("PATH").unwrap_or_default())?;
-    let folders: Vec<PathBuf> = def.path.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
+    let path = machine.environment.get("PATH").unwrap_or_default();
+    let interpreter = runtime::interpreter(&def.interpreter, &path)?;
+    let folders: Vec<PathBuf> = runtime::folders(def).iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
     // The socket is the standard output. It cannot be the standard input, which is an empty file in the sandbox.
-    let mut argv: Vec<String> =
-        ["-m", "tickfleet.host", "--fd", "1", "--concurrency", &def.concurrency.to_string()].map(String::from).into();
-    argv.insert(0, interpreter.display().to_string());
-    argv.extend(folders.iter().flat_map(|folder| ["--path".to_owned(), folder.display().to_string()]));
-    argv.extend(def.modules.iter().cloned());
-    let mut grants: Vec<Grant> =
-        folders.into_iter().chain(environment_of(&interpreter)).map(|path| Grant { path, write: false }).collect();
+    let argv = runtime::command(def, interpreter.display().to_string(), &folders, SocketAt::StandardOutput)?;
+    let beside = runtime::reads(def, &interpreter, &folders)?;
+    let mut grants: Vec<Grant> = folders.into_iter().chain(beside).map(|path| Grant { path, write: false }).collect();
     for granted in &sandbox.paths {
-        grants.push(Grant { path: real(&granted.path)?, write: granted.write });
+        grants.push(Grant { path: real(Path::new(&granted.path))?, write: granted.write });
     }
     let network = match sandbox.tcp_ports.is_empty() {
         true => Network::None,
@@ -108,27 +107,11 @@ fn spec(
         ..Limits::default()
     };
     let environment = variables.into_iter().filter(|(name, _)| name != TEMPORARY).collect();
-    Ok(Spec { environment, grants, network, limits, ..Spec::new(argv, real(&scratch.display().to_string())?) })
+    Ok(Spec { environment, grants, network, limits, ..Spec::new(argv, real(scratch)?) })
 }
 
-/// Finds the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links
-/// are not followed, because Python recognizes a virtual environment by the path of the link.
-fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
-    let found = match name.contains('/') {
-        true => Some(PathBuf::from(name)),
-        false => path.split(':').map(|folder| Path::new(folder).join(name)).find(|place| place.is_file()),
-    };
-    let found = found.ok_or_else(|| format!("'{name}' not found in PATH"))?;
-    std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
-}
-
-fn environment_of(interpreter: &Path) -> Option<PathBuf> {
-    let folder = interpreter.parent()?.parent()?;
-    folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
-}
-
-fn real(path: &str) -> Result<PathBuf, String> {
-    Path::new(path).canonicalize().map_err(|error| format!("'{path}' cannot be granted ({error})"))
+fn real(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| format!("'{}' cannot be granted ({error})", path.display()))
 }
 
 impl ConfinedProcess {

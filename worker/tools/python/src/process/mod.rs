@@ -7,7 +7,7 @@ mod remote;
 
 use std::sync::Arc;
 
-use tickfleet_config::PythonDef;
+use tickfleet_config::ModulesDef;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::StderrTail;
 use tokio::net::UnixStream;
@@ -37,7 +37,7 @@ pub(crate) enum Process {
 /// The reason why the interpreter could not be started.
 pub(crate) async fn start(
     name: &str,
-    def: &PythonDef,
+    def: &ModulesDef,
     secrets: &Arc<Secrets>,
     machine: &Machine,
     tail: &Arc<StderrTail>,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tickfleet_config::PythonDef;
+use tickfleet_config::{ModulesDef, ToolRuntime};
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 use tokio::net::UnixStream;
@@ -19,6 +20,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use super::leftovers;
+use crate::runtime::{self, SocketAt};
 
 /// Variables that an interpreter inherits from the worker: the locations of programs and temporary files, the locale
 /// and the time zone.
@@ -45,7 +47,7 @@ pub(crate) struct OwnProcess {
 /// The reason why the host could not be started.
 pub(super) fn start(
     name: &str,
-    def: &PythonDef,
+    def: &ModulesDef,
     secrets: &Arc<Secrets>,
     environment: &Environment,
     tail: &Arc<StderrTail>,
@@ -55,11 +57,12 @@ pub(super) fn start(
     ours.set_nonblocking(true).map_err(no_socket)?;
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
     let mark = mark();
-    let mut starting = Command::new(&def.interpreter);
     // The socket is the host's standard input, so that no other file descriptor has to be inherited. The host first
     // moves the socket to another descriptor.
-    starting.args(["-m", "tickfleet.host", "--fd", "0", "--concurrency", &def.concurrency.to_string()]);
-    starting.args(def.path.iter().flat_map(|folder| ["--path", folder])).args(&def.modules);
+    let argv = command(def, environment)?;
+    let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
+    let mut starting = Command::new(program);
+    starting.args(arguments);
     starting.env_clear().process_group(0).kill_on_drop(true);
     starting.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
     starting.envs(variables(def, secrets, environment)).env(leftovers::MARK, &mark);
@@ -72,14 +75,38 @@ pub(super) fn start(
     })?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
     let stderr = child.stderr.take();
-    let listen =
-        |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
+    let listen = |error| {
+        standard_error::log(
+            runtime::process(def.runtime),
+            name.to_owned(),
+            error,
+            Arc::clone(secrets),
+            Arc::clone(tail),
+        )
+    };
     let listening = stderr.map(|error| tokio::spawn(listen(error)));
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
+fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, String> {
+    match def.runtime {
+        ToolRuntime::Python => {
+            runtime::command(def, def.interpreter.clone(), &runtime::folders(def), SocketAt::StandardInput)
+        }
+        ToolRuntime::Node => {
+            let interpreter = runtime::interpreter(&def.interpreter, &environment.get("PATH").unwrap_or_default())?;
+            // A host with another working directory must find the same folders.
+            let absolute = |folder: &PathBuf| {
+                std::path::absolute(folder).map_err(|error| format!("'{}' has no place ({error})", folder.display()))
+            };
+            let folders = runtime::folders(def).iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
+            runtime::command(def, interpreter.display().to_string(), &folders, SocketAt::StandardInput)
+        }
+    }
+}
+
 /// Returns the environment of an interpreter. If a variable's secret is not in `secrets`, the variable is left out.
-pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
+pub(super) fn variables(def: &ModulesDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
         let missing = def.secrets.keys().filter(|secret| secrets.get(secret).is_none());
@@ -87,7 +114,8 @@ pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Enviro
     };
     let own = def.env.iter().filter(|(_, template)| known(template));
     let own = own.map(|(name, template)| (name.clone(), secrets.fill(template)));
-    inherited.chain([("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]).chain(own).collect()
+    let of_runtime = runtime::variables(def).iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    inherited.chain(of_runtime).chain(own).collect()
 }
 
 fn mark() -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::value::to_raw_value;
-use tickfleet_config::PythonDef;
+use tickfleet_config::{ModulesDef, ToolRuntime};
 use tickfleet_model::{AgentId, CallId, TenantId, ToolSpec, TurnId};
 use tickfleet_tools::inner::Inner;
 use tickfleet_tools::{CallContext, Environment, Handler, ToolFailure, TypedTool};
@@ -46,9 +46,10 @@ fn repository() -> PathBuf {
 }
 
 /// A pool entry with the trial tools in two processes.
-pub fn def() -> PythonDef {
+pub fn def() -> ModulesDef {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    PythonDef {
+    ModulesDef {
+        runtime: ToolRuntime::Python,
         host: None,
         modules: vec!["trial_tools".into()],
         path: vec![data.display().to_string()],
@@ -81,13 +82,13 @@ pub struct Tools {
 }
 
 impl Tools {
-    pub fn of(def: PythonDef) -> Self {
+    pub fn of(def: ModulesDef) -> Self {
         Self::with_timeout(def, Duration::from_secs(30))
     }
 
-    pub fn with_timeout(def: PythonDef, limit: Duration) -> Self {
+    pub fn with_timeout(def: ModulesDef, limit: Duration) -> Self {
         let pools = Pools::new(environment());
-        let tools = pools.tools(&BTreeMap::from([("trial".to_owned(), def)]), limit).unwrap();
+        let tools = pools.tools(&BTreeMap::from([("python.trial".to_owned(), def)]), limit).unwrap();
         let parts = |tool: TypedTool| {
             let (spec, handler) = tool.into_parts(limit, &environment());
             (spec.name.clone(), (spec, handler))

@@ -1,49 +1,49 @@
-//! Python tools: the interpreters of a process, and the tool names and code fingerprints that loading a configuration
-//! needs.
+//! Modules with tools, in Python and for Node.js: the interpreters of a process, and the tool names and code
+//! fingerprints that loading a configuration needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tickfleet_config::{PythonDef, Sources};
+use tickfleet_config::{ModulesDef, Sources};
 use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 
 use crate::failure::Failure;
 use crate::global::tool_environment;
 
 /// Returns the interpreters of a process that runs calls. No interpreter is started yet.
-pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
+pub(crate) fn pools(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
 
 /// Returns the interpreters of a process that only inspects tools. Missing tool hosts are not errors.
-pub(crate) fn python_to_look(sources: &Sources) -> Arc<Pools> {
+pub(crate) fn pools_to_look(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
 }
 
-/// Returns the sources with the names of the Python tools added. Without Python, the sources are unchanged.
+/// Returns the sources with the names of the modules' tools added. Without pools, the sources are unchanged.
 ///
 /// # Errors
 /// A module cannot be imported.
-pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
+pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
     let mut sources = sources.clone();
-    if let Some(python) = python {
+    if let Some(pools) = pools {
         let names =
-            python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
+            pools.describe(&tickfleet_config::load_modules(&sources)).map_err(|errors| modules_failed(&errors))?;
         sources.built_in_tools.extend(names);
         // Rows can name tools of a missing tool host. If a host is missing, an unknown name is therefore not an error.
-        sources.knows_python = python.left_out().is_empty();
+        sources.knows_modules = pools.left_out().is_empty();
     }
     Ok(sources)
 }
 
-pub(crate) fn python_failed(errors: &[DescribeError]) -> Failure {
+pub(crate) fn modules_failed(errors: &[DescribeError]) -> Failure {
     let lines: Vec<String> =
         errors.iter().map(|error| format!("\n  {}", error.to_string().replace('\n', "\n  "))).collect();
-    Failure::failed(anyhow::anyhow!("the Python tools cannot be used:{}", lines.concat()))
+    Failure::failed(anyhow::anyhow!("the tools of these modules cannot be used:{}", lines.concat()))
 }
 
-/// Returns the fingerprint of the configuration folder and of the code of the configured Python modules.
-pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
+/// Returns the fingerprint of the configuration folder and of the code of the configured modules.
+pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, ModulesDef>) -> String {
     let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
     format!("{folder} {}", code_fingerprint(modules.values()))
 }

@@ -1,9 +1,9 @@
-//! The section `python` of `tools.yaml`: what is read, and all errors.
+//! The sections `python` and `node` of `tools.yaml`: what is read, and all errors.
 
 use std::time::Duration;
 
 use super::{TestConfig, given};
-use crate::tools::ShellLevel;
+use crate::tools::{ShellLevel, ToolRuntime};
 
 /// An entry `shop` with these fields, and a permission row for a tool that can only come from Python.
 fn shop(fields: &str) -> TestConfig {
@@ -16,7 +16,7 @@ fn shop(fields: &str) -> TestConfig {
 fn modules_have_defaults_and_their_tools_may_be_named_in_rows() {
     let loaded = shop("module: shop.tools, path: ['${WHERE:-./tools}'], secrets: {K: {env: KEY}}, env: {A: 'k ${K}'}");
     let loaded = loaded.load().unwrap();
-    let shop = &loaded.tools.python["shop"];
+    let shop = &loaded.tools.modules["python.shop"];
     assert_eq!((&shop.modules[..], &shop.path[..]), (&["shop.tools".to_owned()][..], &["./tools".to_owned()][..]));
     assert_eq!((shop.interpreter.as_str(), shop.processes, shop.concurrency), ("python3", 2, 8));
     assert_eq!((shop.recycle_after_calls, shop.memory_max), (10_000, 512 << 20));
@@ -28,7 +28,7 @@ fn modules_have_defaults_and_their_tools_may_be_named_in_rows() {
 #[test]
 fn several_modules_and_bounds_of_ones_own_are_read() {
     let loaded = shop("module: [a, b.c], processes: 4, concurrency: 1, memory_max: 64MiB, cancel_grace: 1s");
-    let shop = loaded.load().unwrap().tools.python["shop"].clone();
+    let shop = loaded.load().unwrap().tools.modules["python.shop"].clone();
     assert_eq!(shop.modules, ["a", "b.c"]);
     assert_eq!((shop.processes, shop.concurrency, shop.memory_max), (4, 1, 64 << 20));
     assert_eq!(shop.cancel_grace, Duration::from_secs(1));
@@ -37,7 +37,7 @@ fn several_modules_and_bounds_of_ones_own_are_read() {
 #[test]
 fn interpreters_may_be_confined() {
     let fields = "module: a, sandbox: {level: strict, paths: [{path: /srv/data}], tcp_ports: [443]}";
-    let sandbox = shop(fields).load().unwrap().tools.python["shop"].sandbox.clone().unwrap();
+    let sandbox = shop(fields).load().unwrap().tools.modules["python.shop"].sandbox.clone().unwrap();
     assert_eq!((sandbox.level, sandbox.tcp_ports.contains(&443)), (ShellLevel::Strict, true));
     assert_eq!((sandbox.paths[0].path.as_str(), sandbox.paths[0].write), ("/srv/data", false));
 }
@@ -46,7 +46,7 @@ fn interpreters_may_be_confined() {
 fn a_tool_host_is_a_socket_and_what_the_worker_asks_of_it() {
     let loaded =
         shop("host: /run/tickfleet/shop.sock, processes: 3, concurrency: 4, start_timeout: 20s").load().unwrap();
-    let shop = &loaded.tools.python["shop"];
+    let shop = &loaded.tools.modules["python.shop"];
     assert_eq!((shop.host.as_deref(), &shop.modules[..]), (Some("/run/tickfleet/shop.sock"), &[][..]));
     assert_eq!((shop.processes, shop.concurrency, shop.start_timeout), (3, 4, Duration::from_secs(20)));
 }
@@ -85,4 +85,38 @@ fn every_mistake_is_told_with_its_place() {
 fn a_file_without_tools_and_without_python_is_refused_still() {
     let errors = given().file("tools.yaml", "{}\n").load().unwrap_err();
     assert!(errors.to_string().contains("`tools` is required"), "{errors}");
+}
+
+/// An entry `shop` of Node.js with these fields.
+fn node_shop(fields: &str) -> TestConfig {
+    given()
+        .file("tools.yaml", format!("node:\n  shop: {{{fields}}}\n"))
+        .file("permissions.yaml", "permissions: {stock: {everyone: true}}\n")
+}
+
+#[test]
+fn node_modules_are_files_and_have_the_same_fields() {
+    let loaded = node_shop("module: [orders/stock.js, refunds.ts], path: ['${WHERE:-./tools}'], processes: 4");
+    let shop = loaded.load().unwrap().tools.modules["node.shop"].clone();
+    assert_eq!(shop.runtime, ToolRuntime::Node);
+    assert_eq!((shop.interpreter.as_str(), shop.processes), ("node", 4));
+    assert_eq!(shop.modules, ["orders/stock.js", "refunds.ts"]);
+    assert_eq!(shop.path, ["./tools"]);
+}
+
+#[test]
+fn a_node_module_that_is_no_file_of_its_folders_is_refused() {
+    for module in ["../stock.js", "/srv/stock.js", "--eval.js", "a//b.js", "stock"] {
+        let errors = node_shop(&format!("module: '{module}'")).load().unwrap_err();
+        let error = &errors.as_slice()[0];
+        assert_eq!(error.path, "node.shop.module", "{errors}");
+        assert!(error.expected.contains("a file below a folder of `path`"), "{errors}");
+    }
+}
+
+#[test]
+fn python_and_node_may_have_entries_of_one_name() {
+    let tools = "python:\n  shop: {module: shop}\nnode:\n  shop: {module: shop.js}\n";
+    let loaded = given().file("tools.yaml", tools).load().unwrap();
+    assert_eq!(loaded.tools.modules.keys().collect::<Vec<_>>(), ["node.shop", "python.shop"]);
 }

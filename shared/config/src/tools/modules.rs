@@ -1,4 +1,5 @@
-//! The section `python` of `tools.yaml`: modules that define tools themselves, and the processes that run them.
+//! The sections `python` and `node` of `tools.yaml`: modules that define tools themselves, and the processes that run
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,18 +25,72 @@ const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "me
 /// The sandbox levels that can contain a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
-/// Python modules and the processes that run their tools.
+/// Endings of files that Node.js can import.
+pub const NODE_CODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
+
+/// The program that runs modules with tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ToolRuntime {
+    Python,
+    Node,
+}
+
+impl ToolRuntime {
+    pub const ALL: [Self; 2] = [Self::Python, Self::Node];
+
+    /// The section of `tools.yaml`.
+    #[must_use]
+    pub const fn section(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+        }
+    }
+
+    /// The interpreter of an entry that names none.
+    #[must_use]
+    pub const fn interpreter(self) -> &'static str {
+        match self {
+            Self::Python => "python3",
+            Self::Node => "node",
+        }
+    }
+
+    /// Returns what a module's name should be, if `name` cannot be one.
+    fn expected_module(self, name: &str) -> Option<&'static str> {
+        let is_sound = match self {
+            Self::Python => name.split('.').all(|part| {
+                let letter = |c: char| c.is_alphabetic() || c == '_';
+                part.starts_with(letter) && part.chars().all(|c| letter(c) || c.is_numeric())
+            }),
+            Self::Node => {
+                !name.starts_with('-')
+                    && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+                    && !name.chars().any(char::is_control)
+                    && name.rsplit_once('.').is_some_and(|(_, ending)| NODE_CODE.contains(&ending))
+            }
+        };
+        let expected = match self {
+            Self::Python => "the name of a module, such as shop.tools",
+            Self::Node => "a file below a folder of `path`, such as shop/tools.js",
+        };
+        (!is_sound).then_some(expected)
+    }
+}
+
+/// Modules of one runtime, and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PythonDef {
+pub struct ModulesDef {
+    pub runtime: ToolRuntime,
     /// The absolute path of a tool host's socket, if a tool host runs the interpreters in its own container. `None` if
     /// the worker starts the interpreters.
     pub host: Option<String>,
     /// The modules whose import registers the tools. Empty with a tool host, which configures its own modules.
     pub modules: Vec<String>,
-    /// Folders that are searched first for modules. A change of a Python file in these folders counts as a change of
+    /// Folders that are searched first for modules. A change of a code file in these folders counts as a change of
     /// the configuration.
     pub path: Vec<String>,
-    /// The Python interpreter, which must be able to import the package `tickfleet`; default `python3`.
+    /// The interpreter, which must be able to import the package `tickfleet`; default `python3` or `node`.
     pub interpreter: String,
     /// The working directory of the processes; default the worker's own.
     pub cwd: Option<String>,
@@ -56,21 +111,22 @@ pub struct PythonDef {
     /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,
     /// The sandbox of the processes; `None` for no sandbox.
-    pub sandbox: Option<PythonSandbox>,
+    pub sandbox: Option<ModulesSandbox>,
 }
 
 /// The sandbox of interpreters; `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PythonSandbox {
+pub struct ModulesSandbox {
     /// `basic` or `strict`.
     pub level: ShellLevel,
-    /// Paths that the interpreters may use, in addition to their own files and [`PythonDef::path`].
+    /// Paths that the interpreters may use, in addition to their own files and [`ModulesDef::path`].
     pub paths: Vec<ShellPath>,
     /// TCP ports that the interpreters can connect to.
     pub tcp_ports: BTreeSet<u16>,
 }
 
-pub(crate) fn read(cursor: &Cursor<'_>) -> BTreeMap<String, PythonDef> {
+/// Reads a section. The names of the result are `<section>.<name>`.
+pub(crate) fn read(cursor: &Cursor<'_>, runtime: ToolRuntime) -> BTreeMap<String, ModulesDef> {
     let mut read = BTreeMap::new();
     for (name, place, entry) in cursor.members() {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -78,12 +134,12 @@ pub(crate) fn read(cursor: &Cursor<'_>) -> BTreeMap<String, PythonDef> {
             let expected = format!("1 to {NAME_BYTES_MAX} letters, digits, _ and -");
             entry.errors.push(place, &entry.path, format!("the name {name:?}"), expected);
         }
-        read.insert(name.to_owned(), definition(&entry));
+        read.insert(format!("{}.{name}", runtime.section()), definition(&entry, runtime));
     }
     read
 }
 
-fn definition(cursor: &Cursor<'_>) -> PythonDef {
+fn definition(cursor: &Cursor<'_>, runtime: ToolRuntime) -> ModulesDef {
     let mut s = cursor.section();
     let host = s.optional("host").and_then(|c| host(&c, cursor));
     let modules = match host {
@@ -97,11 +153,15 @@ fn definition(cursor: &Cursor<'_>) -> PythonDef {
     let grace_min = Duration::from_millis(10);
     let mib = 1 << 20;
     let tib = 1 << 40;
-    let def = PythonDef {
-        modules: modules.map(|c| self::modules(&c)).unwrap_or_default(),
+    let def = ModulesDef {
+        runtime,
+        modules: modules.map(|c| self::modules(&c, runtime)).unwrap_or_default(),
         host,
         path: s.optional("path").map(|c| folders(&c)).unwrap_or_default(),
-        interpreter: s.optional("interpreter").and_then(|c| c.some_text()).unwrap_or_else(|| "python3".to_owned()),
+        interpreter: s
+            .optional("interpreter")
+            .and_then(|c| c.some_text())
+            .unwrap_or_else(|| runtime.interpreter().to_owned()),
         cwd: s.optional("cwd").and_then(|c| c.some_text()),
         processes: s.optional("processes").and_then(|c| c.integer(1, PROCESSES_MAX)).unwrap_or(2),
         concurrency: s.optional("concurrency").and_then(|c| c.integer(1, CONCURRENCY_MAX)).unwrap_or(8),
@@ -123,9 +183,9 @@ fn definition(cursor: &Cursor<'_>) -> PythonDef {
     def
 }
 
-fn sandbox(cursor: &Cursor<'_>) -> PythonSandbox {
+fn sandbox(cursor: &Cursor<'_>) -> ModulesSandbox {
     let mut s = cursor.section();
-    let sandbox = PythonSandbox {
+    let sandbox = ModulesSandbox {
         level: s.required("level").and_then(|c| c.choice(&LEVELS)).unwrap_or_default(),
         paths: s.optional("paths").map(|c| shell::paths(&c)).unwrap_or_default(),
         tcp_ports: s.optional("tcp_ports").map(|c| shell::ports(&c)).unwrap_or_default(),
@@ -147,7 +207,7 @@ fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
 }
 
 /// Reads one module, or a list of modules.
-fn modules(cursor: &Cursor<'_>) -> Vec<String> {
+fn modules(cursor: &Cursor<'_>, runtime: ToolRuntime) -> Vec<String> {
     let items = match &cursor.node.value {
         Value::List(_) => cursor.items(),
         _ => vec![cursor.clone()],
@@ -158,12 +218,8 @@ fn modules(cursor: &Cursor<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let read = |item: &Cursor<'_>| {
         let name = item.some_text()?;
-        let sound = name.split('.').all(|part| {
-            let letter = |c: char| c.is_alphabetic() || c == '_';
-            part.starts_with(letter) && part.chars().all(|c| letter(c) || c.is_numeric())
-        });
-        if !sound {
-            item.refuse("the name of a module, such as shop.tools");
+        if let Some(expected) = runtime.expected_module(&name) {
+            item.refuse(expected);
         } else if !seen.insert(name.clone()) {
             item.refuse("each module once");
         }

@@ -1,0 +1,54 @@
+/**
+ * Encodes results for the worker. If a result cannot be encoded, the function has still done its work, and the response
+ * states so.
+ */
+import { written } from "../tools/result.js";
+import type { Tool } from "../tools/tool.js";
+import { type Failure, stack } from "./failures.js";
+import { BOUND, type FrameTooLarge } from "./frames.js";
+
+/** A result that cannot be encoded. */
+export class Withheld extends Error {
+  /** `why` is the reason for the model, as the predicate of a sentence about the result. `log` is for the log. */
+  constructor(
+    readonly why: string,
+    readonly log: string,
+  ) {
+    super(log);
+  }
+
+  /** The result does not fit into a frame. */
+  static tooLarge(tool: Tool, output: string, error: FrameTooLarge): Withheld {
+    // The same wording as for HTTP tools, whose responses have a bound, too.
+    const less = tool.effect === "read" ? ". Ask for less at a time" : "";
+    const why = `takes more than ${BOUND} to be passed on and is not shown${less}`;
+    const size = `${Buffer.byteLength(output)} bytes of JSON, which makes ${error.message}`;
+    return new Withheld(why, `what ${tool.name} returned cannot be encoded: it has ${size}`);
+  }
+
+  /**
+   * Returns the result that ends the call. A failure would make the model repeat the call. A repetition is harmless only
+   * if the call is a read.
+   */
+  answer(tool: Tool): { output: string } | { error: Failure } {
+    if (tool.effect === "read") {
+      return { error: { kind: "permanent", message: `The tool ran, but its result ${this.why}.` } };
+    }
+    const note = `The tool did what was asked. Its result ${this.why}. Do not call this tool again to repeat it.`;
+    return { output: JSON.stringify({ executed: true, note }) };
+  }
+}
+
+/**
+ * Encodes a function's result as JSON text.
+ *
+ * @throws {Withheld} The result cannot be encoded as JSON.
+ */
+export async function dump(tool: Tool, result: unknown): Promise<string> {
+  try {
+    return written(await tool.shown(result));
+  } catch (error) {
+    const why = "cannot be written as JSON and is not shown. The error has been logged for investigation";
+    throw new Withheld(why, `what ${tool.name} returned cannot be written as JSON: ${stack(error)}`);
+  }
+}

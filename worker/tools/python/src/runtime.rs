@@ -1,0 +1,172 @@
+//! The differences between the runtimes: the command of a host, the paths that it reads, and the files that are code.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use tickfleet_config::tools::NODE_CODE;
+use tickfleet_config::{ModulesDef, ToolRuntime};
+
+/// The place of the host in the package for Node.js.
+const NODE_HOST: &str = "node_modules/tickfleet/dist/host/main.js";
+
+/// The descriptor on which a host receives its socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SocketAt {
+    StandardInput = 0,
+    StandardOutput = 1,
+}
+
+impl SocketAt {
+    /// Returns the shell's command that starts a host for Node.js, which cannot move descriptors itself. The command
+    /// moves the socket to descriptor 3, which child processes of tools do not inherit, and redirects standard output
+    /// to standard error.
+    const fn start_of_node(self) -> &'static str {
+        match self {
+            Self::StandardInput => r#"exec "$@" 3<&0 0</dev/null 1>&2"#,
+            Self::StandardOutput => r#"exec "$@" 3<&1 0</dev/null 1>&2"#,
+        }
+    }
+}
+
+/// Returns the name of the runtime for people.
+pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
+    match runtime {
+        ToolRuntime::Python => "Python",
+        ToolRuntime::Node => "Node.js",
+    }
+}
+
+/// Returns the name of an interpreter's process for logs.
+pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
+    match runtime {
+        ToolRuntime::Python => "a Python process",
+        ToolRuntime::Node => "a Node.js process",
+    }
+}
+
+/// Returns the variables that an interpreter needs, besides the ones that it inherits.
+pub(crate) const fn variables(def: &ModulesDef) -> &'static [(&'static str, &'static str)] {
+    match (def.runtime, &def.sandbox) {
+        (ToolRuntime::Python, _) => &[("PYTHONUNBUFFERED", "1")],
+        // Node.js ends if it may not read the machine's configuration of OpenSSL.
+        (ToolRuntime::Node, Some(_)) => &[("OPENSSL_CONF", "/dev/null")],
+        (ToolRuntime::Node, None) => &[],
+    }
+}
+
+/// Returns true if the file at `path` is code of a module.
+pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
+    path.extension().and_then(OsStr::to_str).is_some_and(|ending| match runtime {
+        ToolRuntime::Python => ending == "py",
+        ToolRuntime::Node => NODE_CODE.contains(&ending) || ending == "json",
+    })
+}
+
+/// Returns true if a folder of this name contains no code of modules: caches and installed packages.
+pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
+    folder
+        == match runtime {
+            ToolRuntime::Python => "__pycache__",
+            ToolRuntime::Node => "node_modules",
+        }
+}
+
+/// Returns the command that starts the host for the modules of `def`. `interpreter` is its program, and `folders` are
+/// the folders of the modules.
+///
+/// # Errors
+/// The host is not installed.
+pub(crate) fn command(
+    def: &ModulesDef,
+    interpreter: String,
+    folders: &[PathBuf],
+    socket: SocketAt,
+) -> Result<Vec<String>, String> {
+    let mut argv: Vec<String> = match def.runtime {
+        ToolRuntime::Python => {
+            let descriptor = (socket as u8).to_string();
+            let concurrency = def.concurrency.to_string();
+            vec![
+                interpreter,
+                "-m".into(),
+                "tickfleet.host".into(),
+                "--fd".into(),
+                descriptor,
+                "--concurrency".into(),
+                concurrency,
+            ]
+        }
+        ToolRuntime::Node => {
+            let host = node_host(folders)?.display().to_string();
+            ["/bin/sh", "-c", socket.start_of_node(), "sh", &interpreter, &host, "--fd", "3"].map(String::from).into()
+        }
+    };
+    argv.extend(folders.iter().flat_map(|folder| ["--path".to_owned(), folder.display().to_string()]));
+    argv.extend(def.modules.iter().cloned());
+    Ok(argv)
+}
+
+/// Returns the folders of an entry's modules. An entry of Node.js without folders has the working directory,
+/// because packages are searched upwards from a folder.
+pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
+    match def.runtime {
+        ToolRuntime::Node if def.path.is_empty() => vec![PathBuf::from(def.cwd.as_deref().unwrap_or("."))],
+        _ => def.path.iter().map(PathBuf::from).collect(),
+    }
+}
+
+/// Returns the paths, besides the folders of the modules, that a confined host reads.
+///
+/// # Errors
+/// The host is not installed.
+pub(crate) fn reads(def: &ModulesDef, interpreter: &Path, folders: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    match def.runtime {
+        ToolRuntime::Python => Ok(virtual_environment(interpreter).into_iter().collect()),
+        ToolRuntime::Node => {
+            let host = node_host(folders)?;
+            // The package can be a link to another folder. The host is three levels below the package.
+            let package = host.canonicalize().ok().and_then(|host| Some(host.ancestors().nth(3)?.to_owned()));
+            let above = folders.iter().flat_map(|folder| folder.ancestors());
+            let found = above.flat_map(|folder| [folder.join("node_modules"), folder.join("package.json")]);
+            let program = interpreter.canonicalize().ok();
+            let mut all: Vec<PathBuf> = found.filter_map(|path| path.canonicalize().ok()).collect();
+            all.extend(package.into_iter().chain(program));
+            all.sort();
+            all.dedup();
+            Ok(all)
+        }
+    }
+}
+
+fn virtual_environment(interpreter: &Path) -> Option<PathBuf> {
+    let folder = interpreter.parent()?.parent()?;
+    folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
+}
+
+/// Finds the package as Node.js does for a module in one of `folders`. The modules then register their tools with the
+/// host's own copy of the package.
+fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
+    let above = folders.iter().flat_map(|folder| folder.ancestors());
+    let host = above.map(|folder| folder.join(NODE_HOST)).find(|host| host.is_file());
+    host.ok_or_else(|| {
+        let places: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        format!(
+            "the package tickfleet is not installed: no {NODE_HOST} in {} or above; run `npm install tickfleet` there",
+            places.join(", ")
+        )
+    })
+}
+
+/// Finds the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links
+/// are not followed, because Python recognizes a virtual environment by the path of the link.
+///
+/// # Errors
+/// There is no such program.
+pub(crate) fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
+    let found = match name.contains('/') {
+        true => Some(PathBuf::from(name)),
+        false => path.split(':').map(|folder| Path::new(folder).join(name)).find(|place| place.is_file()),
+    };
+    let found = found.ok_or_else(|| format!("'{name}' not found in PATH"))?;
+    std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
+}
