@@ -228,7 +228,7 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
         ("requires_approval", None, "requires_approval is None; expected True or False"),
         ("required_capabilities", 5, "required_capabilities is 5; expected a list of texts"),
         ("required_features", ["a", 1], r"required_features is \['a', 1\]; expected a list of texts"),
-        ("effect", ["read"], r"an effect is read, idempotent or once, not \['read'\]"),
+        ("effect", ["read"], r"effect is \['read'\]; expected read, idempotent or once"),
     ],
 )
 def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, told: str):

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from tickfleet._context import Context, InnerResult
 from tickfleet._errors import DuplicateTool, ToolError
-from tickfleet._tool import Effect, Tool, registered, tool
+from tickfleet._options import Approval, Cache, Effect, Reconcile
+from tickfleet._tool import Tool, registered, tool
 
 if TYPE_CHECKING:
     from tickfleet.client import AsyncFleet, Fleet
 
 __all__ = [
+    "Approval",
     "AsyncFleet",
+    "Cache",
     "Context",
     "DuplicateTool",
     "Effect",
     "Fleet",
     "InnerResult",
+    "Reconcile",
     "Tool",
     "ToolError",
     "registered",
