@@ -87,7 +87,7 @@ class Odd(BaseModel):
 
 circle = []
 circle.append(circle)
-GIVEN = {"large": "x" * 10_000_000, "object": {"a": object()}, "surrogate": "\\ud800", "circle": circle, "odd": Odd()}
+GIVEN = {"large": "x" * 10_000_000, "object": {"a": object()}, "surrogate": "\\ud800", "circle": circle, "odd": Odd(), "nan": {"a": float("nan")}}
 
 @tool(effect="read")
 def look(what: str) -> object:
@@ -247,6 +247,7 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
         ("surrogate", "surrogates not allowed"),
         ("circle", "Circular reference"),
         ("odd", "KeyError: 'odd'"),
+        ("nan", "ValueError: the result has nan at /a, and JSON has no such number"),
     ],
 )
 def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Host, what: str, logged: str):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from tickfleet import _schema
+from tickfleet import _json, _schema
 from tickfleet._context import Context
 from tickfleet._errors import DuplicateTool, ToolError
 from tickfleet._options import Approval, Cache, Checks, Durability, Effect, Reconcile, Seconds
@@ -79,8 +79,13 @@ class Tool:
         return model.model_validate_json(arguments)
 
     def dump(self, result: Any) -> str:
-        """Converts the return value to JSON text. The worker checks the output schema."""
-        return self.signature.result.dump_json(result, by_alias=True, warnings=False).decode()
+        """Converts the return value to JSON text. The worker checks the output schema.
+
+        Raises:
+            ValueError: The value has NaN or Infinity, which JSON cannot represent.
+            PydanticSerializationError: Another part of the value cannot be written as JSON.
+        """
+        return _json.dump(self.signature.result, result)
 
 
 class _Written(float):
