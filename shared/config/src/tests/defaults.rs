@@ -75,10 +75,11 @@ fn the_declared_tools_are_those_of_their_services() {
 fn every_declared_tool_and_parameter_says_what_it_is_for() {
     for (name, tool) in given().load().unwrap().tools.tools {
         assert!(tool.description.unwrap().len() > 80, "{name}");
-        for (parameter, schema) in tool.input_schema.unwrap()["properties"].as_object().unwrap() {
+        let input = tool.input_schema.unwrap();
+        for (parameter, schema) in input["properties"].as_object().unwrap() {
             assert!(schema["description"].as_str().is_some_and(|text| text.len() > 20), "{name}.{parameter}");
         }
-        assert_eq!(tool.input_schema["additionalProperties"], false, "{name}");
+        assert_eq!(input["additionalProperties"], false, "{name}");
     }
 }
 

@@ -73,7 +73,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
         // Workers publish the names after the lists.
-        Ok(self.record_of::<Published>(&names_key()).await?.is_some())
+        Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 
     /// Reads the names of tools by their IDs. Empty if no worker has published names within their lifetime.
