@@ -37,7 +37,9 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
         match registry.get(by) {
             None if is_complete => errors.push(format!("tool '{name}': reconcile.tool is {by:?}; no such tool exists")),
             Some(other) if by == name || other.spec.effect != Effect::Read => {
-                errors.push(format!("tool '{name}': reconcile.tool is {by:?}; expected another tool, with the effect read"));
+                errors.push(format!(
+                    "tool '{name}': reconcile.tool is {by:?}; expected another tool, with the effect read"
+                ));
             }
             _ => {}
         }

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from tickfleet import _json, _schema
 from tickfleet._context import Context
 from tickfleet._errors import DuplicateTool, ToolError
-from tickfleet._options import Approval, Cache, Checks, Durability, Effect, Reconcile, Seconds
+from tickfleet._options import Approval, Cache, Checks, Durability, Effect, Reconcile
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -116,7 +117,7 @@ def tool(function: _Function, /) -> _Function: ...
 def tool(
     *,
     effect: Effect = ...,
-    timeout: Seconds | None = ...,
+    timeout: float | timedelta | None = ...,
     name: str | None = ...,
     description: str | None = ...,
     id: str | None = ...,
@@ -126,7 +127,7 @@ def tool(
     requires_approval: bool = ...,
     approval: Approval | None = ...,
     effect_key: Iterable[str] | None = ...,
-    effect_window: Seconds | None = ...,
+    effect_window: float | timedelta | None = ...,
     cache: Cache | None = ...,
     reconcile: Reconcile | None = ...,
     durable: Durability | None = ...,
@@ -140,7 +141,7 @@ def tool(
     /,
     *,
     effect: Effect = "once",
-    timeout: Seconds | None = None,
+    timeout: float | timedelta | None = None,
     name: str | None = None,
     description: str | None = None,
     id: str | None = None,
@@ -150,7 +151,7 @@ def tool(
     requires_approval: bool = False,
     approval: Approval | None = None,
     effect_key: Iterable[str] | None = None,
-    effect_window: Seconds | None = None,
+    effect_window: float | timedelta | None = None,
     cache: Cache | None = None,
     reconcile: Reconcile | None = None,
     durable: Durability | None = None,

@@ -63,16 +63,6 @@ impl ToolProgress {
         let CallProgress { position, fraction, message } = progress;
         Self { call: format!("{turn}/{position}"), fraction: *fraction, message: message.clone() }
     }
-
-    /// The progress for people: `40 %: Reading orders`.
-    #[must_use]
-    pub fn in_words(&self) -> String {
-        match (self.fraction, self.message.as_str()) {
-            (Some(fraction), "") => format!("{:.0} %", fraction * 100.0),
-            (Some(fraction), message) => format!("{:.0} %: {message}", fraction * 100.0),
-            (None, message) => message.to_owned(),
-        }
-    }
 }
 
 /// The wait of a turn's next call.

@@ -13,7 +13,6 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use tickfleet_client::operate::{TurnState, turn_state};
-use tickfleet_client::turn_status::ToolProgress;
 use tickfleet_client::{Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
@@ -163,8 +162,8 @@ impl McpServer {
         // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let approval = self.pending_approval(name, &live).await;
-        let words = approval
-            .map_or_else(|| live_words(name, &live).into_owned(), |approval| self.describe_approval(&approval));
+        let words =
+            approval.map_or_else(|| live_words(&live).into_owned(), |approval| self.describe_approval(&approval));
         progress.message = Some(words);
         if let Err(error) = context.peer.notify_progress(progress).await {
             tracing::debug!(%error, "failed to send progress");
@@ -173,11 +172,11 @@ impl McpServer {
 }
 
 /// The state of an unfinished turn, with the progress that its running tool has reported.
-pub(super) fn live_words(name: &TurnName, live: &LiveTurn) -> Cow<'static, str> {
+pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
     let state = turn_state(live);
     match &live.progress {
         Some(progress) if state == TurnState::Running => {
-            format!("{}: {}", state_words(state), ToolProgress::of(&name.turn, progress).in_words()).into()
+            format!("{}: {}", state_words(state), progress.in_words()).into()
         }
         _ => state_words(state).into(),
     }

@@ -74,7 +74,7 @@ impl McpServer {
 fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     let created_ms = live.turn.admitted_ms;
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
-        .with_status_message(live_words(name, live))
+        .with_status_message(live_words(live))
         .with_poll_interval_ms(POLL_MS);
     // The turn ends by its deadline, and its record is kept for `retain_ms` after the end.
     task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();

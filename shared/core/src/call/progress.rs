@@ -29,6 +29,16 @@ impl CallProgress {
     pub fn parse(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
     }
+
+    /// The progress for people: `40 %: Reading orders`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        match (self.fraction, self.message.as_str()) {
+            (Some(fraction), "") => format!("{:.0} %", fraction * 100.0),
+            (Some(fraction), message) => format!("{:.0} %: {message}", fraction * 100.0),
+            (None, message) => message.to_owned(),
+        }
+    }
 }
 
 /// Replaces the progress of a turn. A report needs no fence: a late report is overwritten by the next one, and its

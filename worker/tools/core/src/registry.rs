@@ -708,6 +708,23 @@ mod tests {
     }
 
     #[test]
+    fn a_declaration_overrides_only_the_fields_that_it_has() {
+        let own = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap().spec().clone();
+        let registry =
+            build(json!({"tools": {"echo": {"display_name": "Echo", "required_features": ["talk"]}}})).unwrap();
+        let echo = &registry.get("echo").unwrap().spec;
+        assert_eq!(
+            (&echo.description, &echo.input_schema, echo.effect),
+            (&own.description, &own.input_schema, own.effect)
+        );
+        assert_eq!((echo.display_name.as_str(), &echo.required_features), ("Echo", &vec!["talk".to_owned()]));
+        let once = build(json!({"tools": {"echo": {"effect": "once"}}})).unwrap();
+        assert_eq!(once.get("echo").unwrap().spec.effect, Effect::Once, "the stricter one");
+        let told = errors(json!({"tools": {"echo": {"durable": "local"}}}));
+        assert!(told.len() == 1 && told[0].contains("durable is for a tool whose effect is once"), "{told:?}");
+    }
+
+    #[test]
     fn versions_of_a_tool_stand_side_by_side_and_a_selector_takes_one() {
         let version =
             |effect: &str| json!({"description": effect, "effect": effect, "input_schema": {"type": "object"}});

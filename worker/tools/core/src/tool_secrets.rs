@@ -26,11 +26,6 @@ impl ToolSecrets {
         value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
     }
 
-    /// Removes the values of all secrets from a text.
-    pub(crate) fn scrub(&self, text: &str) -> String {
-        self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
-    }
-
     pub(super) fn scrub(&self, text: &str) -> String {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }

@@ -111,9 +111,11 @@ impl Definition {
         if !(1_000..=RECONCILE_GRACE_MS_MAX).contains(&lookup.grace_ms) {
             return refuse("reconcile.grace_ms", &lookup.grace_ms, "1 second to 1 hour");
         }
-        if let Some(pointer) = [Some(&lookup.happened), lookup.output.as_ref()].into_iter().flatten().find(|pointer| {
-            !pointer.starts_with('/')
-        }) {
+        if let Some(pointer) = [Some(&lookup.happened), lookup.output.as_ref()]
+            .into_iter()
+            .flatten()
+            .find(|pointer| !pointer.starts_with('/'))
+        {
             return refuse("reconcile", pointer, "JSON pointers into the lookup's output, such as /found");
         }
         let declared = |value: &Value| ReconcileArgument::declared(value.clone()).is_some();
@@ -179,4 +181,59 @@ pub(crate) fn digest(tools: &[Definition]) -> String {
         let _ = write!(hex, "{byte:02x}");
         hex
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(more: &Value) -> Definition {
+        let mut definition = json!({
+            "name": "pay", "description": "Pays.", "input_schema": {"type": "object"}, "output_schema": null,
+            "effect": "once", "timeout_ms": null, "category": null, "display_name": null, "version": null,
+            "requires_approval": false, "required_capabilities": [], "required_features": [],
+        });
+        definition.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(definition).unwrap()
+    }
+
+    #[test]
+    fn what_a_host_sends_is_checked_and_may_be_left_out() {
+        assert_eq!(definition(&json!({})).check(), Ok(()));
+        let all = definition(&json!({
+            "id": "payments.pay", "approval": {"by": ["finance"], "narrow": ["/amount"]}, "durable": "replica",
+            "effect_key": {"arguments": ["/to"], "window_ms": 1000},
+            "reconcile": {"tool": "find", "happened": "/found", "arguments": {"key": "$idempotency_key", "n": 1}},
+        }));
+        assert_eq!(all.check(), Ok(()));
+        let spec = all.spec(Duration::from_secs(1), true);
+        assert_eq!(
+            (spec.id.as_str(), spec.requires_approval, spec.durable),
+            ("payments.pay", true, Some(Durability::Replica))
+        );
+        let reconcile = spec.reconcile.unwrap();
+        assert_eq!((reconcile.tries, reconcile.arguments.len()), (RECONCILE_TRIES_DEFAULT, 2));
+        for (more, told) in [
+            (json!({"timeout_ms": 3_600_001}), "timeout_ms is 3600001"),
+            (json!({"version": "one"}), "version is one"),
+            (json!({"approval": {"quorum": 17}}), "approval.quorum is 17; expected 1 to 16"),
+            (json!({"approval": {"by": ["a b"]}}), "approval.by is a b"),
+            (json!({"approval": {"expires_ms": 1}}), "approval.expires_ms is 1"),
+            (json!({"approval": {"narrow": ["amount"]}}), "approval.narrow is amount"),
+            (json!({"reconcile": {"tool": "find", "happened": "found"}}), "reconcile is found"),
+            (json!({"reconcile": {"tool": "find", "happened": "/f", "tries": 21}}), "reconcile.tries is 21"),
+            (json!({"reconcile": {"tool": "find", "happened": "/f", "grace_ms": 1}}), "reconcile.grace_ms is 1"),
+            (
+                json!({"reconcile": {"tool": "f", "happened": "/f", "arguments": {"k": "$id"}}}),
+                "reconcile.arguments is",
+            ),
+        ] {
+            let refused = definition(&more).check().unwrap_err();
+            assert!(refused.starts_with(&format!("the tool 'pay': {told}")), "{refused}");
+        }
+    }
 }
