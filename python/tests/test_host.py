@@ -190,7 +190,7 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
         "add", "facts", "fail", "look", "meet", "pay", "pay_each", "people", "put", "refuse", "sleep", "wait",
-        "wait_in_a_thread",
+        "wait_in_a_thread", "work",
     ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
