@@ -314,8 +314,8 @@ def test_every_error_can_be_imported_from_the_package_itself() -> None:
 @pytest.mark.parametrize(
     ("missing", "url", "remedy"),
     [
-        ("redis", "redis://127.0.0.1:1", "pip install 'tickfleet[client]'"),
-        ("httpx2", "http://127.0.0.1:1", "pip install 'tickfleet[gateway]'"),
+        ("redis", "redis://127.0.0.1:1", "pip install 'tickfleet[redis]'"),
+        ("httpx2", "http://127.0.0.1:1", "a gateway needs httpx2, which needs Python 3.11"),
     ],
 )
 def test_a_missing_extra_is_named_and_tools_need_none(missing: str, url: str, remedy: str) -> None:

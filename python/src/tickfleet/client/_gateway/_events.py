@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-# `_http` comes first: if the package is missing, its error names the extra.
+# `_http` comes first: if the package is missing, its error says what to do.
 from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 
 import httpx2 as httpx
