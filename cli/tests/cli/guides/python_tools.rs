@@ -279,11 +279,12 @@ fn the_guards_of_a_function_hold_and_a_declaration_overrides_single_fields() {
         ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
         ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),
         ("  look: {effect: once}\n", "tool 'look': a cache requires the effect read"),
-        ("  pya: {timeout_ms: 9}\n", "tools.pya.description: found nothing"),
     ] {
         tools(declared);
         check().exits(1).prints_error(told);
     }
+    tools("  pya: {timeout_ms: 9}\n");
+    check().exits(1).says("tools.pya.description: found nothing");
 }
 
 const EXAMPLES: [&str; 3] = ["currency_tools", "sales_tools", "workspace_tools"];
