@@ -1,5 +1,6 @@
 //! The setup that every command starts from: the configuration and the objects built from it.
 
+mod references;
 mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -470,10 +471,13 @@ impl Setup {
             imported.into_iter().try_for_each(|tool| registry.register(tool)).map_err(|error| vec![error])?;
             Ok(registry)
         });
-        built.map_err(|errors| {
+        let unusable = |errors: Vec<String>| {
             let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
             Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
-        })
+        };
+        let registry = built.map_err(|errors| unusable(errors.iter().map(ToString::to_string).collect()))?;
+        let errors = references::errors(&self.configuration, &registry);
+        if errors.is_empty() { Ok(registry) } else { Err(unusable(errors)) }
     }
 
     pub(crate) async fn stop_modules(&self) {
@@ -540,6 +544,7 @@ impl Setup {
         self.configuration.policy.permissions.matrix.contains_key(name)
             || self.configuration.tools.tools.values().any(|def| asks(&def.reconcile))
             || self.extensions.tools_now().iter().any(|tool| asks(&tool.spec().reconcile))
+            || self.python.as_ref().is_some_and(|python| python.reconciles_by(name))
     }
 
     /// Returns true if a permission row or a `reconcile` names this built-in tool, and no other tool has the same name.

@@ -115,14 +115,12 @@ EFFECT_KEY = "Required arguments, as JSON pointers, that identify the effect of 
 EFFECT_WINDOW = described("Time after the first call ends during which equal calls share its outcome.", duration("1s", "31d"), default="24h")
 TOOL_TIMEOUT = "Time limit of one attempt in milliseconds. If missing, `worker.tool_timeout`."
 TOOL = fields(
-    required=["description", "input_schema"],
-    description=described("Description that the model reads.", SOME_TEXT),
-    input_schema=described("JSON Schema of the arguments.", SCHEMA),
+    description=described("Description that the model reads. Required, unless a Python or built-in tool of this name has one.", SOME_TEXT),
+    input_schema=described("JSON Schema of the arguments. Required, unless a Python or built-in tool of this name has one.", SCHEMA),
     output_schema=described("JSON Schema of the output.", SCHEMA),
     effect=described(
-        "Effect of a second run: `read` has none, `idempotent` has the same effect, `once` repeats the effect and is never retried blindly.",
+        "Effect of a second run: `read` has none, `idempotent` has the same effect, `once` repeats the effect and is never retried blindly. If missing, that of the Python or built-in tool of this name, or `once`.",
         EFFECT,
-        default="once",
     ),
     id=described("Stable id. If missing, `tool_<name>`.", SOME_TEXT),
     display_name=described("Name for people. If missing, the tool's name.", SOME_TEXT),
@@ -160,7 +158,11 @@ TOOL = fields(
     approval=described("Whose approval each call needs. Implies `requires_approval`.", APPROVAL),
     http=described("HTTP request that runs the tool.", HTTP),
     shell=described("Sandboxed command that runs the tool.", SHELL),
-)
+) | {
+    # Without `http` and `shell`, the declaration may override fields of another tool of this name.
+    "if": {"anyOf": [{"required": ["http"]}, {"required": ["shell"]}]},
+    "then": {"required": ["description", "input_schema"]},
+}
 
 
 def modules(module, path, interpreter, default):

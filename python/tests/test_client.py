@@ -3,7 +3,10 @@
 import asyncio
 import copy
 import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -297,6 +300,33 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> N
     for found in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), copy.copy(error)):
         assert type(found) is type(error) and str(found) == str(error)
         assert found.args == error.args and found.__dict__ == error.__dict__
+
+
+def test_every_error_can_be_imported_from_the_package_itself() -> None:
+    import tickfleet
+
+    kinds = {type(error).__name__ for error in errors()}
+    assert kinds <= set(tickfleet.__all__), kinds - set(tickfleet.__all__)
+    assert all(getattr(tickfleet, name) for name in tickfleet.__all__)
+    assert tickfleet.Rejected is Rejected
+
+
+@pytest.mark.parametrize(
+    ("missing", "url", "remedy"),
+    [
+        ("redis", "redis://127.0.0.1:1", "pip install 'tickfleet[redis]'"),
+        ("httpx2", "http://127.0.0.1:1", "a gateway needs httpx2, which needs Python 3.11"),
+    ],
+)
+def test_a_missing_extra_is_named_and_tools_need_none(missing: str, url: str, remedy: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from tickfleet import Fleet, Rejected, tool\n"
+        f"Fleet({url!r}, tenant='demo', api_key={None if missing == 'redis' else 'k'!r})"
+    )
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "PATH": os.environ["PATH"]}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 1 and remedy in ran.stderr.splitlines()[-1], ran.stderr
 
 
 def raises() -> None:

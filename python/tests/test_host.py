@@ -37,6 +37,14 @@ def facts(context: Context) -> dict[str, object]:
             "stdin": sys.stdin.read()}
 
 @tool(effect="read")
+def work(steps: int, context: Context) -> str:
+    """Works in steps, and tells of each."""
+    for step in range(steps):
+        context.progress(step / steps, f"step {step} \\ud800" + "x" * 1000)
+        context.cancelled.wait(0.02)
+    return "done"
+
+@tool(effect="read")
 async def wait() -> None:
     """Waits."""
     await asyncio.sleep(60)
@@ -87,7 +95,7 @@ class Odd(BaseModel):
 
 circle = []
 circle.append(circle)
-GIVEN = {"large": "x" * 10_000_000, "object": {"a": object()}, "surrogate": "\\ud800", "circle": circle, "odd": Odd()}
+GIVEN = {"large": "x" * 10_000_000, "object": {"a": object()}, "surrogate": "\\ud800", "circle": circle, "odd": Odd(), "nan": {"a": float("nan")}}
 
 @tool(effect="read")
 def look(what: str) -> object:
@@ -182,7 +190,7 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
         "add", "facts", "fail", "look", "meet", "pay", "pay_each", "people", "put", "refuse", "sleep", "wait",
-        "wait_in_a_thread",
+        "wait_in_a_thread", "work",
     ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
@@ -247,6 +255,7 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
         ("surrogate", "surrogates not allowed"),
         ("circle", "Circular reference"),
         ("odd", "KeyError: 'odd'"),
+        ("nan", "ValueError: the result has nan at /a, and JSON has no such number"),
     ],
 )
 def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Host, what: str, logged: str):
@@ -265,6 +274,20 @@ def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Ho
         assert done["executed"] is True and done["note"].startswith("The tool did what was asked. ")
         assert done["note"].endswith(" Do not call this tool again to repeat it."), done
     assert "output" in host.answer(9, "add", a=1), "the host goes on"
+
+
+def test_progress_is_sent_latest_first_and_seldom_and_ends_with_its_call(host: Host):
+    host.call(7, "work", steps=60)
+    heard = []
+    while (message := host.hear())["type"] == "progress":
+        heard.append(message)
+    assert message["output"] == '"done"' and message["id"] == 7
+    # 60 reports in about 1.2 s, of which one is sent at once and one in each half of a second.
+    assert 2 <= len(heard) <= 12, len(heard)
+    assert [message["fraction"] for message in heard] == sorted(message["fraction"] for message in heard)
+    assert heard[0]["message"].startswith("step 0 ?x") and len(heard[0]["message"]) == 500
+    assert heard[-1]["fraction"] > 0.2, "later reports replace earlier ones"
+    assert "output" in host.answer(8, "add", a=1), "nothing about the call that has ended comes later"
 
 
 @pytest.mark.parametrize("why", ["object", "nan", "large", "deep", "pair", "none"])

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from tickfleet import Context, DuplicateTool, ToolError, tool
 from tickfleet._tool import of
+from tickfleet.testing import call
 
 
 class Owner(BaseModel):
@@ -61,6 +62,30 @@ def test_every_usual_type_has_a_schema_without_titles():
     assert '"title"' not in str(schema)
     output = of(paint).signature.output_schema
     assert output is not None and output["properties"]["height"] == {"default": 1, "type": "integer"}
+
+
+def test_patterns_with_look_around_work_and_a_broken_one_names_its_parameter():
+    @tool(effect="read")
+    def ship(
+        code: Annotated[str, Field(pattern=r"^(?!0)\d+(?<!9)$")],
+        twice: Annotated[str, Field(pattern=r"^(\w+)-\1$")] = "a-a",
+        plain: Annotated[str, Field(pattern=r"^[a-z]+$")] = "a",
+    ) -> Annotated[str, Field(pattern=r"^(?=o)ok$")]:
+        """Ships."""
+        return "ok"
+
+    properties = of(ship).signature.input_schema["properties"]
+    assert properties["code"] == {"pattern": r"^(?!0)\d+(?<!9)$", "type": "string"}
+    assert call(ship, {"code": "108"}) == "ok"
+    for wrong in ({"code": "018"}, {"code": "19"}, {"code": "1", "twice": "a-b"}, {"code": "1", "plain": "A"}):
+        with pytest.raises(ToolError, match=f"{list(wrong)[-1]}: String should match pattern"):
+            call(ship, wrong)
+
+    with pytest.raises(TypeError, match="the type of the parameter 'code' cannot be used: .*unterminated subpattern"):
+
+        @tool
+        def broken(code: Annotated[str, Field(pattern="^(a$")]) -> None:
+            """Is not registered."""
 
 
 def test_a_parameter_called_title_stays():
@@ -228,7 +253,7 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
         ("requires_approval", None, "requires_approval is None; expected True or False"),
         ("required_capabilities", 5, "required_capabilities is 5; expected a list of texts"),
         ("required_features", ["a", 1], r"required_features is \['a', 1\]; expected a list of texts"),
-        ("effect", ["read"], r"an effect is read, idempotent or once, not \['read'\]"),
+        ("effect", ["read"], r"effect is \['read'\]; expected read, idempotent or once"),
     ],
 )
 def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, told: str):

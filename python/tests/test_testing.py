@@ -73,3 +73,20 @@ def test_errors_say_only_what_belongs_to_their_kind():
 def test_a_failure_whose_fields_no_worker_can_read_is_refused_where_it_is_made(fields: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(fields))):
         ToolError.transient("busy", **fields)
+
+
+def test_progress_reaches_the_reporter_of_a_test_and_is_checked():
+    reports: list[tuple[float | None, str]] = []
+
+    @tool(effect="read")
+    def index(context: Context) -> None:
+        """Indexes."""
+        context.progress(0.4, "Reading")
+        context.progress(None)
+
+    testing.call(index, context=testing.context(reporter=lambda fraction, message: reports.append((fraction, message))))
+    assert reports == [(0.4, "Reading"), (None, "")]
+    testing.call(index)
+    for wrong in (1.1, -0.1, float("nan"), "40%"):
+        with pytest.raises(ValueError, match="fraction is .*; expected a number from 0 to 1, or None"):
+            testing.context().progress(wrong)  # type: ignore[arg-type]

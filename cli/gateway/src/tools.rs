@@ -1,14 +1,17 @@
 //! The tools of an agent, as definitions for a model request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use tickfleet_model::{AgentId, Dialect};
+use tickfleet_model::{AgentId, Dialect, TenantId};
 use tickfleet_protocol::define_shared;
+use tickfleet_store::{Store, StoreError};
+use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use crate::Shared;
@@ -16,6 +19,10 @@ use crate::caller::Caller;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
+
+/// Maximum wait for tool lists while no worker has published any, because the fleet has just started.
+const FIRST_WORKER_WAIT: Duration = Duration::from_secs(5);
+const FIRST_WORKER_POLL: Duration = Duration::from_millis(250);
 
 /// Format of the definitions.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -27,6 +34,8 @@ pub(crate) struct ToolsQuery {
 }
 
 /// Return the tool definitions of an agent for a model request.
+///
+/// While no worker has published tool lists, the response waits for the first worker, at most 5 s.
 #[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), ToolsQuery),
     responses((status = 200, description = "Definitions in the requested format", body = Object),
         (status = 400, description = "Invalid agent or format", body = ProblemBody),
@@ -45,7 +54,7 @@ pub(crate) async fn list(
         let known: Vec<_> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();
         Problem::invalid(format!("format: expected one of {}", known.join(", ")))
     })?;
-    let list = shared.client.store(caller.tenant()).tool_list(caller.tenant(), &agent).await?;
+    let list = published_list(shared.client.store(caller.tenant()), caller.tenant(), &agent).await?;
     let list = list.ok_or_else(|| {
         Problem::not_found(format!("no tool list for {agent}: the tenant has no such agent, or no worker is running"))
     })?;
@@ -54,4 +63,18 @@ pub(crate) async fn list(
         Problem::unavailable("cannot read the tool list in Redis")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
+}
+
+/// Returns the tool list of an agent. While no worker has published any list, waits for the first worker.
+async fn published_list(store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
+    let end = Instant::now() + FIRST_WORKER_WAIT;
+    loop {
+        // The order of the reads matters: workers publish the lists before they have published.
+        let is_final = store.has_tool_lists().await? || Instant::now() >= end;
+        let list = store.tool_list(tenant, agent).await?;
+        if list.is_some() || is_final {
+            return Ok(list);
+        }
+        tokio::time::sleep(FIRST_WORKER_POLL).await;
+    }
 }

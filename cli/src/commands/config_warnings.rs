@@ -91,7 +91,7 @@ fn arguments_of(rule: &str) -> Vec<String> {
 }
 
 fn is_of_two_types(tool: &ToolDef, pointer: &str) -> bool {
-    let mut schema = Some(&tool.input_schema);
+    let mut schema = tool.input_schema.as_ref();
     for name in pointer.split('/').skip(1) {
         let name = name.replace("~1", "/").replace("~0", "~");
         schema = schema.and_then(|schema| schema.get("properties")?.get(&name));

@@ -23,7 +23,7 @@ impl Setup {
         }
         let kind = ShellKind::new(Arc::clone(&self.shell));
         let unheld = declared.into_iter().filter_map(|(name, def)| {
-            let schema = &self.configuration.tools.tools.get(name)?.input_schema;
+            let schema = self.configuration.tools.tools.get(name)?.input_schema.as_ref()?;
             Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
         });
         let mut unheld: Vec<String> = unheld.collect();

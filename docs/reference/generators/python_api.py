@@ -11,7 +11,7 @@ MODULES = (
     ("Clients", "client/__init__.py", ("Fleet", "AsyncFleet", "SyncSubmitted", "Submitted", "SyncTask", "SubmittedTask", "SyncReplies", "Replies", "Reply", "Result", "PendingApproval", "CallError", "Event", "TurnFields", "TaskFields")),
     ("Types", "client/__init__.py", ("ApiKey", "Deadline", "Dialect", "Format", "Priority", "Status")),
     ("Errors", "client/__init__.py", None),
-    ("Tools", "__init__.py", ("tool", "Context", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
+    ("Tools", "__init__.py", ("tool", "Approval", "Cache", "Reconcile", "Context", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
     ("Test a tool", "testing.py", ("call", "context")),
     ("Adapters", "adapters", (("openai_agents", "fleet_tools"), ("langgraph", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
 )
@@ -87,7 +87,8 @@ with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
             found = [((prefix if name not in ("Fleet", "AsyncFleet") else "tickfleet.") + name, package.find(path, name)) for name in chosen]
         if title in ("Errors", "Types"):
             rows = [[f"`{name.split('.')[-1]}`", words(summary(doc)).replace("|", "\\|"), shown(node)] for name, (node, doc) in found]
-            page += "\nAll in `tickfleet.client`.\n\n" + table(["Name", "Meaning", "Definition" if title == "Types" else "Base"], rows)
+            place = "`tickfleet` and `tickfleet.client`" if title == "Errors" else "`tickfleet.client`"
+            page += f"\nAll in {place}.\n\n" + table(["Name", "Meaning", "Definition" if title == "Types" else "Base"], rows)
             continue
         for name, (node, doc) in found:
             page += f"\n### `{name}`\n\n{section(node, doc)}"

@@ -11,28 +11,88 @@ from typing import TYPE_CHECKING, Any
 
 from tickfleet._context import Context, InnerResult
 from tickfleet._errors import DuplicateTool, ToolError
-from tickfleet._tool import Effect, Tool, registered, tool
+from tickfleet._options import Approval, Cache, Effect, Reconcile
+from tickfleet._tool import Tool, registered, tool
 
 if TYPE_CHECKING:
-    from tickfleet.client import AsyncFleet, Fleet
+    from tickfleet.client import (
+        AsyncFleet,
+        Conflict,
+        Fleet,
+        FleetError,
+        Forbidden,
+        InvalidMessage,
+        NoDefinitions,
+        NotAccepted,
+        NotFound,
+        Pressure,
+        QueueFull,
+        Rejected,
+        ReplyTimeout,
+        Throttled,
+        Unauthorized,
+        Unavailable,
+        Unsupported,
+        WrongLoop,
+    )
+
+#: Names of the client. Tools do not need the client, so it is imported on demand.
+_CLIENT = (
+    "AsyncFleet",
+    "Conflict",
+    "Fleet",
+    "FleetError",
+    "Forbidden",
+    "InvalidMessage",
+    "NoDefinitions",
+    "NotAccepted",
+    "NotFound",
+    "Pressure",
+    "QueueFull",
+    "Rejected",
+    "ReplyTimeout",
+    "Throttled",
+    "Unauthorized",
+    "Unavailable",
+    "Unsupported",
+    "WrongLoop",
+)
 
 __all__ = [
+    "Approval",
     "AsyncFleet",
+    "Cache",
+    "Conflict",
     "Context",
     "DuplicateTool",
     "Effect",
     "Fleet",
+    "FleetError",
+    "Forbidden",
     "InnerResult",
+    "InvalidMessage",
+    "NoDefinitions",
+    "NotAccepted",
+    "NotFound",
+    "Pressure",
+    "QueueFull",
+    "Reconcile",
+    "Rejected",
+    "ReplyTimeout",
+    "Throttled",
     "Tool",
     "ToolError",
+    "Unauthorized",
+    "Unavailable",
+    "Unsupported",
+    "WrongLoop",
     "registered",
     "tool",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Tools do not need the Redis client, so import it only on demand.
-    if name in ("AsyncFleet", "Fleet"):
+    if name in _CLIENT:
         from tickfleet import client
 
         return getattr(client, name)

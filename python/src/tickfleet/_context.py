@@ -83,6 +83,17 @@ def _no_caller(tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Fu
     raise ToolError.permanent("No other tool can be called from here.")
 
 
+class Reporter(Protocol):
+    """Receives the progress of a call. The tool host supplies it; a test can supply its own."""
+
+    def __call__(self, fraction: float | None, message: str, /) -> None:
+        """Receives one report."""
+
+
+def _no_reporter(fraction: float | None, message: str, /) -> None:
+    """Ignores a report: nobody follows a call without a worker."""
+
+
 @dataclass(frozen=True)
 class Context:
     """The context of one call. The worker supplies a parameter of this type; models do not see it.
@@ -101,6 +112,7 @@ class Context:
         deadline: Deadline of the call in seconds since the epoch.
         cancelled: Signal that the call was canceled, at its timeout or with its turn.
         caller: Calls other tools; see :meth:`call`.
+        reporter: Receives the progress of the call; see :meth:`progress`.
         log: Logger that writes to the worker's log with the call id. Secrets are redacted.
     """
 
@@ -121,6 +133,22 @@ class Context:
     )
 
     caller: Caller = field(default=_no_caller, repr=False, compare=False)
+    reporter: Reporter = field(default=_no_reporter, repr=False, compare=False)
+
+    def progress(self, fraction: float | None, message: str = "") -> None:
+        """Reports how far the call is, for everyone who follows its turn. The fleet shows the latest report, at most one
+        per second.
+
+        Args:
+            fraction: From 0 to 1; ``None`` if unknown.
+            message: Text for people, of which the first 500 bytes are shown.
+
+        Raises:
+            ValueError: The fraction is not between 0 and 1.
+        """
+        if fraction is not None and not (isinstance(fraction, (int, float)) and 0 <= fraction <= 1):
+            raise ValueError(f"fraction is {fraction!r}; expected a number from 0 to 1, or None")
+        self.reporter(None if fraction is None else float(fraction), str(message))
 
     async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> InnerResult:
         """Calls another tool as the same agent, with its permissions, limits and caps, and waits for the result.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, create_model
+from pydantic_core import SchemaError
 
 from tickfleet._context import Context
 
@@ -17,6 +19,8 @@ from tickfleet._context import Context
 _NAMED = ("properties", "$defs", "patternProperties", "dependentSchemas")
 #: Schema members whose values are data, not schemas.
 _DATA = ("default", "const", "enum", "examples", "example")
+#: The field of an error of pydantic.
+_FIELD = re.compile(r'Field "(\w+)"')
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,14 @@ def read(function: Callable[..., Any]) -> Signature:
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
     _check_names(name, described, list(signature.parameters))
     try:
-        arguments = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-        result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+        arguments = _arguments(fields)
+        result = _result(hints.get("return", Any))
         input_schema = _clean(arguments.model_json_schema(by_alias=True))
         output_schema = _clean(result.json_schema(mode="serialization"))
     except PydanticUserError as error:
         raise TypeError(f"{name}: a type has no JSON Schema: {error}") from error
+    except SchemaError as error:
+        raise TypeError(f"{name}: {_unusable(error, parameters)}") from error
     input_schema.setdefault("properties", {})
     input_schema.pop("description", None)
     description = "\n\n".join(text for text in (docstring.short_description, docstring.long_description) if text)
@@ -90,6 +96,35 @@ def read(function: Callable[..., Any]) -> Signature:
         output_schema if is_object else None,
         "'decimal'" in str(arguments.__pydantic_core_schema__),
     )
+
+
+#: Patterns with look-around and back references need Python's engine. It also matches `$` before a last line break, so
+#: pydantic's own engine is the first choice.
+_PYTHON_PATTERNS = ConfigDict(regex_engine="python-re")
+
+
+def _arguments(fields: dict[str, Any]) -> type[BaseModel]:
+    """Returns the model of the arguments."""
+    try:
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    except SchemaError:
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid", **_PYTHON_PATTERNS), **fields)
+
+
+def _result(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint)
+    except SchemaError:
+        return TypeAdapter(hint, config=_PYTHON_PATTERNS)
+
+
+def _unusable(error: SchemaError, parameters: dict[str, str]) -> str:
+    """Explains why pydantic cannot build a type, usually because of a pattern, with the parameter's own name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    field = _FIELD.search(str(error))
+    where = f"the type of the parameter {parameters.get(field[1], field[1])!r}" if field else "a type"
+    why = "; ".join(line for line in lines if not line.startswith(("Error building", "SchemaError: Error", "SchemaError: Field")))
+    return f"{where} cannot be used: {why.removeprefix('SchemaError: ') or lines[-1]}"
 
 
 def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:

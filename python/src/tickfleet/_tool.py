@@ -8,15 +8,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from tickfleet import _schema
+from tickfleet import _json, _schema
 from tickfleet._context import Context
 from tickfleet._errors import DuplicateTool, ToolError
-
-Effect = Literal["read", "idempotent", "once"]
+from tickfleet._options import Approval, Cache, Checks, Durability, Effect, Reconcile
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -36,13 +35,10 @@ class Tool:
     function: Callable[..., Any]
     effect: Effect
     timeout: float | None
-    category: str | None
-    display_name: str | None
-    version: str | None
-    requires_approval: bool
-    required_capabilities: tuple[str, ...]
-    required_features: tuple[str, ...]
+    description: str
     signature: _schema.Signature
+    #: Further fields of the declaration for the worker, as JSON.
+    declared: dict[str, Any]
 
     @property
     def is_async(self) -> bool:
@@ -53,17 +49,12 @@ class Tool:
         """The declaration for the worker, as JSON."""
         return {
             "name": self.name,
-            "description": self.signature.description,
+            "description": self.description,
             "input_schema": self.signature.input_schema,
             "output_schema": self.signature.output_schema,
             "effect": self.effect,
             "timeout_ms": None if self.timeout is None else max(1, round(self.timeout * 1000)),
-            "category": self.category,
-            "display_name": self.display_name,
-            "version": self.version,
-            "requires_approval": self.requires_approval,
-            "required_capabilities": list(self.required_capabilities),
-            "required_features": list(self.required_features),
+            **self.declared,
         }
 
     def bind(self, arguments: str | bytes, context: Context) -> dict[str, Any]:
@@ -89,8 +80,13 @@ class Tool:
         return model.model_validate_json(arguments)
 
     def dump(self, result: Any) -> str:
-        """Converts the return value to JSON text. The worker checks the output schema."""
-        return self.signature.result.dump_json(result, by_alias=True, warnings=False).decode()
+        """Converts the return value to JSON text. The worker checks the output schema.
+
+        Raises:
+            ValueError: The value has NaN or Infinity, which JSON cannot represent.
+            PydanticSerializationError: Another part of the value cannot be written as JSON.
+        """
+        return _json.dump(self.signature.result, result)
 
 
 class _Written(float):
@@ -123,10 +119,18 @@ def tool(
     effect: Effect = ...,
     timeout: float | timedelta | None = ...,
     name: str | None = ...,
+    description: str | None = ...,
+    id: str | None = ...,
     category: str | None = ...,
     display_name: str | None = ...,
     version: str | None = ...,
     requires_approval: bool = ...,
+    approval: Approval | None = ...,
+    effect_key: Iterable[str] | None = ...,
+    effect_window: float | timedelta | None = ...,
+    cache: Cache | None = ...,
+    reconcile: Reconcile | None = ...,
+    durable: Durability | None = ...,
     required_capabilities: Iterable[str] = ...,
     required_features: Iterable[str] = ...,
 ) -> Callable[[_Function], _Function]: ...
@@ -139,10 +143,18 @@ def tool(
     effect: Effect = "once",
     timeout: float | timedelta | None = None,
     name: str | None = None,
+    description: str | None = None,
+    id: str | None = None,
     category: str | None = None,
     display_name: str | None = None,
     version: str | None = None,
     requires_approval: bool = False,
+    approval: Approval | None = None,
+    effect_key: Iterable[str] | None = None,
+    effect_window: float | timedelta | None = None,
+    cache: Cache | None = None,
+    reconcile: Reconcile | None = None,
+    durable: Durability | None = None,
     required_capabilities: Iterable[str] = (),
     required_features: Iterable[str] = (),
 ) -> Any:
@@ -151,12 +163,23 @@ def tool(
     Args:
         effect: Effect of a second run. ``read`` has none and ``idempotent`` has the same effect; both are retried
             after transient failures. ``once``, the default, is not repeated if it may have taken effect.
-        timeout: Time limit of one attempt in seconds. Default: the worker's.
+        timeout: Time limit of one attempt in seconds, at most one hour. Default: the worker's.
         name: Name for models: letters, digits, ``_``, ``.`` and ``-``. Default: the function's name.
+        description: Description for models. Default: the docstring.
+        id: Stable id. Default: ``tool_`` and the name.
         category: Category. Default: ``general``.
         display_name: Name for people. Default: the name.
         version: Semantic version. Default: ``1.0.0``.
         requires_approval: Whether a person must approve each call.
+        approval: Whose approval each call needs. Implies ``requires_approval``.
+        effect_key: Required arguments of a ``once`` tool that identify its effect, as JSON pointers such as ``/to``. Equal
+            calls of a tenant share one outcome.
+        effect_window: Time in seconds after a call during which equal calls share its outcome, from 1 second to 31 days.
+            Default: 1 day.
+        cache: Caching of a ``read`` tool's results.
+        reconcile: Lookup that resolves the unknown outcome of a ``once`` call.
+        durable: Durability that Redis confirms before a ``once`` call runs: ``none``, ``local`` or ``replica``. Default:
+            ``worker.durable``.
         required_capabilities: Capabilities that the agent needs.
         required_features: Features that the tenant's plan needs.
 
@@ -169,22 +192,29 @@ def tool(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         called = _called(function, name)
-        texts = {"name": name, "category": category, "display_name": display_name, "version": version}
-        _check_types(called, texts, timeout, requires_approval)
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        made = Tool(
-            name=called,
-            function=function,
-            effect=effect,
-            timeout=seconds,
-            category=category,
-            display_name=display_name,
-            version=version,
-            requires_approval=requires_approval,
-            required_capabilities=_words(called, "required_capabilities", required_capabilities),
-            required_features=_words(called, "required_features", required_features),
-            signature=_schema.read(function),
-        )
+        checks = Checks(called, effect)
+        declared: dict[str, Any] = {
+            "id": checks.text("id", id),
+            "category": checks.text("category", category),
+            "display_name": checks.text("display_name", display_name),
+            "version": checks.version(version),
+            "requires_approval": checks.boolean("requires_approval", requires_approval),
+            "required_capabilities": list(checks.words("required_capabilities", required_capabilities)),
+            "required_features": list(checks.words("required_features", required_features)),
+        }
+        # Check these before the schemas: a name or a time of the wrong type is the smaller mistake.
+        checks.text("name", name)
+        own, texts, seconds = checks.effect(), checks.text("description", description), checks.timeout(timeout)
+        signature = _schema.read(function)
+        required = signature.input_schema.get("required", [])
+        declared |= {
+            "approval": checks.approval(approval, signature.parameters.values()),
+            "effect_key": checks.effect_key(effect_key, effect_window, required),
+            "cache": checks.cache(cache),
+            "reconcile": checks.reconcile(reconcile, signature.parameters.values()),
+            "durable": checks.durable(durable),
+        }
+        made = Tool(called, function, own, seconds, texts or signature.description, signature, declared)
         _check(made)
         _registered[made.name] = made
         function.__tickfleet_tool__ = made  # type: ignore[attr-defined]
@@ -200,48 +230,15 @@ def _called(function: Any, name: Any) -> str:
     return name if name and isinstance(name, str) else str(function.__name__)
 
 
-def _check_types(tool: str, texts: dict[str, Any], timeout: Any, requires_approval: Any) -> None:
-    """Rejects options of the wrong type here, where the traceback shows the line. The worker would only see an invalid
-    frame."""
-    for option, value in texts.items():
-        if value is not None and not isinstance(value, str):
-            raise _other_type(tool, option, value, "a text")
-    is_number = isinstance(timeout, (int, float, timedelta)) and not isinstance(timeout, bool)
-    if timeout is not None and not is_number:
-        raise _other_type(tool, "timeout", timeout, "a number of seconds, or a timedelta")
-    if not isinstance(requires_approval, bool):
-        raise _other_type(tool, "requires_approval", requires_approval, "True or False")
-
-
-def _other_type(tool: str, option: str, found: Any, expected: str) -> TypeError:
-    return TypeError(f"{tool}: {option} is {found!r}; expected {expected}")
-
-
 def _check(made: Tool) -> None:
-    if made.effect not in ("read", "idempotent", "once"):
-        raise ValueError(f"{made.name}: an effect is read, idempotent or once, not {made.effect!r}")
-    if made.timeout is not None and not 0 < made.timeout <= 3600:
-        raise ValueError(f"{made.name}: a timeout is more than 0 and at most 3600 seconds, not {made.timeout!r}")
     if not _NAME.fullmatch(made.name):
         raise ValueError(f"{made.name!r}: a name has 1 to 64 characters of A-Z a-z 0-9 _ . -")
-    if not made.signature.description:
+    if not made.description:
         raise ValueError(f"{made.name}: it has no docstring: models need a description")
     other = _registered.get(made.name)
     if other is not None:
         where = f"{other.function.__module__}.{other.function.__qualname__}"
         raise DuplicateTool(f"the name {made.name!r} is registered twice; {where} has it already")
-
-
-def _words(tool: str, option: str, words: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(words, str):
-        raise ValueError(f"{tool}: {option} is {words!r}; expected a list of texts, not one text")
-    if not isinstance(words, Iterable):
-        raise _other_type(tool, option, words, "a list of texts")
-    listed = tuple(words)
-    for word in listed:
-        if not isinstance(word, str):
-            raise _other_type(tool, option, list(listed), "a list of texts")
-    return listed
 
 
 def registered() -> list[Tool]:

@@ -4,9 +4,10 @@
 use futures::future::join_all;
 use serde::Serialize;
 use tickfleet_core::CounterKey;
+use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::{State, WaitReason};
-use tickfleet_model::{CallResult, Outcome, TaskId};
+use tickfleet_model::{CallResult, Outcome, TaskId, TurnId};
 use tickfleet_store::{FollowedTurn, Store, StoreError, TurnName};
 
 /// The status of an unfinished turn, with the results of its calls.
@@ -21,7 +22,7 @@ pub struct TurnStatus {
 }
 
 /// The states of an unfinished turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TurnPhase {
     /// The turn is accepted. No scheduler has decided it yet.
@@ -34,9 +35,34 @@ pub enum TurnPhase {
     Running {
         /// The first call that has no result in Redis, `<turn>/<position>`.
         call: String,
+        /// The latest progress that a running tool has reported, if any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        progress: Option<ToolProgress>,
     },
     /// The turn is ending: its remaining calls do not run.
     Ending,
+}
+
+/// The progress that a tool has reported. A worker stores at most one report per second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ToolProgress {
+    /// The call, `<turn>/<position>`.
+    pub call: String,
+    /// From 0 to 1, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<f64>,
+    /// The tool's text for people; possibly empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl ToolProgress {
+    /// The progress of a turn's call.
+    #[must_use]
+    pub fn of(turn: &TurnId, progress: &CallProgress) -> Self {
+        let CallProgress { position, fraction, message } = progress;
+        Self { call: format!("{turn}/{position}"), fraction: *fraction, message: message.clone() }
+    }
 }
 
 /// The wait of a turn's next call.
@@ -144,7 +170,8 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
         State::Throttled { counter, .. } => TurnPhase::Waiting(throttled(counter, &stand)),
         State::Retrying { .. } | State::Waiting { .. } => TurnPhase::Waiting(parked(store, name, &stand).await?),
         State::Ready { .. } | State::Running { .. } if stand.is_held => {
-            TurnPhase::Running { call: format!("{}/{}", name.turn, turn.position) }
+            let progress = stand.progress.as_ref().map(|progress| ToolProgress::of(&name.turn, progress));
+            TurnPhase::Running { call: format!("{}/{}", name.turn, turn.position), progress }
         }
         State::Ready { .. } | State::Running { .. } => TurnPhase::Dispatched,
         State::Ending { .. } => TurnPhase::Ending,

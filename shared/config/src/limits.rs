@@ -305,12 +305,15 @@ fn every(cursor: &Cursor<'_>) -> Option<Every> {
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {
-        let category = tool.category.clone().unwrap_or_else(|| "general".to_owned());
-        (name.clone(), ToolTraits { effect: tool.effect, category })
+        // A tool of a binary or of a Python module has its own effect and category. This process may not know them.
+        let (effect, category) =
+            if tool.has_kind() { (Some(Effect::default()), "general".to_owned()) } else { (None, String::new()) };
+        let category = tool.category.clone().unwrap_or(category);
+        (name.clone(), ToolTraits { effect: tool.effect.or(effect), category })
     });
     let imported = mcp.servers.values().flat_map(|server| {
         let category = server.category.clone().unwrap_or_else(|| "mcp".to_owned());
-        let traits = move |tool| ToolTraits { effect: server.effect(tool), category: category.clone() };
+        let traits = move |tool| ToolTraits { effect: Some(server.effect(tool)), category: category.clone() };
         server.tools.iter().map(move |tool| (server.tool_name(&tool.name), traits(tool)))
     });
     let traits: BTreeMap<String, ToolTraits> = declared.chain(imported).collect();

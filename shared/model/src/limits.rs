@@ -27,6 +27,8 @@ pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Maximum bytes of `user_context`, `session_data` and `correlation_id` together.
 pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
+/// Maximum bytes of the text of a progress report.
+pub const PROGRESS_BYTES_MAX: usize = 500;
 /// Maximum bytes of one task description.
 pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 

@@ -87,7 +87,8 @@ pub struct ToolSpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    pub effect: Effect,
+    /// `None` if the declaration overrides a tool's own fields, and leaves the effect to the tool.
+    pub effect: Option<Effect>,
     pub category: String,
 }
 

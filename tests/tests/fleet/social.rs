@@ -166,7 +166,7 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
 async fn the_declared_tools_have_the_arguments_of_the_business() {
     let (mut fleet, services) = fleet(true).await;
     let spec = |name: &str| {
-        let schema = &fleet.plan().declared.tools[name].input_schema;
+        let schema = fleet.plan().declared.tools[name].input_schema.as_ref().unwrap();
         let names: Vec<String> = schema["properties"].as_object().unwrap().keys().cloned().collect();
         (names.join(" "), schema.get("required").cloned().unwrap_or_else(|| json!([])))
     };

@@ -29,7 +29,7 @@ use crate::calls::guards::{BegunCall, CheckedCall};
 use crate::calls::messages;
 use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
-use crate::tools::{CallContext, ToolSecrets, Toolbox};
+use crate::tools::{CallContext, ProgressSink, ToolSecrets, Toolbox};
 
 /// How long a begin waits before the next attempt while the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
@@ -451,6 +451,7 @@ impl Calls {
             waited: attempt.waited,
             may_be_forgotten: self.may_be_forgotten(attempt),
             inner,
+            progress: ProgressSink::default(),
             cancel: attempt.lease.cancel.child_token(),
         }
     }

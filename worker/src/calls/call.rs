@@ -31,7 +31,7 @@ use crate::calls::state::Calls;
 use crate::calls::waiting::breakers::{self, CallPermit};
 use crate::calls::waiting::tool_access::ToolAccess;
 use crate::tools::inner::Inner;
-use crate::tools::{RegisteredTool, Toolbox};
+use crate::tools::{CallContext, ProgressSink, RegisteredTool, Toolbox};
 
 impl Calls {
     pub(crate) async fn carry_out(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
@@ -252,12 +252,18 @@ impl Calls {
             Effect::Once => Inner::default(),
             Effect::Read | Effect::Idempotent => Inner::of(inner_turns.clone()),
         };
-        let context = self.context(attempt, tools, inner);
+        let (progress, reports) = ProgressSink::new();
+        let context = CallContext { progress, ..self.context(attempt, tools, inner) };
         let started = Instant::now();
         let span = self.tool_span(attempt, tool, arguments);
         let cancelled = attempt.lease.cancel.cancelled();
         let must_stop = self.now.cancelled();
-        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
+        let running = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone());
+        let ran = tokio::select! {
+            biased;
+            ran = running => ran,
+            never = self.store_progress(attempt, reports) => match never {},
+        };
         let took = started.elapsed();
         if attempt.is_task() {
             self.adopt_steps(attempt).await;

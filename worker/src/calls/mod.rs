@@ -21,6 +21,7 @@ mod inner;
 pub mod logged_call;
 pub(crate) mod messages;
 mod parking;
+mod progress;
 mod reconcile;
 mod reconcile_progress;
 mod spans;

@@ -17,7 +17,7 @@ use crate::calls::attempt::{self, HandlerOutcome};
 use crate::calls::guards::{self, CheckedCall, Guard, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::inner::Inner;
-use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
+use crate::tools::{CallContext, ProgressSink, RegisteredTool, ToolSecrets, Toolbox};
 
 #[derive(Debug, Clone)]
 pub struct Trial {
@@ -193,6 +193,7 @@ impl Trial {
             waited: false,
             may_be_forgotten: false,
             inner: Inner::default(),
+            progress: ProgressSink::default(),
             cancel: CancellationToken::new(),
         }
     }

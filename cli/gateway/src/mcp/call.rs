@@ -1,5 +1,6 @@
 //! A tool call, from its parameters to its result.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine;
@@ -15,7 +16,7 @@ use tickfleet_client::operate::{TurnState, turn_state};
 use tickfleet_client::{Approval, Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
-use tickfleet_store::{Refusal, TurnName, TurnView};
+use tickfleet_store::{LiveTurn, Refusal, TurnName, TurnView};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -198,8 +199,8 @@ impl McpServer {
         // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let approval = self.pending_approval(name, &live).await;
-        let words = approval
-            .map_or_else(|| state_words(turn_state(&live)).into(), |approval| self.describe_approval(&approval));
+        let words =
+            approval.map_or_else(|| live_words(&live).into_owned(), |approval| self.describe_approval(&approval));
         progress.message = Some(words);
         if let Err(error) = context.peer.notify_progress(progress).await {
             tracing::debug!(%error, "failed to send progress");
@@ -207,7 +208,18 @@ impl McpServer {
     }
 }
 
-pub(super) const fn state_words(state: TurnState) -> &'static str {
+/// The state of an unfinished turn, with the progress that its running tool has reported.
+pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
+    let state = turn_state(live);
+    match &live.progress {
+        Some(progress) if state == TurnState::Running => {
+            format!("{}: {}", state_words(state), progress.in_words()).into()
+        }
+        _ => state_words(state).into(),
+    }
+}
+
+const fn state_words(state: TurnState) -> &'static str {
     match state {
         TurnState::Lane => "waits for a limit, or for the end of a pause",
         TurnState::Ready => "waits for a free worker",

@@ -5,13 +5,12 @@ use rmcp::ErrorData;
 use rmcp::model::{DetailedTask, JsonObject, Task, TaskPayload, TaskStatus};
 use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Reply;
-use tickfleet_client::operate::turn_state;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_model::Outcome;
 use tickfleet_store::{LiveTurn, TurnName, TurnView};
 
 use super::approval::approval_prompt;
-use super::call::{complete, state_words};
+use super::call::{complete, live_words};
 use super::{McpServer, Principal, failed, unknown_task};
 use crate::owners::agent_of;
 
@@ -75,7 +74,7 @@ impl McpServer {
 fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     let created_ms = live.turn.admitted_ms;
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
-        .with_status_message(state_words(turn_state(live)))
+        .with_status_message(live_words(live))
         .with_poll_interval_ms(POLL_MS);
     // The turn ends by its deadline, and its record is kept for `retain_ms` after the end.
     task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();

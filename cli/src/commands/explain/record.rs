@@ -100,6 +100,9 @@ pub(super) struct RunningCall {
     pub(super) held_ms: Option<i64>,
     /// Time limit (ms) of one attempt in this configuration.
     pub(super) timeout_ms: u64,
+    /// The latest progress that a running tool has reported, such as `40 %: Reading orders`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) progress: Option<String>,
 }
 
 /// `timeout_ms` returns the time limit of one attempt with a tool.
@@ -107,7 +110,9 @@ pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> 
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
     let timeout_ms = timeout_ms(&call.tool);
-    Some(RunningCall { position: live.turn.position, tool: call.tool, held_ms: live.held_ms, timeout_ms })
+    let position = live.turn.position;
+    let progress = live.progress.as_ref().map(|progress| progress.in_words());
+    Some(RunningCall { position, tool: call.tool, held_ms: live.held_ms, timeout_ms, progress })
 }
 
 /// Adds an operator's pause to a wait, unless the turn waits for a retry, an approval or other work.
@@ -412,6 +417,7 @@ mod tests {
             throttle_due_ms: Some(2_000),
             holder: None,
             held_ms: None,
+            progress: None,
         }
     }
 

@@ -330,8 +330,9 @@ fn held(story: &Story, holder: &str) -> String {
     let since = |held| format!(" since {} ({} so far)", clock(story.now_ms - held), span(held));
     let since = running.held_ms.map(since).unwrap_or_default();
     let timeout = span(i64::try_from(running.timeout_ms).unwrap_or(i64::MAX));
+    let progress = running.progress.as_ref().map(|progress| format!("; progress: {progress}")).unwrap_or_default();
     format!(
-        "{holder} runs it{since}: at call /{} ({}) or later; a try may take {timeout}",
+        "{holder} runs it{since}: at call /{} ({}) or later; a try may take {timeout}{progress}",
         running.position, running.tool
     )
 }

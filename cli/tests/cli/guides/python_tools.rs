@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::binary::{CommandOutput, DevFleet, command};
+use crate::support::binary::{CommandOutput, DevFleet, command, until_printed};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
@@ -164,6 +164,127 @@ fn every_end_of_a_python_call_is_told_by_its_effect() {
     assert_eq!(reply["results"][1]["output"], json!({"attempt": 2}));
     let told = reply["results"][3]["error"]["message"].as_str().unwrap();
     assert!(!told.contains("KeyError") && !told.contains("s3cret"), "a model sees no stack: {told}");
+}
+
+const GUARDED: &str = r#"
+import datetime, enum
+from decimal import Decimal
+from typing import Annotated
+from pydantic import Field
+from tickfleet import Approval, Cache, Context, Reconcile, tool
+
+class Kind(enum.Enum):
+    INVOICE = "invoice"
+
+@tool(effect_key=["/to", "/amount"], effect_window=3600, category="payments", durable="none")
+def pay(to: str, amount: Decimal, kind: Kind = Kind.INVOICE, due: datetime.date | None = None) -> dict[str, str]:
+    """Pays.
+
+    Args:
+        to: Account.
+        amount: Amount.
+        kind: Kind.
+        due: Due date.
+    """
+    pay.count += 1
+    return {"to": to, "amount": str(amount), "count": str(pay.count)}
+
+pay.count = 0
+
+@tool(effect="read", cache=Cache(ttl=600))
+def look(code: Annotated[str, Field(pattern=r"^(?!0)\d+$", description="Code.")]) -> dict[str, int]:
+    """Looks."""
+    look.count += 1
+    return {"count": look.count}
+
+look.count = 0
+
+@tool(approval=Approval(by=["finance"]))
+def ask() -> None:
+    """Asks."""
+
+@tool(effect="read")
+def find_payment(key: str) -> dict[str, bool]:
+    """Finds a payment.
+
+    Args:
+        key: Key.
+    """
+    return {"found": True}
+
+@tool(reconcile=Reconcile(tool="find_payment", arguments={"key": "$idempotency_key"}, happened="/found", grace=1))
+def lose(context: Context) -> None:
+    """Takes effect, and fails."""
+    raise RuntimeError("lost")
+
+@tool(effect="read")
+def ratio() -> dict[str, float]:
+    """Returns no number."""
+    return {"ratio": float("nan")}
+"#;
+
+#[test]
+fn the_guards_of_a_function_hold_and_a_declaration_overrides_single_fields() {
+    let folder = folder();
+    write(folder.path(), "guarded.py", GUARDED);
+    let python = format!(
+        "python:\n  trial: {{module: guarded, path: ['{}'], interpreter: '{}', processes: 1}}\n",
+        folder.path().display(),
+        interpreter().display()
+    );
+    let tools = |declared: &str| write(folder.path(), "conf/tools.yaml", &format!("{python}tools:\n{declared}"));
+    tools("  look: {description: Looks a code up., display_name: Lookup}\n  ask: {timeout_ms: 9000}\n");
+    let names = ["pay", "look", "ask", "lose", "ratio"];
+    let rows: String = names.iter().map(|name| format!("  {name}: {{everyone: true}}\n")).collect();
+    let permissions = |approvers: &str| {
+        write(folder.path(), "conf/permissions.yaml", &format!("permissions:\n{rows}{approvers}"));
+    };
+    let check = || CommandOutput::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "");
+    permissions("");
+    check().exits(1).prints_error("tool 'ask': approval.by has the unknown role \"finance\"");
+    permissions("approvers: {ann: {roles: [finance]}}\n");
+    check().exits(0);
+
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
+    let submit = |calls: &[&str]| {
+        let mut submit = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+        submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
+        fleet.run(&submit).json()
+    };
+    let pay = r#"pay {"to": "kim", "amount": 10.10, "due": "2026-12-01"}"#;
+    let look = r#"look {"code": "7"}"#;
+    assert_eq!(submit(&[look])["results"][0]["output"], json!({"count": 1}));
+    let calls = [pay, pay, look, r#"look {"code": "07"}"#, "lose", "ratio"];
+    let reply = submit(&calls);
+    let outcome = |at: usize| reply["results"][at]["outcome"].clone();
+    assert_eq!(reply["results"][0]["output"], json!({"to": "kim", "amount": "10.10", "count": "1"}), "{reply:#}");
+    assert_eq!(reply["results"][1]["output"], reply["results"][0]["output"], "an equal effect happens once: {reply:#}");
+    assert_eq!(reply["results"][2]["output"], json!({"count": 1}), "it comes from the cache: {reply:#}");
+    assert_eq!(outcome(3), "invalid_arguments", "the look-ahead holds: {reply:#}");
+    assert_eq!(outcome(4), "ok", "the lookup says that it took effect: {reply:#}");
+    assert_eq!(outcome(5), "permanent", "NaN is no result: {reply:#}");
+    let listed = fleet.run(&["tools", "--tenant", "demo", "--agent", "kelly", "--format", "raw"]).json();
+    let tools_listed = listed.as_array().unwrap();
+    let of = |name: &str| tools_listed.iter().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("{listed:#}"));
+    assert_eq!((&of("look")["description"], &of("look")["effect"]), (&json!("Looks a code up."), &json!("read")));
+    assert_eq!(of("look")["input_schema"]["required"], json!(["code"]), "the function's own schema");
+    assert_eq!(of("pay")["category"], "payments");
+    let waits = fleet.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "ask"]).exits(0);
+    assert!(!waits.stdout.is_empty());
+    until_printed("ask", || fleet.run(&["approvals", "list"]));
+    assert_eq!(fleet.stop(), Some(0));
+
+    // What depends on a field of the function is checked with the function's field.
+    for (declared, told) in [
+        ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
+        ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),
+        ("  look: {effect: once}\n", "tool 'look': a cache requires the effect read"),
+    ] {
+        tools(declared);
+        check().exits(1).prints_error(told);
+    }
+    tools("  pya: {timeout_ms: 9}\n");
+    check().exits(1).says("tools.pya.description: found nothing");
 }
 
 const EXAMPLES: [&str; 3] = ["currency_tools", "sales_tools", "workspace_tools"];

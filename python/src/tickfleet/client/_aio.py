@@ -301,8 +301,11 @@ class AsyncFleet:
     async def tools(self, agent: str, *, format: Format = "openai", tenant: str | None = None) -> Any:
         """Returns the tool definitions of the agent for a model request: a list, or for ``text`` a string.
 
+        While no worker has published tool lists, the call waits for the first worker, at most 5 s.
+
         Raises:
-            NoDefinitions: No worker has published a tool list.
+            NoDefinitions: No worker has published a tool list for the agent.
+            InvalidMessage: The format is unknown.
             Unavailable: The fleet could not be reached.
         """
         self.check_loop()

@@ -14,7 +14,7 @@ from typing import Any
 
 from tickfleet.client import _events
 from tickfleet.client._definitions import DIALECTS, defined
-from tickfleet.client._errors import Conflict, NoDefinitions, Unavailable
+from tickfleet.client._errors import Conflict, InvalidMessage, NoDefinitions, Unavailable
 from tickfleet.client._events import Event
 from tickfleet.client._hub import Hub, Waiter
 from tickfleet.client._inbox import Inbox
@@ -28,6 +28,12 @@ _APPROVAL_SOON = 0.1
 # Seconds until the state of a turn is read for the first time, if the caller wants to know of approvals.
 _APPROVAL_EVERY_MAX = 2.0
 # Longest interval between two reads of the state, in seconds.
+
+_FIRST_WORKER_S = 5.0
+# Seconds to wait for tool lists while no worker has published any, because the fleet has just started.
+
+_LOOK_AGAIN_S = 0.25
+# Seconds between two reads of a tool list.
 
 
 def _private() -> str:
@@ -149,13 +155,22 @@ class Direct:
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
         tenant = self.whose(tenant)
+        if dialect not in DIALECTS:
+            raise InvalidMessage(f"format is {dialect!r}; expected one of {', '.join(DIALECTS)}")
         prefix = f"{self._prefix(tenant)}tools:"
-        found = await self._redis.content(f"{prefix}{tenant}:{agent}")
+        end = time.monotonic() + _FIRST_WORKER_S
+        while (found := await self._redis.content(f"{prefix}{tenant}:{agent}")) is None:
+            # Workers publish the names of tools after the lists of agents. If there are names, no list will come.
+            if await self._redis.exists(f"{prefix}names") or time.monotonic() >= end:
+                break
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        # The list may have been written between the last two reads.
+        found = found or await self._redis.content(f"{prefix}{tenant}:{agent}")
         text = None if found is None else await self._redis.content(f"{prefix}=:{json.loads(found)['d']}")
-        if text is None or dialect not in DIALECTS:
+        if text is None:
             raise NoDefinitions(
-                f"no tool list for agent {agent} of tenant {tenant} in {dialect}: check the names of "
-                "tenant and agent, and that a worker runs. Workers publish tool lists when they start and every five minutes"
+                f"no tool list for agent {agent} of tenant {tenant}: check the names of tenant and agent, and that a worker "
+                "runs. Workers publish tool lists when they start and every five minutes"
             )
         return defined(dialect, json.loads(text))
 

@@ -49,8 +49,7 @@ def dump(tool: Tool, result: Any) -> str:
         Withheld: The result cannot be encoded as JSON.
     """
     if isinstance(result, Iterator):
-        # A generator does its work while it is read. If it fails, the function has not completed. The list is passed on
-        # as an iterator, because a list's serializer would include fields that the declared type omits.
+        # A generator does its work while it is read. If it fails, the function has not completed.
         result = iter(list(result))
     try:
         return tool.dump(result)

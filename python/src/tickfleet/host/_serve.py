@@ -10,10 +10,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tickfleet._context import Caller, Context
+from tickfleet._context import Caller, Context, Reporter
 from tickfleet._tool import Tool, registered
 from tickfleet.host import _failures, _frames, _results
 from tickfleet.host._inner import InnerCalls
+from tickfleet.host._progress import Progress
 
 #: Maximum characters of one line of a tool's log.
 _LINE_CHARS_MAX = 4_000
@@ -34,6 +35,7 @@ class Host:
         self._running: dict[int, tuple[asyncio.Task[None], Context]] = {}
         self._loop = asyncio.get_running_loop()
         self._inner = InnerCalls(self.send, self._loop)
+        self._progress = Progress(self.send, self._loop)
 
     async def serve(self) -> None:
         """Handles messages until the worker ends the connection."""
@@ -66,7 +68,7 @@ class Host:
             failure = {"kind": "internal", "message": f"no tool {message['tool']!r} is registered here"}
             self.send({"type": "result", "id": identity, "error": failure})
             return
-        context = self._context(message["context"], self._inner.of(identity))
+        context = self._context(message["context"], self._inner.of(identity), self._progress.of(identity))
         task = self._loop.create_task(self._call(identity, tool, message["arguments"], context))
         self._running[identity] = (task, context)
         task.add_done_callback(lambda _: self._never_began(identity))
@@ -76,14 +78,14 @@ class Host:
         if self._running.pop(identity, None) is not None:
             self.send({"type": "result", "id": identity, "error": _CANCELLED})
 
-    def _context(self, facts: dict[str, Any], caller: Caller) -> Context:
+    def _context(self, facts: dict[str, Any], caller: Caller, reporter: Reporter) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call_id"]))
         # The deadline of this attempt, or of the call, whichever comes first.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
-        return Context(**facts, deadline=deadline, log=logger, caller=caller)
+        return Context(**facts, deadline=deadline, log=logger, caller=caller, reporter=reporter)
 
     def _cancel(self, identity: int) -> None:
         if (running := self._running.get(identity)) is not None:
@@ -105,6 +107,7 @@ class Host:
         finally:
             del self._running[identity]
             self._inner.give_up(identity)
+            self._progress.ended(identity)
         try:
             self.send(answer)
         except (_frames.FrameTooLarge, TypeError, ValueError, RecursionError) as error:

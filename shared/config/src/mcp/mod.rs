@@ -205,7 +205,7 @@ impl ImportChoice<'_> {
                 return None;
             };
             let window = self.effect_window.as_ref();
-            let key = effect_key::of(Some(&key), window, Some(&tool.input_schema), def.effect(tool))?;
+            let key = effect_key::of(Some(&key), window, Some(&tool.input_schema), Some(def.effect(tool)))?;
             Some((name.to_owned(), key))
         };
         members.into_iter().filter_map(read).collect()

@@ -49,7 +49,7 @@ fn the_declared_tools_are_those_of_their_services() {
     let tools = given().load().unwrap().tools.tools;
     let telegram = &tools["send_telegram_message"];
     let http = telegram.http.as_ref().unwrap();
-    assert_eq!((telegram.effect, http.method.as_str()), (Effect::Once, "POST"));
+    assert_eq!((telegram.effect, http.method.as_str()), (Some(Effect::Once), "POST"));
     assert_eq!(http.base_url, "https://api.telegram.org");
     assert_eq!(
         (http.path.as_str(), http.result.as_deref()),
@@ -59,26 +59,27 @@ fn the_declared_tools_are_those_of_their_services() {
 
     let post = &tools["post_to_x"];
     assert_eq!(
-        (post.effect, post.input_schema["properties"]["content"]["maxLength"].as_u64()),
-        (Effect::Once, Some(280))
+        (post.effect, post.input_schema.as_ref().unwrap()["properties"]["content"]["maxLength"].as_u64()),
+        (Some(Effect::Once), Some(280))
     );
     assert!(post.http.is_none() && post.timeout_ms == Some(40_000), "it comes with the worker");
     let search = &tools["search_x"];
-    assert!(search.http.is_none() && search.effect == Effect::Read);
+    assert!(search.http.is_none() && search.effect == Some(Effect::Read));
 
     for name in ["search_atlasux_knowledge", "search_my_memories", "get_subscription_info", "get_team_members"] {
-        assert!(tools[name].http.is_none() && tools[name].effect == Effect::Read, "{name}");
+        assert!(tools[name].http.is_none() && tools[name].effect == Some(Effect::Read), "{name}");
     }
 }
 
 #[test]
 fn every_declared_tool_and_parameter_says_what_it_is_for() {
     for (name, tool) in given().load().unwrap().tools.tools {
-        assert!(tool.description.len() > 80, "{name}");
-        for (parameter, schema) in tool.input_schema["properties"].as_object().unwrap() {
+        assert!(tool.description.unwrap().len() > 80, "{name}");
+        let input = tool.input_schema.unwrap();
+        for (parameter, schema) in input["properties"].as_object().unwrap() {
             assert!(schema["description"].as_str().is_some_and(|text| text.len() > 20), "{name}.{parameter}");
         }
-        assert_eq!(tool.input_schema["additionalProperties"], false, "{name}");
+        assert_eq!(input["additionalProperties"], false, "{name}");
     }
 }
 

@@ -144,6 +144,23 @@ fn what_a_tool_must_say_is_required() {
 }
 
 #[test]
+fn a_tool_that_is_known_otherwise_is_overridden_field_by_field() {
+    let read = tools("tools:\n  echo: {timeout_ms: 500, effect_key: [/text]}\n").load().unwrap();
+    let echo = &read.tools.tools["echo"];
+    assert_eq!((&echo.description, &echo.input_schema, echo.effect, echo.timeout_ms), (&None, &None, None, Some(500)));
+    assert_eq!(echo.effect_key.as_ref().unwrap().arguments, ["/text"]);
+    let own = read.policy.known_tools.traits("echo").unwrap();
+    assert_eq!((own.effect, own.category.as_str()), (None, ""), "limits do not guess the tool's own effect");
+    // The tools of a Python module are possibly unknown here.
+    let python = "python:\n  shop: {module: shop}\n";
+    assert!(tools(&format!("{python}tools:\n  stock: {{timeout_ms: 500}}\n")).load().is_ok());
+    // A tool that is declared whole says everything itself.
+    let http = "http: {method: GET, base_url: 'https://a.example', path: /}";
+    let errors = tools(&format!("{python}tools:\n  stock: {{{http}}}\n")).errors();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+}
+
+#[test]
 fn ids_are_unique_and_versions_semantic() {
     let rest = "description: Calls., input_schema: {type: object}";
     let errors = tools(&format!("tools:\n  one: {{{rest}}}\n  two: {{id: tool_one, {rest}}}\n")).errors();

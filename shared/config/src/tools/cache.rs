@@ -7,8 +7,8 @@ use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, ReadCache};
 
 use crate::document::reader::Cursor;
 
-pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<ReadCache> {
-    if effect != Effect::Read {
+pub(crate) fn read(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<ReadCache> {
+    if effect.is_some_and(|effect| effect != Effect::Read) {
         cursor.refuse("no cache, or `effect: read`: a cached output would skip the effect of any other tool");
     }
     let mut s = cursor.section();

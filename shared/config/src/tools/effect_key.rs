@@ -11,19 +11,19 @@ use crate::document::reader::{Cursor, Section};
 /// Maximum number of arguments of an effect key.
 const ARGUMENTS_MAX: usize = 16;
 
-pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) -> Option<EffectKey> {
+pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<Effect>) -> Option<EffectKey> {
     let key = s.optional("effect_key");
     let window = s.optional("effect_window");
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// The effect key of a tool with this schema and effect. If the schema could not be read, `schema` is `None`, and any
-/// argument is accepted.
+/// The effect key of a tool with this schema and effect. If the schema is unknown, `schema` is `None`, and any argument
+/// is accepted. If the effect is unknown, any effect is accepted.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,
     schema: Option<&Value>,
-    effect: Effect,
+    effect: Option<Effect>,
 ) -> Option<EffectKey> {
     let most = Duration::from_millis(EFFECT_WINDOW_MS_MAX.unsigned_abs());
     let read = window.and_then(|c| c.duration(Duration::from_secs(1), most));
@@ -33,7 +33,7 @@ pub(crate) fn of(
         }
         return None;
     };
-    if effect != Effect::Once {
+    if effect.is_some_and(|effect| effect != Effect::Once) {
         key.refuse("no effect_key, or `effect: once`: any other tool may run again");
     }
     let arguments: Vec<String> = key.items().iter().filter_map(|item| argument(item, schema)).collect();

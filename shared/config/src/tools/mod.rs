@@ -33,7 +33,8 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// One declared tool. Without `http` or `shell`, it can run only if the binary registers a typed tool with this name.
+/// One declared tool. Without `http` or `shell`, it overrides fields of a tool of this name: a typed tool of the binary,
+/// or a Python tool.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
@@ -41,19 +42,19 @@ pub struct ToolDef {
     pub id: Option<String>,
     /// The name for people; default the name.
     pub display_name: Option<String>,
-    /// The text that tells models what the tool does and when to use it.
-    pub description: String,
-    /// JSON Schema of the arguments.
-    pub input_schema: serde_json::Value,
+    /// The text that tells models what the tool does and when to use it. `None` only if another tool of this name has
+    /// the text.
+    pub description: Option<String>,
+    /// JSON Schema of the arguments. `None` only if another tool of this name has the schema.
+    pub input_schema: Option<serde_json::Value>,
     /// JSON Schema of the output.
     pub output_schema: Option<serde_json::Value>,
     /// Category in lists; default `general`.
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
-    /// The effect of running the tool twice; default `once`.
-    #[serde(default)]
-    pub effect: Effect,
+    /// The effect of running the tool twice; default the effect of the tool of this name, or `once`.
+    pub effect: Option<Effect>,
     /// The key that identifies calls with the same effect, so that the effect happens once.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,

@@ -57,9 +57,11 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     for (runtime, section) in &modules {
         tools.file.modules.extend(section.iter().flat_map(|c| modules::read(c, *runtime)));
     }
+    let modules_may_have_it = sources.others_carry_out || !tools.file.modules.is_empty() && !sources.knows_modules;
     for (name, place, cursor) in members {
         tool_name(name, place, &cursor);
-        let def = tool(&cursor, sources.schema_check, &mut tools.asked);
+        let others = sources.built_in_tools.contains(name) || modules_may_have_it;
+        let def = tool(&cursor, others, sources.schema_check, &mut tools.asked);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
@@ -97,25 +99,30 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     }
 }
 
-fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
+/// `overrides` is true if another tool of this name may have the fields that are left out. What depends on such a field
+/// is then checked when the registry is built.
+fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
-    let before = errors.len();
-    let schema = s.required("input_schema").map(|c| object_schema(&c, check));
+    let overrides = overrides && cursor.node.get("http").is_none() && cursor.node.get("shell").is_none();
+    let mut own = |field| if overrides { s.optional(field) } else { s.required(field) };
+    let description = own("description").and_then(|c| c.some_text());
+    let described = errors.len();
+    let input_schema = own("input_schema").map(|c| object_schema(&c, check));
     // If the schema is invalid, names are not checked against it.
-    let is_read = errors.len() == before;
-    let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
-    let input_schema = schema.unwrap_or_default();
-    let arguments = if is_read { Arguments::of_schema(&input_schema) } else { Arguments::unknown() };
+    let schema = input_schema.as_ref().filter(|_| errors.len() == described);
+    let own_effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS));
+    let effect = own_effect.or_else(|| (!overrides).then(Effect::default));
+    let arguments = schema.map_or_else(Arguments::unknown, Arguments::of_schema);
     let def = ToolDef {
         id: s.optional("id").and_then(|c| c.some_text()),
         display_name: s.optional("display_name").and_then(|c| c.some_text()),
-        description: s.required("description").and_then(|c| c.some_text()).unwrap_or_default(),
+        description,
         output_schema: s.optional("output_schema").map(|c| check.read(&c, SchemaUse::Output)),
         category: s.optional("category").and_then(|c| c.some_text()),
         version: s.optional("version").and_then(|c| version(&c)),
-        effect,
-        effect_key: effect_key::read(&mut s, is_read.then_some(&input_schema), effect),
+        effect: own_effect,
+        effect_key: effect_key::read(&mut s, schema, effect),
         cache: s.optional("cache").and_then(|c| cache::read(&c, effect)),
         reconcile: s.optional("reconcile").and_then(|c| reconcile::read(&c, effect)),
         durable: s.optional("durable").and_then(|c| durable(&c, effect)),
@@ -124,7 +131,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) ->
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
         approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
-        http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
+        http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Some(Effect::Once))),
         shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
         input_schema,
     };
@@ -136,8 +143,8 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) ->
 }
 
 /// Reads `durable`, which only `once` tools can have: only their calls have an intent record before they run.
-fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
-    if effect != Effect::Once {
+fn durable(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Durability> {
+    if effect.is_some_and(|effect| effect != Effect::Once) {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
     }
     cursor.choice(&Durability::WORDS)

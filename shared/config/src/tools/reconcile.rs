@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde_json::Value;
 use tickfleet_model::tool::{
     RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, Reconcile,
     ReconcileArgument,
@@ -13,10 +12,10 @@ use tickfleet_model::{Effect, suggest};
 use crate::document::errors::Errors;
 use crate::document::reader::Cursor;
 use crate::document::tree::Node;
-use crate::tools::ToolsFile;
+use crate::tools::{ToolDef, ToolsFile};
 
-pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<Reconcile> {
-    if effect != Effect::Once {
+pub(crate) fn read(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Reconcile> {
+    if effect.is_some_and(|effect| effect != Effect::Once) {
         cursor.refuse("no reconcile, or `effect: once`: of any other tool no outcome is unknown");
     }
     let mut s = cursor.section();
@@ -42,23 +41,21 @@ fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     Some(pointer)
 }
 
-/// Reads the arguments of the lookup. A text that begins with `/` points to an argument of the call.
-/// `$idempotency_key` and `$call` stand for the key and the ID of the call. Any other value is a constant.
+/// Reads the arguments of the lookup, see [`ReconcileArgument::declared`].
 fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     let one = |(name, _, value): (&str, _, Cursor<'_>)| {
-        let argument = match value.node.to_json() {
-            Value::String(text) if text.starts_with('/') => ReconcileArgument::Of(text),
-            Value::String(text) if text == "$idempotency_key" => ReconcileArgument::IdempotencyKey,
-            Value::String(text) if text == "$call" => ReconcileArgument::Call,
-            Value::String(text) if text.starts_with('$') => {
-                value.refuse("$idempotency_key, $call, a JSON pointer to an argument of the call, or a value");
-                return None;
-            }
-            other => ReconcileArgument::Fixed(other),
-        };
-        Some((name.to_owned(), argument))
+        let argument = ReconcileArgument::declared(value.node.to_json());
+        if argument.is_none() {
+            value.refuse("$idempotency_key, $call, a JSON pointer to an argument of the call, or a value");
+        }
+        Some((name.to_owned(), argument?))
     };
     cursor.members().into_iter().filter_map(one).collect()
+}
+
+/// Returns true if the declaration states an effect. A tool that is declared without its kind may have its own effect.
+fn has_effect(tool: &ToolDef) -> bool {
+    tool.effect.map_or(tool.has_kind(), |effect| effect != Effect::Read)
 }
 
 /// Refuses a lookup tool that is unknown, is the tool itself, or does not have the effect `read`. `known` contains
@@ -74,7 +71,7 @@ pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, 
             let expected = format!("a tool of tools.yaml or mcp.yaml, or a built-in one: {}", suggest::list(names()));
             let found = format!("the unknown tool `{by}`");
             errors.suggest(&at.place, &path, found, expected, suggest::closest(by, names()));
-        } else if by == name || file.tools.get(by).is_some_and(|other| other.effect != Effect::Read) {
+        } else if by == name || file.tools.get(by).is_some_and(has_effect) {
             errors.push(&at.place, &path, format!("`{by}`"), "another tool, with `effect: read`");
         }
     }

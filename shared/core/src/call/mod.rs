@@ -10,6 +10,7 @@ pub mod begin;
 pub mod cache;
 pub mod claim;
 pub mod facts;
+pub mod progress;
 pub mod streak;
 
 #[cfg(test)]

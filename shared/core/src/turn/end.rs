@@ -111,6 +111,12 @@ pub mod parts {
         format!("c{position}").into()
     }
 
+    /// The progress of the running call, as JSON.
+    #[must_use]
+    pub fn progress() -> Arc<str> {
+        "p".into()
+    }
+
     /// The result at a position, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {

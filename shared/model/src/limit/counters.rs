@@ -115,9 +115,9 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     }
 }
 
-/// An undeclared tool counts as `read`, because it may be one of a worker's own `read` tools.
+/// A tool without a declared effect counts as `read`, because it may be one of a worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
-    tools.traits(tool).is_none_or(|traits| traits.effect == Effect::Read)
+    tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
 
 impl LimitMatch {
@@ -148,7 +148,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
     }
     let undeclared = ToolTraits::default();
     let traits = tools.traits(tool).unwrap_or(&undeclared);
-    (wanted.effects.is_empty() || wanted.effects.contains(&traits.effect))
+    (wanted.effects.is_empty() || wanted.effects.contains(&traits.effect.unwrap_or_default()))
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
@@ -262,7 +262,7 @@ mod tests {
             task: None,
             parallel_reads: true,
         };
-        let traits = |effect, category: &str| ToolTraits { effect, category: category.into() };
+        let traits = |effect, category: &str| ToolTraits { effect: Some(effect), category: category.into() };
         let read = traits(Effect::Read, "general");
         let write = traits(Effect::Once, "messaging");
         let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write.clone()), ("crm.pay", write)];

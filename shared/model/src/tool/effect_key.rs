@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::TenantId;
@@ -13,7 +13,7 @@ pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
 /// Two calls of a tool have the same effect if these arguments are equal and the second call is within the window.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectKey {
     /// JSON pointers (RFC 6901).
     pub arguments: Vec<String>,

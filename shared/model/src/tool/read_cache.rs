@@ -23,7 +23,7 @@ impl CachePer {
     pub const WORDS: [(&'static str, Self); 2] = [("tenant", Self::Tenant), ("agent", Self::Agent)];
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadCache {
     /// In ms.
     pub ttl_ms: i64,

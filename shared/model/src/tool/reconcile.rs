@@ -40,6 +40,22 @@ pub enum ReconcileArgument {
     Fixed(Value),
 }
 
+impl ReconcileArgument {
+    /// The argument that a declaration writes as `value`. A text that begins with `/` points to an argument of the call.
+    /// `$idempotency_key` and `$call` stand for the key and the ID of the call. Any other value is a constant. `None` if
+    /// the value is another text that begins with `$`.
+    #[must_use]
+    pub fn declared(value: Value) -> Option<Self> {
+        Some(match value {
+            Value::String(text) if text.starts_with('/') => Self::Of(text),
+            Value::String(text) if text == "$idempotency_key" => Self::IdempotencyKey,
+            Value::String(text) if text == "$call" => Self::Call,
+            Value::String(text) if text.starts_with('$') => return None,
+            other => Self::Fixed(other),
+        })
+    }
+}
+
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
     /// The call took effect. The value becomes the call's output.

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::turn::end::parts;
 use tickfleet_core::turn::reject::{AbsentTenant, absent_tenant};
 use tickfleet_core::turn::slice::fields;
@@ -35,6 +36,8 @@ pub struct LiveTurn {
     pub holder: Option<String>,
     /// Time since the consumer took the slice.
     pub held_ms: Option<i64>,
+    /// The progress that the tool of the running call has reported.
+    pub progress: Option<CallProgress>,
 }
 
 impl LiveTurn {
@@ -124,7 +127,9 @@ impl Store {
         };
         let calls = (0..stored.value.head.calls).map(|position| part(&parts::call(position))).collect();
         let results = (0..stored.value.position).map_while(|position| part(&parts::result(position))).collect();
+        let progress = part(&parts::progress()).and_then(|part| CallProgress::parse(part.as_bytes()));
         Ok(TurnView::Live(Box::new(LiveTurn {
+            progress: progress.filter(|progress| progress.position >= stored.value.position),
             canceled: stored.value.canceled.clone().or(asked),
             entry: stored.out_entry().cloned(),
             turn: stored.value,

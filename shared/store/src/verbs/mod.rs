@@ -4,6 +4,7 @@
 pub(crate) mod turns {
     mod cancel;
     pub(crate) mod inbound;
+    mod progress;
     mod submit;
 
     pub use cancel::*;

@@ -13,6 +13,7 @@ mod environment;
 pub mod kind;
 mod lifecycle;
 pub mod percent;
+mod progress;
 pub mod registry;
 pub mod secrets;
 pub mod standard_error;
@@ -39,6 +40,7 @@ pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, Valu
 pub use environment::{Environment, UnsetVariable};
 pub use kind::{DeclarationError, DeclaredHandler, NoShell, ToolKind, ToolKinds};
 pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
+pub use progress::{ProgressReport, ProgressSink};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;
 pub use tool_secrets::{ToolSecrets, without_secrets};
@@ -81,6 +83,8 @@ pub struct CallContext {
     pub may_be_forgotten: bool,
     /// Makes calls to other tools from within this call, see [`Self::call`].
     pub inner: inner::Inner,
+    /// Receives the progress of the call, see [`Self::progress`].
+    pub progress: ProgressSink,
     /// Canceled when the call times out, when the call is canceled, or when the worker must stop.
     pub cancel: CancellationToken,
 }
@@ -105,6 +109,7 @@ impl CallContext {
             waited: false,
             may_be_forgotten: false,
             inner: inner::Inner::default(),
+            progress: ProgressSink::default(),
             cancel: CancellationToken::new(),
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tickfleet_config::tools::{ToolDef, ToolsFile};
 use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, EFFECT_WINDOW_MS_MAX, ReadCache};
 use tickfleet_model::version::{self, Selector};
@@ -51,6 +52,10 @@ impl RegisteredTool {
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
+        }
+        if spec.effect != Effect::Once && (spec.reconcile.is_some() || spec.durable.is_some()) {
+            let field = if spec.reconcile.is_some() { "reconcile" } else { "durable" };
+            return Err(RegistryError::OnlyOnce { tool: spec.name, field });
         }
         if let Some(why) = spec.cache.as_ref().and_then(|cache| wrong_cache(cache, &spec)) {
             return Err(RegistryError::Cache { tool: spec.name, why });
@@ -128,6 +133,22 @@ pub enum RegistryError {
         /// The problem with the effect key.
         why: &'static str,
     },
+    /// The field is for tools whose effect is `once`.
+    #[error("tool '{tool}': {field} is for a tool whose effect is once: any other may run again")]
+    OnlyOnce {
+        /// The name.
+        tool: String,
+        /// `reconcile` or `durable`.
+        field: &'static str,
+    },
+    /// The declaration's effect key names an argument that the tool does not require.
+    #[error("tool '{tool}': effect_key has {pointer}, which is not a required argument of the tool")]
+    EffectArgument {
+        /// The name.
+        tool: String,
+        /// The JSON pointer.
+        pointer: String,
+    },
     /// The tool cannot be cached, or the cache's lifetime is out of bounds.
     #[error("tool '{tool}': {why}")]
     Cache {
@@ -179,8 +200,9 @@ impl Registry {
     /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
     /// handlers of declared tools.
     ///
-    /// A declared tool and a typed tool of the same name become one tool: the declaration describes the tool, and the
-    /// typed function runs it. The stricter of the two effects applies, and the capabilities of both are required.
+    /// A declared tool and a typed tool of the same name become one tool: the declaration's fields replace the typed
+    /// tool's, and the typed function runs the tool. If both have an effect, the stricter one applies. The capabilities
+    /// of both are required.
     ///
     /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. Any
     /// other declared tool returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
@@ -292,7 +314,7 @@ impl Registry {
 
     /// Returns the input schemas of all versions of the tool. Empty if the tool does not exist.
     #[must_use]
-    pub fn input_schemas(&self, name: &str) -> Vec<&serde_json::Value> {
+    pub fn input_schemas(&self, name: &str) -> Vec<&Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
         let all = self.versions.get(name).map_or(std::slice::from_ref(tool), Vec::as_slice);
         all.iter().map(|tool| &tool.spec.input_schema).collect()
@@ -381,6 +403,8 @@ impl RegistryError {
             | Self::Name { tool }
             | Self::TypedAndHttp { tool }
             | Self::EffectKey { tool, .. }
+            | Self::OnlyOnce { tool, .. }
+            | Self::EffectArgument { tool, .. }
             | Self::Cache { tool, .. }
             | Self::Timeout { tool }
             | Self::Schema { tool, .. }
@@ -436,15 +460,21 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
+    // If the declaration has a schema, reading the configuration has checked the key.
+    let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
+    let pointers = keys.into_iter().flat_map(|key| &key.arguments);
+    if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
+        return Err(RegistryError::EffectArgument { tool: typed.name, pointer: pointer.clone() });
+    }
     Ok(ToolSpec {
         id: def.id.clone().unwrap_or(typed.id),
         display_name: def.display_name.clone().unwrap_or(typed.display_name),
-        description: def.description.clone(),
-        input_schema: def.input_schema.clone(),
+        description: def.description.clone().unwrap_or(typed.description),
+        input_schema: def.input_schema.clone().unwrap_or(typed.input_schema),
         output_schema: def.output_schema.clone().or(typed.output_schema),
         category: def.category.clone().unwrap_or(typed.category),
         version: def.version.clone().unwrap_or(typed.version),
-        effect: stricter(typed.effect, def.effect),
+        effect: def.effect.map_or(typed.effect, |effect| stricter(typed.effect, effect)),
         effect_key: def.effect_key.clone().or(typed.effect_key),
         cache: def.cache.or(typed.cache),
         reconcile: def.reconcile.clone().or(typed.reconcile),
@@ -457,6 +487,12 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
         configured: typed.configured,
         name: typed.name,
     })
+}
+
+/// Returns true if a schema requires the argument that a JSON pointer names.
+fn is_required(pointer: &str, schema: &Value) -> bool {
+    let name = pointer.split('/').nth(1).unwrap_or_default().replace("~1", "/").replace("~0", "~");
+    schema.get("required").and_then(Value::as_array).is_some_and(|required| required.iter().any(|other| *other == name))
 }
 
 /// Returns the stricter effect: neither the author nor the operator can set a less strict effect than the other did.
@@ -475,6 +511,7 @@ fn declared(
     kinds: &ToolKinds,
     timeout_default: Duration,
 ) -> Result<RegisteredTool, RegistryError> {
+    let effect = def.effect.unwrap_or_default();
     let mut spec = ToolSpec {
         id: def.id.clone().unwrap_or_else(|| match label {
             Some(label) => format!("tool_{name}@{label}"),
@@ -482,8 +519,9 @@ fn declared(
         }),
         name: name.to_owned(),
         display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
-        description: def.description.clone(),
-        input_schema: def.input_schema.clone(),
+        description: def.description.clone().unwrap_or_default(),
+        // Only a tool that another process has can lack a schema. It does not run here.
+        input_schema: def.input_schema.clone().unwrap_or_else(|| json!({"type": "object"})),
         output_schema: def.output_schema.clone(),
         category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
         version: match (&def.version, label.and_then(version::parse)) {
@@ -491,7 +529,7 @@ fn declared(
             (None, Some(version)) => version.to_string(),
             (None, None) => "1.0.0".to_owned(),
         },
-        effect: def.effect,
+        effect,
         effect_key: def.effect_key.clone(),
         cache: def.cache,
         reconcile: def.reconcile.clone(),
@@ -504,8 +542,8 @@ fn declared(
         configured: true,
     };
     let made = match (&def.http, &def.shell) {
-        (Some(http), _) => Some(kinds.http.make(http, &def.input_schema, def.effect)),
-        (None, Some(shell)) => Some(kinds.shell.make(shell, &def.input_schema, def.effect)),
+        (Some(http), _) => Some(kinds.http.make(http, &spec.input_schema, effect)),
+        (None, Some(shell)) => Some(kinds.shell.make(shell, &spec.input_schema, effect)),
         (None, None) => None,
     };
     let missing = match made {
@@ -555,8 +593,6 @@ fn runs(def: &ToolDef) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-    use serde_json::{Value, json};
 
     use tickfleet_config::tools::HttpDef;
 
@@ -669,6 +705,23 @@ mod tests {
         let said = echo.handler.call(&context(1), &arguments(json!({"text": "hi"}))).await.unwrap();
         assert_eq!(said.json.get(), r#"{"text":"hi"}"#);
         assert_eq!(registry.get("fail_once").unwrap().spec.timeout, DEFAULT);
+    }
+
+    #[test]
+    fn a_declaration_overrides_only_the_fields_that_it_has() {
+        let own = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap().spec().clone();
+        let registry =
+            build(json!({"tools": {"echo": {"display_name": "Echo", "required_features": ["talk"]}}})).unwrap();
+        let echo = &registry.get("echo").unwrap().spec;
+        assert_eq!(
+            (&echo.description, &echo.input_schema, echo.effect),
+            (&own.description, &own.input_schema, own.effect)
+        );
+        assert_eq!((echo.display_name.as_str(), &echo.required_features), ("Echo", &vec!["talk".to_owned()]));
+        let once = build(json!({"tools": {"echo": {"effect": "once"}}})).unwrap();
+        assert_eq!(once.get("echo").unwrap().spec.effect, Effect::Once, "the stricter one");
+        let told = errors(json!({"tools": {"echo": {"durable": "local"}}}));
+        assert!(told.len() == 1 && told[0].contains("durable is for a tool whose effect is once"), "{told:?}");
     }
 
     #[test]

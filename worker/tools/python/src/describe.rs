@@ -50,6 +50,7 @@ async fn ask(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Defi
     // If an interpreter does not exit by itself, it is killed.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
+    tools.iter().try_for_each(Definition::check)?;
     Ok(tools)
 }
 

@@ -14,7 +14,7 @@ use tickfleet_tools::standard_error::StderrTail;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +51,12 @@ pub(crate) struct PendingCall {
     pub(crate) answer: oneshot::Receiver<CallReply>,
     /// The call's inner calls to other tools.
     pub(crate) inner: mpsc::Receiver<InnerCall>,
+    /// The latest progress of the call.
+    pub(crate) progress: watch::Receiver<Progress>,
 }
+
+/// A report of progress: a fraction from 0 to 1, if known, and a text.
+pub(crate) type Progress = (Option<f64>, String);
 
 pub(crate) struct InnerCall {
     pub(crate) number: u64,
@@ -63,6 +68,7 @@ pub(crate) struct InnerCall {
 struct CallChannels {
     answer: oneshot::Sender<CallReply>,
     inner: mpsc::Sender<InnerCall>,
+    progress: watch::Sender<Progress>,
 }
 
 /// Starts an interpreter. Returns it together with the tools of its modules.
@@ -171,15 +177,16 @@ impl Interpreter {
         let (answered, answer) = oneshot::channel();
         // The host requests at most this many inner calls.
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
+        let (reports, progress) = watch::channel(Progress::default());
         {
             // With the lock, a call is either rejected here or failed by the task that closes the interpreter.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
             }
-            calls.insert(id, CallChannels { answer: answered, inner: asks });
+            calls.insert(id, CallChannels { answer: answered, inner: asks, progress: reports });
         }
-        Ok(Some(PendingCall { id, answer, inner }))
+        Ok(Some(PendingCall { id, answer, inner, progress }))
     }
 
     pub(crate) fn cancel(&self, id: u64) {
@@ -267,6 +274,12 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
                     tracing::error!(name, "tool process exceeds the limit of inner calls; stopping it");
                     break;
+                }
+            }
+            Ok(FromHost::Progress { id, fraction, message }) => {
+                // If no one waits for the call anymore, no one sees its progress.
+                if let Some(call) = interpreter.calls.lock().get(&id) {
+                    call.progress.send_replace((fraction, interpreter.secrets.scrub(&message)));
                 }
             }
             Ok(FromHost::Log { call, level, message }) => {

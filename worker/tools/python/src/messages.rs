@@ -41,6 +41,8 @@ pub(crate) enum FromHost {
     Result { id: u64, output: Option<String>, error: Option<Failure> },
     /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
+    /// The progress of a running call: `fraction` from 0 to 1, if known.
+    Progress { id: u64, fraction: Option<f64>, message: String },
     /// A line of a tool's log.
     Log { call: String, level: String, message: String },
 }

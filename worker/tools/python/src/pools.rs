@@ -118,6 +118,13 @@ impl Pools {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
     }
 
+    /// Returns true if a tool of the modules that were last described uses this tool to reconcile.
+    #[must_use]
+    pub fn reconciles_by(&self, name: &str) -> bool {
+        let known = self.known.lock();
+        known.described.values().flat_map(|tools| tools.iter()).any(|tool| tool.reconciled_by() == Some(name))
+    }
+
     fn definitions(&self, key: &Key) -> Result<Arc<Vec<Definition>>, DescribeError> {
         if let Some(tools) = self.known.lock().described.get(key) {
             return Ok(Arc::clone(tools));

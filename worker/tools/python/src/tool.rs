@@ -120,6 +120,11 @@ impl RunningCall {
                 biased;
                 answer = &mut ticket.answer => break answer.ok(),
                 Some(inner) = ticket.inner.recv() => inner,
+                Ok(()) = ticket.progress.changed() => {
+                    let (fraction, message) = ticket.progress.borrow_and_update().clone();
+                    context.progress(fraction, &message);
+                    continue;
+                }
             };
             let arguments = RawValue::from_string(arguments).map_err(|error| ToolFailure::Internal {
                 message: format!("the arguments of an inner call: {error}"),

@@ -6,6 +6,7 @@ use tickfleet_testkit::RedisServer;
 
 use super::{Events, Gateway, add_key, received};
 use crate::support::binary::DevFleet;
+use crate::support::python::interpreter;
 
 fn configured() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -142,6 +143,91 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     assert_eq!(reply["results"][2]["outcome"], "cancelled", "{reply}");
     assert_eq!(events.names.iter().filter(|name| *name == "result").count(), 3, "{:?}", events.names);
     assert_eq!(one.stop(), Some(0));
+}
+
+const INDEX: &str = r#"
+from pathlib import Path
+from tickfleet import Context, tool
+
+@tool(effect="read", timeout=120)
+def index(context: Context) -> str:
+    """Indexes until a file is there."""
+    context.progress(0.1, "Reading")
+    context.progress(0.4, "Reading orders of s3cret-word")
+    while not Path(__file__).with_name("go").exists():
+        context.cancelled.wait(0.05)
+        context.cancelled.check()
+    return "done"
+"#;
+
+/// Sends an MCP request of the revision 2026-07-28, as a client that supports tasks.
+fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value) -> Value {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    });
+    let head = format!(
+        "content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
+         mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\nmcp-name: {name}\r\n"
+    );
+    let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+    let answer = gateway.ask_with(key, "POST", "/v1/agents/kelly/mcp", &head, &body);
+    assert_eq!(answer.status, 200, "{method}: {answer:?}");
+    answer.json()["result"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_a_python_tool_reaches_everyone_who_follows_its_turn() {
+    let redis = RedisServer::start().await;
+    let folder = configured();
+    let conf = folder.path().join("conf");
+    std::fs::write(folder.path().join("indexing.py"), INDEX).unwrap();
+    let tools = format!(
+        "python:\n  trial: {{module: indexing, path: ['{}'], interpreter: '{}', env: {{WORD: '${{WORD}}'}}, \
+         secrets: {{WORD: {{env: TRIAL_WORD}}}}}}\n",
+        folder.path().display(),
+        interpreter().display()
+    );
+    std::fs::write(conf.join("tools.yaml"), tools).unwrap();
+    std::fs::write(conf.join("permissions.yaml"), "permissions:\n  index: {everyone: true}\n").unwrap();
+    let keys = folder.path().join("keys.yaml");
+    let config = ["--config", conf.to_str().unwrap()];
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let url = redis.url();
+    let fleet = DevFleet::start_with(&["--redis-url", &url, config[0], config[1]], &[("TRIAL_WORD", "s3cret-word")]);
+    let gateway = Gateway::start_with(&url, &keys, &config);
+
+    assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "long", &["index"])).status, 202);
+    let mut events = follow(&gateway, &key, "long");
+    let progress = loop {
+        let running = events.until("running");
+        if running["progress"]["fraction"] == 0.4 {
+            break running["progress"].clone();
+        }
+    };
+    assert_eq!(progress["call"], "long/0", "{progress}");
+    let message = progress["message"].as_str().unwrap();
+    assert!(message.starts_with("Reading orders of ") && !message.contains("s3cret"), "{message}");
+    let words = format!("40 %: {message}");
+    let story = fleet.run(&["explain", "demo:long", "--json"]).json();
+    assert_eq!(story["running"]["progress"], words, "{story:#}");
+    fleet.run(&["explain", "demo:long"]).exits(0).says(&format!("progress: {words}"));
+
+    let task = mcp(&gateway, &key, "tools/call", "index", json!({"name": "index", "arguments": {}}));
+    let id = task["taskId"].as_str().or(task["task"]["taskId"].as_str()).unwrap_or_else(|| panic!("{task}")).to_owned();
+    let task = mcp(&gateway, &key, "tasks/get", &id, json!({"taskId": id}));
+    assert_eq!(task["statusMessage"], format!("runs: {words}"), "{task}");
+
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(events.until("reply")["results"][0]["output"], "done");
+    // The part ends with the record of the turn.
+    let exists: bool = redis::cmd("EXISTS")
+        .arg("{tickfleet:0}:parts:turn:demo:long")
+        .query_async(&mut redis.connection().await)
+        .await
+        .unwrap();
+    assert!(!exists);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+# `_http` comes first: if the package is missing, its error says what to do.
+from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
+
 import httpx2 as httpx
 
 from tickfleet.client._errors import FleetError, Forbidden, NotFound, Unavailable
 from tickfleet.client._events import Event, Kind
-from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 from tickfleet.client._reply import PendingApproval, Reply, read_reply
 
 # The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have

@@ -1,5 +1,6 @@
 //! The states of many turns, for callers that follow them. Takes a few round trips for all turns together.
 
+use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::settings::{self, Setting};
 use tickfleet_core::turn::end::parts;
 use tickfleet_core::turn::{State, Turn};
@@ -26,6 +27,8 @@ pub struct FollowedTurn {
     /// applies.
     pub pause: Option<Pause>,
     pub is_held: bool,
+    /// The progress that the tool of the running call has reported.
+    pub progress: Option<CallProgress>,
 }
 
 /// The state of one turn. `None` if the turn has ended or is unknown. If the turn's record cannot be read, only this
@@ -41,9 +44,9 @@ impl Store {
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
-            let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result).collect();
+            let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result);
             queries.push(Query::Record(name.record()));
-            queries.push(Query::Parts(name.record(), results));
+            queries.push(Query::Parts(name.record(), std::iter::once(parts::progress()).chain(results).collect()));
             queries.push(Query::Place(keys::timers(), name.timer().into()));
         }
         let mut found = self.values(&queries).await?;
@@ -92,11 +95,13 @@ fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     vec![timer, Query::Parts(settings::key(), pauses)]
 }
 
-fn followed_turn(turn: Turn, results: Option<Value>, timer_ms: Option<i64>, from: usize) -> FollowedTurn {
-    let results = if let Some(Value::Parts(results)) = results { results } else { Vec::new() };
+fn followed_turn(turn: Turn, parts: Option<Value>, timer_ms: Option<i64>, from: usize) -> FollowedTurn {
+    let mut results = if let Some(Value::Parts(parts)) = parts { parts.into_iter() } else { Vec::new().into_iter() };
+    let progress = results.next().flatten().and_then(|part| CallProgress::parse(&part));
+    let progress = progress.filter(|progress| progress.position >= turn.position);
     let known = turn.position.saturating_sub(from);
-    let results = results.into_iter().take(known).map_while(|result| result.map(|result| text(&result))).collect();
-    FollowedTurn { turn, results, timer_ms, due_ms: None, pause: None, is_held: false }
+    let results = results.take(known).map_while(|result| result.map(|result| text(&result))).collect();
+    FollowedTurn { turn, results, timer_ms, due_ms: None, pause: None, is_held: false, progress }
 }
 
 fn complete(turn_state: &mut FollowedTurn, values: Vec<Value>) {

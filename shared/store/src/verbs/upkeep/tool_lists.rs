@@ -67,6 +67,15 @@ impl Store {
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
+    /// Returns true if a worker has published the lists of all agents within their lifetime.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
+        // Workers publish the names after the lists.
+        Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
+    }
+
     /// Reads the names of tools by their IDs. Empty if no worker has published names within their lifetime.
     ///
     /// # Errors

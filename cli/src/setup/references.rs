@@ -1,0 +1,48 @@
+//! Checks the names in tools that describe themselves: tools of the binary and of Python modules. Loading the
+//! configuration checks the names in `tools.yaml` only.
+
+use std::collections::BTreeSet;
+
+use tickfleet_config::Configuration;
+use tickfleet_model::{Effect, ToolSpec, suggest};
+use tickfleet_tools::Registry;
+
+/// Returns the tools whose approvers or lookup do not exist, each with the reason.
+pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<String> {
+    let approvers = &configuration.policy.permissions.approvers;
+    // Tools that are registered later, or that another worker has, are unknown here.
+    let is_complete = !configuration.settings.worker.allow_dynamic_registration;
+    let mut errors = Vec::new();
+    for ToolSpec { name, approval, reconcile, .. } in registry.iter().map(|tool| &tool.spec) {
+        if let Some(demand) = approval {
+            let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
+            for role in demand.by.iter().filter(|role| !known.contains(role.as_str())) {
+                let roles = suggest::list(known.iter().copied());
+                errors.push(format!(
+                    "tool '{name}': approval.by has the unknown role {role:?}; expected a role that an approver of \
+                     permissions.yaml has: {roles}"
+                ));
+            }
+            let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
+            let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
+            // An unknown role has already been reported, and without approvers, calls are refused at once.
+            if may > 0 && quorum > may {
+                errors.push(format!(
+                    "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \
+                     many approvers for it"
+                ));
+            }
+        }
+        let Some(by) = reconcile.as_ref().map(|reconcile| reconcile.tool.as_str()) else { continue };
+        match registry.get(by) {
+            None if is_complete => errors.push(format!("tool '{name}': reconcile.tool is {by:?}; no such tool exists")),
+            Some(other) if by == name || other.spec.effect != Effect::Read => {
+                errors.push(format!(
+                    "tool '{name}': reconcile.tool is {by:?}; expected another tool, with the effect read"
+                ));
+            }
+            _ => {}
+        }
+    }
+    errors
+}

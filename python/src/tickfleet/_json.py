@@ -1,0 +1,56 @@
+"""Writes results as JSON text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from pydantic import TypeAdapter
+
+#: Text that JSON has if a number that is not finite was lost: pydantic writes null for a float, and a text for a decimal.
+_TRACES = ("null", "NaN", "Infinity")
+
+
+def dump(adapter: TypeAdapter[Any], value: Any) -> str:
+    """Returns the JSON text of a value.
+
+    Raises:
+        ValueError: The value has NaN or Infinity.
+        PydanticSerializationError: Another part of the value cannot be written as JSON.
+    """
+    # A generator can be read only once. It is passed on as an iterator, because a list's serializer would include fields
+    # that the declared type omits.
+    items = list(value) if isinstance(value, Iterator) else None
+
+    def again() -> Any:
+        return value if items is None else iter(items)
+
+    text = adapter.dump_json(again(), by_alias=True, warnings=False).decode()
+    if any(trace in text for trace in _TRACES):
+        lost = _lost(adapter.dump_python(again(), by_alias=True, warnings=False), json.loads(text), "")
+        if lost is not None:
+            raise ValueError(f"the result has {lost}, and JSON has no such number")
+    return text
+
+
+def _lost(value: Any, written: Any, path: str) -> str | None:
+    """Returns the first number that is not finite with its place, or None. ``written`` is what JSON has in its place: a
+    serializer of the type may have replaced the number."""
+    if isinstance(value, (float, Decimal)):
+        is_finite = math.isfinite(value) if isinstance(value, float) else value.is_finite()
+        # A text in place of a float is the choice of the type.
+        is_chosen = isinstance(value, float) and isinstance(written, str)
+        return None if is_finite or is_chosen else f"{value} at {path or 'its top'}"
+    if isinstance(value, Mapping) and isinstance(written, dict) and len(value) == len(written):
+        pairs: Any = zip(value.values(), written.values(), written)
+    elif isinstance(value, (set, frozenset)):
+        # The order of a copied set can differ.
+        pairs = ((item, None, "") for item in value if isinstance(item, (float, Decimal)))
+    elif isinstance(written, list) and not isinstance(value, (str, bytes)) and hasattr(value, "__iter__"):
+        pairs = ((item, one, at) for at, (item, one) in enumerate(zip(value, written)))
+    else:
+        return None
+    return next((lost for item, one, at in pairs if (lost := _lost(item, one, f"{path}/{at}")) is not None), None)

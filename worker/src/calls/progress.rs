@@ -1,0 +1,36 @@
+//! Stores the progress that a tool reports while its call runs, for everyone who follows the turn.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tickfleet_core::call::progress::CallProgress;
+use tokio::sync::watch;
+
+use crate::calls::call_attempt::CallAttempt;
+use crate::calls::state::Calls;
+use crate::tools::ProgressReport;
+
+/// Minimum time between two stored reports of a call.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Calls {
+    /// Stores reports until it is dropped. A report that cannot be stored is skipped, because progress decides nothing.
+    pub(super) async fn store_progress(
+        &self,
+        attempt: &CallAttempt<'_>,
+        mut reports: watch::Receiver<Option<ProgressReport>>,
+    ) -> Infallible {
+        loop {
+            if reports.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            let Some(ProgressReport { fraction, message }) = reports.borrow_and_update().clone() else { continue };
+            let message = self.redactor.text(&message).into_owned();
+            let progress = CallProgress { position: attempt.id.position, fraction, message };
+            if let Err(error) = self.store.report_progress(&attempt.slice.name, &progress).await {
+                tracing::debug!(%error, call = %attempt.id, "failed to store the progress of a call");
+            }
+            tokio::time::sleep(REPORT_INTERVAL).await;
+        }
+    }
+}

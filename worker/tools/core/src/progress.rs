@@ -1,0 +1,59 @@
+//! The progress that a handler reports while its call runs.
+
+use tickfleet_model::limits;
+use tokio::sync::watch;
+
+use crate::{CallContext, wording};
+
+/// A report. Only the latest report of a call is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgressReport {
+    /// From 0 to 1; `None` if unknown.
+    pub fraction: Option<f64>,
+    /// Text for people; possibly empty.
+    pub message: String,
+}
+
+/// Receives the reports of one call. The default receives none.
+#[derive(Debug, Clone, Default)]
+pub struct ProgressSink(Option<watch::Sender<Option<ProgressReport>>>);
+
+impl ProgressSink {
+    /// Makes a sink, and the receiver of its reports.
+    #[must_use]
+    pub fn new() -> (Self, watch::Receiver<Option<ProgressReport>>) {
+        let (sender, receiver) = watch::channel(None);
+        (Self(Some(sender)), receiver)
+    }
+}
+
+impl CallContext {
+    /// Reports the progress of the call: `fraction` from 0 to 1, if known, and a text for people. The fleet shows the
+    /// latest report, at most one per second. A report never fails, and does not wait.
+    pub fn progress(&self, fraction: Option<f64>, message: &str) {
+        let Some(sender) = &self.progress.0 else { return };
+        let message = wording::cut(&self.secrets.scrub(message), limits::PROGRESS_BYTES_MAX);
+        let fraction = fraction.filter(|fraction| fraction.is_finite()).map(|fraction| fraction.clamp(0.0, 1.0));
+        sender.send_replace(Some(ProgressReport { fraction, message }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::tests::context;
+
+    #[test]
+    fn a_report_is_bounded_and_the_latest_one_stays() {
+        let (sink, reports) = ProgressSink::new();
+        let context = CallContext { progress: sink, ..context(1) };
+        context.progress(Some(0.1), "first");
+        context.progress(Some(7.0), &"x".repeat(10_000));
+        let latest = reports.borrow().clone().unwrap();
+        assert_eq!((latest.fraction, latest.message.len()), (Some(1.0), limits::PROGRESS_BYTES_MAX));
+        context.progress(Some(f64::NAN), "");
+        assert_eq!(reports.borrow().clone().unwrap(), ProgressReport { fraction: None, message: String::new() });
+    }
+}
