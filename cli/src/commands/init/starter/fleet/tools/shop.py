@@ -22,8 +22,9 @@ def look_up_order(order: str) -> dict:
     return ORDERS[order]
 
 
-# `once` is not repeated if it may have paid already.
-@tool(effect="once")
+# `once` is not repeated if it may have paid already. Two refunds of one order are one effect: the second call returns the
+# first result.
+@tool(effect="once", effect_key=["/order"])
 def refund_order(order: str, amount: float) -> dict:
     """Pays an amount back to the customer of an order.
 
