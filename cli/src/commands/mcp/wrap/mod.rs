@@ -24,7 +24,7 @@ use super::{Backoff, ServerCheck, check_servers, chosen, environment, merged, te
 use crate::commands::dev::socket;
 use crate::commands::gateway::console::Console;
 use crate::failure::Failure;
-use crate::fleet::{self, ProbeAddress, Roles, python};
+use crate::fleet::{self, ProbeAddress, Roles, modules};
 use crate::global::Global;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -92,14 +92,14 @@ pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result
     let pins = pins(&wrapped).await?;
     wrapped.import(args, &pins)?;
     let sources = &wrapped.sources;
-    let mut setup = Setup::of(sources, &global.extensions, Some(&python::python(sources)))?;
+    let mut setup = Setup::of(sources, &global.extensions, Some(&modules::pools(sources)))?;
     for def in setup.configuration.mcp.servers.values_mut() {
         wrapped.pass_environment(def);
     }
     let traces = setup.start_log()?;
     let (setup, dir) = with_data(&setup, &wrapped.base)?;
     let outcome = serve(&setup, &dir).await;
-    setup.stop_python().await;
+    setup.stop_modules().await;
     if let Some(traces) = traces {
         traces.flush().await;
     }
