@@ -46,6 +46,7 @@ const DATA: &[(&str, &[&str])] = &[
             "parallel_reads",
             "tool_call_audits",
             "pending_approval",
+            "local_calls",
             "user_context",
             "session_data",
             "correlation_id",

@@ -3,10 +3,12 @@
 
 pub(crate) mod turns {
     mod cancel;
+    mod claim;
     pub(crate) mod inbound;
     mod submit;
 
     pub use cancel::*;
+    pub use claim::*;
     pub use inbound::UndecidedMessage;
     pub use submit::*;
     pub use tickfleet_core::turn::submit::Inbound;
