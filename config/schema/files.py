@@ -160,6 +160,10 @@ TOOL = fields(
     approval=described("Whose approval each call needs. Implies `requires_approval`.", APPROVAL),
     http=described("HTTP request that runs the tool.", HTTP),
     shell=described("Sandboxed command that runs the tool.", SHELL),
+    local=described(
+        "The tool runs in the process of its caller, and the fleet decides about each call. Excludes `cache`, `durable` and `timeout_ms`.",
+        fields(lease_ms=described("Time that a process keeps a call without a heartbeat, in milliseconds.", number(1_000, 3_600_000), default=30_000)),
+    ),
 )
 PYTHON = fields(
     module=described("Python module, or list of modules, whose import registers the tools. Required unless `host` is set.", either(SOME_TEXT, items(SOME_TEXT, minItems=1))),

@@ -64,7 +64,7 @@ class CallFailed(FleetError):
 
 
 class CallRefused(CallFailed):
-    """The function did not run: the call was denied, over a limit, not approved, canceled, or nobody claimed it."""
+    """The function did not run: the call was denied, over a limit, not approved or canceled, or no process claimed it."""
 
 
 class OutcomeUnknown(CallFailed):

@@ -32,7 +32,8 @@ pub struct ToolsFile {
     pub python: BTreeMap<String, PythonDef>,
 }
 
-/// One declared tool. Without `http`, `shell` or `local`, it can run only if the binary registers a typed tool with this name.
+/// One declared tool. Without `http`, `shell` or `local`, it can run only if the binary registers a typed tool with this
+/// name.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
