@@ -182,7 +182,9 @@ impl LocalEnd<'_> {
     /// `held`, guards that the process still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
-        let Some(local) = &mut turn.local else { return };
+        let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
+        // A cancel or the deadline may have come meanwhile. For one lease, the end of the function takes precedence.
+        let due_ms = now_ms + lease_ms;
         local.took_ms = (now_ms - local.offered_ms).max(0);
         local.conclusion = Some(conclusion);
         turn.destination = Destination::Workers(local.priority);
@@ -193,7 +195,7 @@ impl LocalEnd<'_> {
         turn.clear_suspicion();
         dispatch(transaction, self.name, &mut turn, self.calls);
         holder::count_out(transaction, self.name, 1);
-        transaction.timer(self.name.timer(), turn.head.deadline_ms, TimerRule::Set);
+        transaction.timer(self.name.timer(), due_ms, TimerRule::Set);
         transaction.write(Write::DropQueue(self.queue.clone()));
         transaction.proof = Some(self.name.record());
         if held {

@@ -56,7 +56,8 @@ fn a_call_is_offered_and_comes_back_with_its_conclusion() {
     let slice = back(&mut trial);
     let (local, conclusion) = slice.turn.concluded().unwrap();
     assert_eq!((local.took_ms, &*local.note, conclusion), (400, "{\"n\":1}", &output()));
-    assert_eq!((slice.calls.len(), trial.used(&counter(limits::OUT)), timer(&trial)), (2, 1, Some(1_000_000)));
+    assert_eq!((slice.calls.len(), trial.used(&counter(limits::OUT)), timer(&trial)), (2, 1, Some(NOW + 400 + LEASE_MS)));
+    assert_eq!(fire(&mut trial), Fired::Later(1_000_000));
     let results = [result("a")];
     let settled = trial.run(&settle(&slice, &results, &frame(), &Bounds::default()));
     let Settled::Continues { turn, .. } = settled else { panic!("{settled:?}") };
