@@ -158,9 +158,13 @@ TOOL = fields(
     approval=described("Whose approval each call needs. Implies `requires_approval`.", APPROVAL),
     http=described("HTTP request that runs the tool.", HTTP),
     shell=described("Sandboxed command that runs the tool.", SHELL),
+    local=described(
+        "The tool runs in the process of its caller, and the fleet decides about each call. Excludes `cache`, `durable` and `timeout_ms`.",
+        fields(lease_ms=described("Time that a process keeps a call without a heartbeat, in milliseconds.", number(1_000, 3_600_000), default=30_000)),
+    ),
 ) | {
-    # Without `http` and `shell`, the declaration may override fields of another tool of this name.
-    "if": {"anyOf": [{"required": ["http"]}, {"required": ["shell"]}]},
+    # Without `http`, `shell` and `local`, the declaration may override fields of another tool of this name.
+    "if": {"anyOf": [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["local"]}]},
     "then": {"required": ["description", "input_schema"]},
 }
 

@@ -20,12 +20,16 @@ from pydantic import BaseModel
 from tickfleet import DuplicateTool, ToolError
 from tickfleet.client import (
     AsyncFleet,
+    CallFailed,
+    CallRefused,
     Conflict,
     Fleet,
     FleetError,
     InvalidMessage,
+    OutcomeUnknown,
     Rejected,
     ReplyTimeout,
+    Result,
     Throttled,
     Unavailable,
     WrongLoop,
@@ -279,6 +283,9 @@ def errors() -> Iterator[Exception]:
         Conflict: lambda: Conflict("order-17", "it is in use"),
         ReplyTimeout: lambda: ReplyTimeout("order-17", 30),
         Unavailable: lambda: Unavailable("Redis cannot be reached", "order-17"),
+        CallFailed: lambda: CallFailed(DENIED),
+        CallRefused: lambda: CallRefused(DENIED),
+        OutcomeUnknown: lambda: OutcomeUnknown(DENIED),
     }
     kinds = [FleetError]
     while kinds:
@@ -291,6 +298,7 @@ def errors() -> Iterator[Exception]:
     yield DuplicateTool("twice")
 
 
+DENIED = Result("t/0", "pay", False, "denied", None, None, None, "application/json", 0, 0, None)
 REFUSAL = json.dumps({"turn_id": "t", "tenant": "acme", "status": "rejected", "dialect": "raw", "results": []})
 
 

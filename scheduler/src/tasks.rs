@@ -8,7 +8,7 @@ use tickfleet_core::recovery::inbound::AcknowledgeInbound;
 use tickfleet_core::task::delegate::{Delegated, Source};
 use tickfleet_core::task::external::{ReadHeld, Touch, Touched};
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_core::turn::{Park, ParkReason, Parked, Settle, Settled, Slice, Turn};
+use tickfleet_core::turn::{Conclude, Concluded, Park, ParkReason, Parked, Settle, Settled, Slice, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, ReportedCall};
@@ -21,7 +21,8 @@ use tickfleet_model::{
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
-    CancelTarget, LeasedTask, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
+    CancelTarget, ClaimedCall, LeasedTask, RejectedMessage, RejectionStatus, TaskMessage, bounded_output,
+    parse_task_message,
 };
 use tickfleet_store::{CancelResult, Store, StoreError, TurnName};
 use tokio_util::sync::CancellationToken;
@@ -242,6 +243,19 @@ impl TaskQueues {
             TaskMessage::Fail { leased, error, retryable: false } => {
                 self.finish(leased, |call| failure_result(call, Outcome::Permanent, error.clone())).await?;
             }
+            TaskMessage::Renew(claimed) => {
+                let touch = Touch { name: claimed_name(claimed), entry: EntryId::new(&claimed.lease) };
+                if self.store.decide(touch).await?.result == Touched::Stale {
+                    self.metrics.fenced("touch");
+                }
+            }
+            TaskMessage::Conclude { claimed, conclusion } => {
+                let entry = EntryId::new(&claimed.lease);
+                let conclude = Conclude { name: claimed_name(claimed), entry, conclusion: conclusion.clone() };
+                if self.store.decide(conclude).await?.result == Concluded::Stale {
+                    self.metrics.fenced("finish");
+                }
+            }
             TaskMessage::Cancel { tenant, target, reason } => {
                 let turn = match target {
                     CancelTarget::Task(task) => task.clone().into(),
@@ -392,6 +406,10 @@ impl TaskQueues {
 
 fn leased_name(leased: &LeasedTask) -> TurnName {
     TurnName::task(&leased.tenant, &leased.task)
+}
+
+fn claimed_name(claimed: &ClaimedCall) -> TurnName {
+    TurnName { tenant: claimed.tenant.clone(), turn: claimed.turn.clone() }
 }
 
 fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMessage> {

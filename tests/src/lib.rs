@@ -12,6 +12,7 @@ pub mod inspect;
 pub mod killable;
 pub mod ledger;
 pub mod llm;
+pub mod local;
 pub mod mcp;
 pub mod plain_node;
 pub mod runtime;

@@ -8,11 +8,12 @@ import { Conflict, InvalidMessage, NoDefinitions, Unavailable } from "./errors.j
 import { type TaskEvent, follow } from "./events.js";
 import { Hub, Waiter } from "./hub.js";
 import { Inbox } from "./inbox.js";
+import { read } from "./json.js";
 import { type Message, asked, nameOf, shardOf, written } from "./message.js";
 import { Redis } from "./redis.js";
 import { Replies } from "./replies.js";
 import { type Reply, readRecord } from "./reply.js";
-import type { Awaited, Kind, Transport } from "./transport.js";
+import { type Awaited, type Claim, type Kind, type Transport, claimOf } from "./transport.js";
 
 /** Options for a fleet that is reached through Redis. */
 export interface DirectOptions {
@@ -166,6 +167,17 @@ export class Direct implements Transport {
     const tenant = this.whose(given);
     const message = { op: "cancel", tenant, [`${kind}_id`]: id, ...(reason && { reason }) };
     await this.#redis.add(`${this.#prefix(tenant)}tasks`, "task", written(message));
+  }
+
+  async claim(given: string | undefined, id: string, claimant: string): Promise<Claim | undefined> {
+    const tenant = this.whose(given);
+    const taken = await this.#redis.take(`${this.#prefix(tenant)}local:${tenant}:${id}`, claimant);
+    return taken === undefined ? undefined : claimOf(taken.entry, read(taken.fields["call"]!));
+  }
+
+  async report(given: string | undefined, id: string, report: Message): Promise<void> {
+    const tenant = this.whose(given);
+    await this.#redis.add(`${this.#prefix(tenant)}tasks`, "task", written({ ...report, tenant, turn_id: id }));
   }
 
   follow(given: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent> {

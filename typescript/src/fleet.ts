@@ -3,7 +3,8 @@ import { Direct, type DirectOptions } from "./direct.js";
 import { ReplyTimeout, Unsupported } from "./errors.js";
 import type { TaskEvent } from "./events.js";
 import { Gateway } from "./gateway/gateway.js";
-import { type Task, type Turn, idOf, nameOf, taskMessage, turnMessage } from "./message.js";
+import type { LocalTurn } from "./governed.js";
+import { type Message, type Task, type Turn, idOf, nameOf, taskMessage, turnMessage } from "./message.js";
 import { placeOf } from "./place.js";
 import type { Replies } from "./replies.js";
 import { type Dialect, type Reply, accepted } from "./reply.js";
@@ -168,6 +169,14 @@ export class Fleet {
     const message = turnMessage(tenant, turn, this.#transport.inbox);
     const awaited = await this.#transport.submit("turn", tenant, message, turn.turnId !== undefined, waits);
     return new Submitted(this, tenant ?? "", message["turn_id"] as string, awaited, false);
+  }
+
+  /** @internal Submits a turn whose local calls this process runs. */
+  async startLocal(turn: Turn): Promise<LocalTurn> {
+    const tenant = this.#whose(turn);
+    const message = { ...turnMessage(tenant, turn, this.#transport.inbox), local_calls: true };
+    const awaited = await this.#transport.submit("turn", tenant, message, turn.turnId !== undefined, false);
+    return { transport: this.#transport, tenant, id: (message as Message)["turn_id"] as string, awaited };
   }
 
   /** Submits a turn whose reply goes to another inbox, or to none. Returns the turn's id. */

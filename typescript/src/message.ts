@@ -199,6 +199,7 @@ const ASIDE = new Set([
   "tracestate",
   "strict",
   "parallel_reads",
+  "local_calls",
   "pending_approval",
   "tool_call_audits",
 ]);

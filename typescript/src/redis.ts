@@ -328,6 +328,29 @@ export class Redis {
     await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
   }
 
+  /** Takes the next entry of a queue. `undefined` if there is none, or if the queue does not exist. */
+  take(stream: string, consumer: string): Promise<{ entry: string; fields: Record<string, string> } | undefined> {
+    let starts = [">"];
+    return this.#patiently(async () => {
+      const some = starts;
+      // The response to an earlier attempt may be lost. Its entry is then pending.
+      starts = ["0", ">"];
+      for (const start of some) {
+        const args = ["XREADGROUP", "GROUP", "workers", consumer, "COUNT", "1", "STREAMS", stream, start];
+        const found = (await this.#ask(stream, ...args).catch((error: unknown) => {
+          if (error instanceof Refused && error.word === "NOGROUP") return null;
+          throw error;
+        })) as [string, [string, string[] | null][]][] | null;
+        const [entry, flat] = found?.[0]?.[1][0] ?? [];
+        if (entry !== undefined && flat) {
+          const pairs = flat.flatMap((name, at) => (at % 2 === 0 ? [[name, flat[at + 1]!] as const] : []));
+          return { entry, fields: Object.fromEntries(pairs) };
+        }
+      }
+      return undefined;
+    });
+  }
+
   /** Returns the value of a key. */
   get(key: string): Promise<string | null> {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);

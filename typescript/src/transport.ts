@@ -16,6 +16,22 @@ export interface Awaited {
   release(): void;
 }
 
+/** A call of a local tool that this process has claimed. */
+export interface Claim {
+  /** Identifies the claim. */
+  lease: string;
+  /** The arguments, as approvers may have changed them. */
+  arguments: Record<string, unknown>;
+  /** The claim ends after this time without a heartbeat, ms. */
+  leaseMs: number;
+}
+
+/** Reads the fleet's message about a claimed call. */
+export function claimOf(lease: string, call: unknown): Claim {
+  const { arguments: args, lease_ms } = call as { arguments: Record<string, unknown>; lease_ms: number };
+  return { lease, arguments: args, leaseMs: lease_ms };
+}
+
 /** A transport to a fleet. */
 export interface Transport {
   /** The inbox for replies to this process. `undefined` if the transport needs none. */
@@ -37,6 +53,13 @@ export interface Transport {
   tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown>;
   /** Cancels a turn or task. */
   cancel(kind: Kind, tenant: string | undefined, id: string, reason: string): Promise<void>;
+  /**
+   * Claims the local call that a turn offers. A gateway waits for it, and may return the reply instead. `undefined` if
+   * the turn offers no call.
+   */
+  claim(tenant: string | undefined, id: string, claimant: string, wait: number): Promise<Claim | Reply | undefined>;
+  /** Sends a heartbeat or the end of a claimed call. */
+  report(tenant: string | undefined, id: string, report: Message): Promise<void>;
   /** Yields the events of a task from a position on. */
   follow(tenant: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent>;
   /** Returns a reader of an inbox. */

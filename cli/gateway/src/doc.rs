@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 #[openapi(
     info(title = "Tickfleet", description = "Turns, tasks, conversations, tools and operator actions of a Tickfleet fleet. The optional header `Tickfleet-Tenant` names the tenant; a key of another tenant is rejected with 403."),
     paths(
-        crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel,
+        crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel, crate::local::claim, crate::local::conclude,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
         crate::tools::list, crate::chat::say, crate::chat::history, crate::agui::run,
         crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits, crate::operate::views::configuration, crate::operate::live::events,

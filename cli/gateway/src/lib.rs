@@ -15,6 +15,7 @@ mod console;
 mod doc;
 mod events;
 mod keys;
+mod local;
 mod mcp;
 mod names;
 mod operate;
@@ -204,6 +205,8 @@ impl Gateway {
             .route("/v1/turns/{turn_id}", get(turns::reply))
             .route("/v1/turns/{turn_id}/events", get(progress::events))
             .route("/v1/turns/{turn_id}/cancel", post(turns::cancel))
+            .route("/v1/turns/{turn_id}/claim", post(local::claim))
+            .route("/v1/turns/{turn_id}/conclude", post(local::conclude))
             .route("/v1/tasks", post(tasks::delegate).get(tasks::list))
             .route("/v1/tasks/{task_id}", get(tasks::story))
             .route("/v1/tasks/{task_id}/events", get(tasks::events))

@@ -209,7 +209,7 @@ pub(crate) fn lookup_response(name: &TurnName, found: &TurnLookup) -> Result<Res
     }
 }
 
-fn unknown(name: &TurnName) -> Problem {
+pub(crate) fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 

@@ -164,6 +164,12 @@ pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
+/// The queue on which a call of this turn is offered to the caller's process. It exists only while a call is offered.
+#[must_use]
+pub fn local(tenant: &TenantId, turn: &TurnId) -> StreamKey {
+    StreamKey::new(format!("local:{tenant}:{turn}"))
+}
+
 #[must_use]
 pub fn inbox(tenant: &TenantId, inbox: &InboxName) -> InboxKey {
     InboxKey { tenant: tenant.as_str().into(), inbox: inbox.as_str().into() }

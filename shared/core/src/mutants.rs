@@ -13,6 +13,7 @@
 
 /// Every mutant: its name, and the number of the invariant that it breaks. [`crate`] lists the invariants.
 pub const MUTANTS: &[(&str, u32)] = &[
+    ("a_concluded_call_has_begun", 21),
     ("a_correction_is_of_its_window", 1),
     ("a_history_is_bounded", 11),
     ("a_lapsed_task_has_begun", 21),
@@ -38,6 +39,7 @@ pub const MUTANTS: &[(&str, u32)] = &[
     ("claim_guards_its_record", 7),
     ("claim_guards_that_the_claimant_is_gone", 7),
     ("claim_knows_who_waits_for_it", 15),
+    ("conclude_guards_the_version", 4),
     ("consent_guards_its_time", 15),
     ("consent_guards_the_approval", 7),
     ("decide_guards_the_approval", 4),

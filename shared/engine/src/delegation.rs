@@ -279,6 +279,7 @@ impl PlannedTask {
             allowed_tools: None,
             parallel_reads: false,
             pending_approval: false,
+            local_calls: false,
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
             delegated_by: self.by.as_ref().map(ToString::to_string),

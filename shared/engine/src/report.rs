@@ -406,7 +406,7 @@ impl Renderer<'_> {
 
 impl Render for Renderer<'_> {
     fn ended(&self, ended_call: &EndedCall<'_>) -> RenderedCall {
-        let EndedCall { name, turn, position, call, now_ms, .. } = ended_call;
+        let EndedCall { name, turn, position, call, fate, now_ms, .. } = ended_call;
         let head = &turn.head;
         if head.calls == 0 {
             return RenderedCall::default();
@@ -423,6 +423,7 @@ impl Render for Renderer<'_> {
         let mut result = CallResult::refused(&id, call.provider_id.clone(), &call.tool, outcome, error);
         let ran = result.ran();
         result.attempts = more + if *position == turn.position { turn.attempts } else { 0 };
+        result.local = turn.local.is_some() && *fate == Fate::TakenByRuntime;
         if let Some(begun) = turn.begun.as_ref().filter(|begun| begun.position == *position)
             && let Some(consent) = begun.consent.as_ref().filter(|_| more > 0)
         {

@@ -117,6 +117,7 @@ mod tests {
             allowed_tools: None,
             parallel_reads: false,
             pending_approval: false,
+            local_calls: false,
             calls,
         }
     }

@@ -225,6 +225,9 @@ pub struct CallResult {
     /// True if the outcome was unknown at first, and the tool's reconciliation found it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
+    /// True if the call ran in its caller's process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
     /// When facts allowed or denied the call (ms of shard time). `None` if no facts apply to the call; 0 if the time is
     /// unknown. Only the audit log contains this time; the agent's result does not.
     #[serde(skip)]
@@ -320,6 +323,7 @@ impl CallResult {
             cached: None,
             note: None,
             reconciled: false,
+            local: false,
             entered_ms: None,
         }
     }

@@ -154,12 +154,12 @@ impl RuleMode {
 }
 
 /// A rule in shadow mode that would have stopped a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ShadowDenial {
     /// The path of the rule in the configuration.
     pub rule: String,
     /// A stable word for the reason. A denied call has the same word in `details.reason`.
-    pub reason: &'static str,
+    pub reason: std::borrow::Cow<'static, str>,
     pub message: String,
 }
 

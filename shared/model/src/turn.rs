@@ -116,6 +116,8 @@ pub struct Turn {
     pub parallel_reads: bool,
     /// True if the turn's inbox receives a message as soon as a call waits for approval.
     pub pending_approval: bool,
+    /// True if the producer runs the calls of local tools in its own process.
+    pub local_calls: bool,
     /// In order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may need no tool.
     pub calls: Vec<Call>,
 }

@@ -152,6 +152,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     if result.reconciled {
         meta.raw("reconciled", "true");
     }
+    if result.local {
+        meta.raw("local", "true");
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -187,7 +190,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
-    object.text("reason", denial.reason);
+    object.text("reason", &denial.reason);
     object.text("message", &redactor.text(&denial.message));
     object.end()
 }
@@ -252,6 +255,7 @@ mod tests {
             cached: None,
             note: None,
             reconciled: false,
+            local: false,
             entered_ms: None,
         }
     }

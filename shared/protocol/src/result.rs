@@ -44,6 +44,9 @@ pub fn result_json(result: &CallResult) -> String {
     if result.reconciled {
         object.raw("reconciled", "true");
     }
+    if result.local {
+        object.raw("local", "true");
+    }
     object.optional("note", result.note.as_deref());
     object.end()
 }
@@ -118,6 +121,7 @@ mod tests {
             cached: None,
             note: None,
             reconciled: false,
+            local: false,
             entered_ms: None,
         }
     }

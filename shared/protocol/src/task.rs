@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
+use super::cut::bounded_output;
 use super::json::Document;
 use super::message::fields::{Fields, ObjectPath};
 use super::message::problem::MessageProblem;
@@ -12,7 +13,8 @@ use super::message::read_message;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{
-    AgentId, CallError, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, TurnId, limits,
+    AgentId, CallError, Conclusion, FailureKind, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, TurnId,
+    limits,
 };
 
 /// A message on the `tasks` stream.
@@ -33,6 +35,13 @@ pub enum TaskMessage {
         /// True if a retry makes sense.
         retryable: bool,
     },
+    /// The process that claimed a local call is alive, and still runs its function.
+    Renew(ClaimedCall),
+    /// The function of a local call has ended.
+    Conclude {
+        claimed: ClaimedCall,
+        conclusion: Conclusion,
+    },
     Cancel {
         tenant: TenantId,
         target: CancelTarget,
@@ -48,6 +57,15 @@ pub struct LeasedTask {
     pub task: TaskId,
     /// The ID of the entry that the runtime leased. If the runtime was replaced in the meantime, its entry
     /// is outdated and its reports are rejected.
+    pub lease: String,
+}
+
+/// A claimed local call, as its process identifies it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimedCall {
+    pub tenant: TenantId,
+    pub turn: TurnId,
+    /// The ID of the entry that the process took.
     pub lease: String,
 }
 
@@ -93,6 +111,10 @@ pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessa
 fn strict(document: &Document<'_>) -> Result<TaskMessage, MessageProblem> {
     let fields = Fields::of(document.root(), ObjectPath::Message)?;
     let op = fields.string("op", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("delegate"));
+    let is_local = matches!(&*op, "heartbeat" | "finish" | "fail") && fields.get("turn_id").is_some();
+    if is_local {
+        return local(&op, fields);
+    }
     match op.as_ref() {
         "delegate" => delegate(&fields.only(&DELEGATE_FIELDS)?).map(|task| TaskMessage::Delegate(Box::new(task))),
         "heartbeat" => leased(&fields.only(&["op", "tenant", "task_id", "lease"])?).map(TaskMessage::Heartbeat),
@@ -135,29 +157,81 @@ fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, MessageProblem> {
 }
 
 fn leased(fields: &Fields<'_, '_>) -> Result<LeasedTask, MessageProblem> {
+    let task = fields.required("task_id", fields.id("task_id", TaskId::new)?)?;
+    Ok(LeasedTask { tenant: tenant(fields)?, task, lease: lease(fields)? })
+}
+
+fn lease(fields: &Fields<'_, '_>) -> Result<String, MessageProblem> {
     let lease = fields.required("lease", fields.string("lease", limits::LEASE_BYTES_MAX)?)?;
     if lease.is_empty() || lease.bytes().any(|b| !(b.is_ascii_digit() || b == b'-')) {
         return Err(fields.invalid("lease", "expected the id of the leased entry, as 1700000000000-0"));
     }
-    let task = fields.required("task_id", fields.id("task_id", TaskId::new)?)?;
-    Ok(LeasedTask { tenant: tenant(fields)?, task, lease: lease.into_owned() })
+    Ok(lease.into_owned())
 }
 
-fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
+/// Reads the report of a process that claimed a local call. It names the turn.
+fn local(op: &str, fields: Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
+    const CLAIMED: [&str; 4] = ["op", "tenant", "turn_id", "lease"];
+    let fields = match op {
+        "heartbeat" => fields.only(&CLAIMED)?,
+        "finish" => fields.only(&[&CLAIMED[..], &["output"]].concat())?,
+        _ => fields.only(&[&CLAIMED[..], &["error", "retryable", "not_executed", "unknown"]].concat())?,
+    };
+    let claimed = ClaimedCall {
+        tenant: tenant(&fields)?,
+        turn: fields.required("turn_id", fields.id("turn_id", TurnId::new)?)?,
+        lease: lease(&fields)?,
+    };
+    let conclusion = match op {
+        "heartbeat" => return Ok(TaskMessage::Renew(claimed)),
+        "finish" => {
+            let output = output(&fields)?;
+            let is_cut = output.get().len() > limits::OUTPUT_BYTES_MAX;
+            let json = bounded_output(output, limits::OUTPUT_BYTES_MAX).get().to_owned();
+            Conclusion::Output { json, is_cut }
+        }
+        _ => {
+            let CallError { code, message, .. } = failure(&fields)?;
+            let retryable = fields.flag("retryable")?;
+            let not_executed = fields.flag("not_executed")?;
+            let kind = match (fields.flag("unknown")?, retryable) {
+                (true, false) if !not_executed => FailureKind::Unknown,
+                (true, _) => return Err(fields.invalid("unknown", "excludes retryable and not_executed")),
+                (false, true) if not_executed => FailureKind::NotExecuted,
+                (false, true) => FailureKind::Transient,
+                (false, false) if not_executed => {
+                    return Err(fields.invalid("not_executed", "is for failures with `retryable: true`"));
+                }
+                (false, false) => FailureKind::Permanent,
+            };
+            Conclusion::Failed { code, message, kind }
+        }
+    };
+    Ok(TaskMessage::Conclude { claimed, conclusion })
+}
+
+fn output(fields: &Fields<'_, '_>) -> Result<Box<RawValue>, MessageProblem> {
     // For `output`, null is a value. In optional fields, null counts as absent.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
-    let output = RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))?;
-    Ok(TaskMessage::Finish { leased: leased(fields)?, output })
+    RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))
+}
+
+fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
+    Ok(TaskMessage::Finish { output: output(fields)?, leased: leased(fields)? })
 }
 
 fn fail(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
+    let error = failure(fields)?;
+    Ok(TaskMessage::Fail { leased: leased(fields)?, error, retryable: fields.flag("retryable")? })
+}
+
+fn failure(fields: &Fields<'_, '_>) -> Result<CallError, MessageProblem> {
     let error = fields.required("error", fields.get("error"))?;
     let error = Fields::of(Some(error), ObjectPath::Member("error"))?.only(&["code", "message"])?;
     let code = error.string("code", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("failed"));
     let message = error.required("message", error.string("message", limits::REASON_BYTES_MAX)?)?;
-    let error = CallError { code: code.into_owned(), message: message.into_owned(), details: None };
-    Ok(TaskMessage::Fail { leased: leased(fields)?, error, retryable: fields.flag("retryable")? })
+    Ok(CallError { code: code.into_owned(), message: message.into_owned(), details: None })
 }
 
 fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
@@ -240,6 +314,23 @@ mod tests {
         assert!(matches!(finish, TaskMessage::Finish { output, .. } if output.get() == "null"));
         let fail = parse(&format!(r#"{{"op":"fail",{head},"error":{{"message":"no"}},"retryable":true}}"#));
         assert!(matches!(fail, TaskMessage::Fail { error, retryable: true, .. } if error.code == "failed"));
+        let claimed = r#""tenant":"acme","turn_id":"t1","lease":"1700000000000-0""#;
+        assert!(matches!(parse(&format!(r#"{{"op":"heartbeat",{claimed}}}"#)), TaskMessage::Renew(_)));
+        for (flags, kind) in [
+            ("", Some(FailureKind::Permanent)),
+            (r#","retryable":true"#, Some(FailureKind::Transient)),
+            (r#","retryable":true,"not_executed":true"#, Some(FailureKind::NotExecuted)),
+            (r#","unknown":true"#, Some(FailureKind::Unknown)),
+            (r#","unknown":true,"retryable":true"#, None),
+            (r#","not_executed":true"#, None),
+        ] {
+            let text = format!(r#"{{"op":"fail",{claimed},"error":{{"message":"no"}}{flags}}}"#);
+            let parsed = parse_task_message(text.as_bytes()).ok().map(|message| match message {
+                TaskMessage::Conclude { conclusion: Conclusion::Failed { kind, .. }, .. } => kind,
+                other => panic!("{text}: {other:?}"),
+            });
+            assert_eq!(parsed, kind, "{text}");
+        }
         let cancel = parse(r#"{"op":"cancel","tenant":"acme","turn_id":"x","reason":"late"}"#);
         assert!(matches!(cancel, TaskMessage::Cancel { target: CancelTarget::Turn(_), reason: Some(_), .. }));
     }

@@ -13,7 +13,7 @@ use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
 /// The fields of a turn on the wire.
-pub const FIELDS: [&str; 24] = [
+pub const FIELDS: [&str; 25] = [
     "turn_id",
     "tenant",
     "agent",
@@ -34,6 +34,7 @@ pub const FIELDS: [&str; 24] = [
     "allowed_tools",
     "parallel_reads",
     "pending_approval",
+    "local_calls",
     "calls",
     "tool_calls",
     "content",
@@ -69,6 +70,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
         allowed_tools: fields.names("allowed_tools", limits::ALLOWED_TOOLS_MAX, limits::TOOL_NAME_BYTES_MAX)?,
         parallel_reads: fields.flag("parallel_reads")?,
         pending_approval: fields.flag("pending_approval")?,
+        local_calls: fields.flag("local_calls")?,
         calls,
     })
 }
@@ -99,6 +101,9 @@ pub fn write_turn(turn: &Turn) -> String {
     }
     if turn.pending_approval {
         object.raw("pending_approval", "true");
+    }
+    if turn.local_calls {
+        object.raw("local_calls", "true");
     }
     write_calls(&mut object, turn.dialect, &turn.calls);
     object.end()

@@ -132,7 +132,7 @@ impl RuleDenial {
     }
 
     fn in_shadow(self) -> ShadowDenial {
-        ShadowDenial { rule: self.rule, reason: self.why.reason(), message: self.message }
+        ShadowDenial { rule: self.rule, reason: self.why.reason().into(), message: self.message }
     }
 }
 

@@ -100,6 +100,8 @@ const PRODUCER: &[Selector] = &[
     // Producers remove replies that they have read, and an inbox that they created for one question.
     Selector { keys: &["%W~replies:*"], commands: &["xdel", "xtrim", "del"] },
     Selector { keys: &["%W~seqs:*"], commands: &["hdel"] },
+    // Producers claim the local calls of their turns.
+    Selector { keys: &["~local:*"], commands: &["xreadgroup"] },
     Selector {
         keys: &[
             "%R~meta",
@@ -160,8 +162,10 @@ const EXPORTER: &[Selector] = &[
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
-/// Permissions of gateways on streams that they only append to.
-const GATEWAY: &[Selector] = &[Selector { keys: &["%W~audit"], commands: &["xadd"] }];
+/// Permissions of gateways on streams that they only append to, and on the offers of local calls, which they claim for
+/// their clients.
+const GATEWAY: &[Selector] =
+    &[Selector { keys: &["%W~audit"], commands: &["xadd"] }, Selector { keys: &["~local:*"], commands: TAKING }];
 /// Keys that gateways write: keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
 const GATEWAY_WRITES: &[&str] = &[
     "",
@@ -186,6 +190,7 @@ const GATEWAY_WRITES: &[&str] = &[
     "timers",
     "ready:*",
     "external:*",
+    "local:*",
     "throttle:*",
     "short:*",
     "counters:*",

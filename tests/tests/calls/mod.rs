@@ -8,6 +8,7 @@ mod composed;
 mod effects;
 pub(crate) mod facts;
 mod formats;
+mod local;
 mod mcp;
 mod outcomes;
 mod permission;

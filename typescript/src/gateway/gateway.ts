@@ -18,10 +18,11 @@ import {
   Unsupported,
 } from "../errors.js";
 import type { TaskEvent } from "../events.js";
+import { write } from "../json.js";
 import { type Message, nameOf, written } from "../message.js";
 import type { Replies } from "../replies.js";
 import { type Reply, readReply } from "../reply.js";
-import type { Awaited, Kind, Transport } from "../transport.js";
+import { type Awaited, type Claim, type Kind, type Transport, claimOf } from "../transport.js";
 import { follow } from "./events.js";
 import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } from "./http.js";
 
@@ -87,6 +88,22 @@ export class Gateway implements Transport {
     if (answer.json["answer"] === "full") {
       throw new Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later");
     }
+  }
+
+  async claim(tenant: string | undefined, id: string, claimant: string, wait: number): Promise<Claim | Reply | undefined> {
+    const again = `/v1/turns/${segment(id)}/claim`;
+    const path = again + (wait > 0 ? `?wait=${wait}` : "");
+    const answer = await this.#http.ask("POST", path, tenant, { body: JSON.stringify({ claimant }), wait, again });
+    // The turn may not have arrived yet, or another gateway knows of its rejection.
+    if (answer.status === 404) return undefined;
+    const { state, lease, call, reply } = good(answer).json;
+    if (state === "ended") return readReply(write(reply));
+    return state === "claimed" ? claimOf(lease as string, call) : undefined;
+  }
+
+  async report(tenant: string | undefined, id: string, report: Message): Promise<void> {
+    const answer = await this.#http.ask("POST", `/v1/turns/${segment(id)}/conclude`, tenant, { body: written(report) });
+    if (answer.status !== 404) good(answer);
   }
 
   follow(tenant: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent> {

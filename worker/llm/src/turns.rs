@@ -95,6 +95,7 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
         allowed_tools: None,
         parallel_reads: true,
         pending_approval: false,
+        local_calls: false,
         calls: calls.collect(),
     }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn run(
     must_stop: impl Future<Output = ()>,
 ) -> HandlerEnd {
     let running = AssertUnwindSafe(tool.handler.call(context, arguments)).catch_unwind();
-    let mut ran = tokio::select! {
+    let ran = tokio::select! {
         biased;
         ran = running => HandlerEnd::Returned(ran),
         () = tokio::time::sleep(limit) => HandlerEnd::TimedOut,
@@ -67,16 +67,21 @@ pub(crate) async fn run(
         () = must_stop => HandlerEnd::MustStop,
     };
     context.cancel.cancel();
-    if let HandlerEnd::Returned(Ok(Ok(output))) = &mut ran {
-        make_readable(output);
+    match ran {
+        HandlerEnd::Returned(Ok(Ok(output))) => checked(tool, output, true).await,
+        other => other,
     }
-    if let HandlerEnd::Returned(Ok(Ok(output))) = &ran
-        && let Err(unfit) = tool.check_output(output).await
-    {
+}
+
+/// Makes an output readable, and compares it with the tool's output schema. An output that was cut (`is_whole` is
+/// false) is not compared.
+pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_whole: bool) -> HandlerEnd {
+    make_readable(&mut output);
+    if is_whole && let Err(unfit) = tool.check_output(&output).await {
         let problems: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
         return HandlerEnd::Unfit(problems.join("; "));
     }
-    ran
+    HandlerEnd::Returned(Ok(Ok(output)))
 }
 
 /// Makes an output readable for all readers of replies, whatever the tool's service wrote. The call has succeeded,

@@ -147,7 +147,8 @@ impl Calls {
     ) -> Result<BegunCall, NotBegun> {
         let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
         let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
-        let once = passed.tool.spec.effect == Effect::Once;
+        // The intent record of a local call is the entry that its process takes.
+        let once = passed.tool.spec.effect == Effect::Once && passed.tool.local_lease.is_none();
         let mut nothing = None;
         let mut view = attempt.view.clone();
         let mut by = None;

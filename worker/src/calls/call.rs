@@ -38,6 +38,9 @@ impl Calls {
         if self.now.is_cancelled() {
             return AttemptOutcome::unsent();
         }
+        if let Some(concluded) = self.concluded(attempt).await {
+            return concluded;
+        }
         if let Some(over) = self.end_if_canceled_or_expired(attempt).await {
             return over;
         }
@@ -63,6 +66,9 @@ impl Calls {
                 return refused;
             }
         };
+        if passed.tool.local_lease.is_some() && !head.local_calls {
+            return self.begun_by_another(attempt).await.unwrap_or_else(|| self.refused_local(attempt));
+        }
         let now_ms = self.store.state().now_ms;
         if let Some(refused) =
             streak.as_ref().and_then(|streak| self.loops.refused_by_unsettled(streak, attempt, now_ms))
@@ -79,7 +85,7 @@ impl Calls {
 
     /// Reads the streak of a call that ends without a begin. For other calls, the begin reads the streak. If the read
     /// fails, the result has no note about a loop.
-    async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
+    pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
             return;
@@ -127,6 +133,9 @@ impl Calls {
         let outcome = match (cached_outcome, access.into_permit()) {
             (Some(cached_outcome), _) => cached_outcome,
             (None, Err(rests)) => rests,
+            (None, Ok(_)) if tool.local_lease.is_some() => {
+                self.offered(attempt, &begun_call, tool.local_lease.unwrap_or_default()).await
+            }
             (None, Ok(permit)) => {
                 let outcome = self.execute(attempt, tool, tools.clone(), arguments, permit).await;
                 let outcome =
@@ -328,7 +337,7 @@ impl Calls {
         }
     }
 
-    fn outcome_of(
+    pub(super) fn outcome_of(
         &self,
         attempt: &CallAttempt<'_>,
         handler_outcome: HandlerOutcome,

@@ -16,6 +16,7 @@ use tracing::Span;
 
 use crate::batch::WaitFor;
 use crate::calls::end_effects::EndEffects;
+use crate::calls::local::LocalOffer;
 use crate::calls::{messages, reconcile_progress};
 use crate::config::WorkerConfig;
 use crate::held_slices::SliceLease;
@@ -34,6 +35,8 @@ pub(crate) enum AttemptOutcome {
     Reconcile(Duration, String, u32, Box<CallResult>),
     /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
+    /// The caller's process runs the call. The worker offers the call to this process.
+    Offer(Box<LocalOffer>),
     /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
     /// The call has not begun. The call waits for other calls or for people.
@@ -115,6 +118,7 @@ impl AttemptOutcome {
             Self::Retry(..) => "again",
             Self::Reconcile(..) => "reconciles",
             Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
+            Self::Offer(_) => "offered",
             Self::ToolUnavailable(_) => "rests",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",

@@ -131,6 +131,7 @@ impl EffectClaims {
             output: output.or_else(|| not_kept(known.success)),
             duration_ms: if is_own { known.duration_ms } else { 0 },
             attempts: if is_own { known.attempts } else { 0 },
+            local: is_own && known.local,
             repeats: if is_own { known.repeats } else { Some(by.call.to_string()) },
             ..known
         };
@@ -201,6 +202,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
         cached: None,
         note: None,
         reconciled: false,
+        local: false,
         entered_ms: None,
     }
 }

@@ -6,7 +6,7 @@
 //! facts of its session, agents in loops, cached results), `claims` (equal calls of a tool with an effect key),
 //! `end_effects` (the sections of its end), `reconcile` (whether a call with an unknown outcome took effect), `attempt`
 //! (runs the handler once), `call_attempt` (the state of one attempt, and its outcome), `inner` (calls that a tool
-//! makes), `state` (shared by all of these), `messages` (the texts for models), `spans` (OpenTelemetry spans),
+//! makes), `local` (calls that the caller's process runs), `state` (shared by all of these), `messages` (the texts for models), `spans` (OpenTelemetry spans),
 //! [`trial`] (one call outside a fleet), [`logged_call`] (a call from the audit log).
 
 mod attempt;
@@ -18,6 +18,7 @@ pub(crate) mod end_effects;
 pub(crate) mod governed;
 pub mod guards;
 mod inner;
+mod local;
 pub mod logged_call;
 pub(crate) mod messages;
 mod parking;

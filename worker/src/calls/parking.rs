@@ -71,6 +71,10 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 self.wait_for_work(run, (attempt, beside), awaits, at_most).await;
             }
+            AttemptOutcome::Offer(offer) => {
+                self.undo_begin(&run).await;
+                self.offer(run, *offer, (attempt, beside)).await;
+            }
             AttemptOutcome::WaitToBegin(waiting) => self.wait_to_begin(run, (attempt, beside), *waiting).await,
             AttemptOutcome::HandBack(why) => {
                 self.undo_begin(&run).await;
@@ -105,7 +109,22 @@ impl Pipeline {
     }
 
     /// Like [`Self::park`], but if the turn is canceled, the caller ends the remaining calls.
-    async fn try_to_park(&self, mut run: SliceRun, request: ParkRequest) -> Option<(Parked, SliceRun)> {
+    async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(Parked, SliceRun)> {
+        let mut run = self.commit_and_release(run).await?;
+        let ParkRequest { reason, beside, wait, waits_while } = request;
+        let beside = beside || self.journal.epoch() != run.lease.epoch;
+        let slice = Arc::clone(&run.slice);
+        let view = std::mem::take(&mut run.view);
+        let parked = self.decisions.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
+        if beside {
+            Arc::make_mut(&mut run.slice).turn.may_have_run = true;
+        }
+        Some((parked, run))
+    }
+
+    /// Commits the results in memory, before the slice continues elsewhere. `None` if this worker's part in the slice
+    /// has ended.
+    pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
             CommitOutcome::Over => return None,
@@ -117,15 +136,7 @@ impl Pipeline {
         }
         // The next holder of the slice may begin its calls before this worker receives the reply.
         self.journal.release(&run.slice.name);
-        let ParkRequest { reason, beside, wait, waits_while } = request;
-        let beside = beside || self.journal.epoch() != run.lease.epoch;
-        let slice = Arc::clone(&run.slice);
-        let view = std::mem::take(&mut run.view);
-        let parked = self.decisions.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
-        if beside {
-            Arc::make_mut(&mut run.slice).turn.may_have_run = true;
-        }
-        Some((parked, run))
+        Some(run)
     }
 
     /// Parks the slice until the next lookup of whether its call took effect. The call stays begun. If the turn is
@@ -224,7 +235,7 @@ impl Pipeline {
 
     /// Ends the remaining calls of a canceled turn as canceled. `failed` is the number of finished attempts of the
     /// next call. `waited` is true if that call has begun work elsewhere.
-    async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
+    pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
         let first = run.results.len();

@@ -95,7 +95,7 @@ pub(crate) struct Pipeline {
     pub(super) metrics: Arc<Metrics>,
     report: ReportOptions,
     /// Canceled when running calls must stop at once.
-    now: CancellationToken,
+    pub(super) now: CancellationToken,
 }
 
 impl Pipeline {
@@ -540,7 +540,7 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
         let words = words.map_or_else(String::new, |words| format!(" ({words})"));
         ShadowDenial {
             rule: format!("limits.{name}"),
-            reason: "limit_reached",
+            reason: "limit_reached".into(),
             message: format!("the limit {name}{words} had no room for it"),
         }
     })

@@ -298,6 +298,7 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         allowed_tools: None,
         parallel_reads: false,
         pending_approval: false,
+        local_calls: false,
         context: tickfleet_model::Context::default(),
         task: None,
         delegated_by: None,
@@ -326,6 +327,7 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         session: None,
         approval: None,
         task: None,
+        local: None,
         notes: Vec::new(),
         state: State::Ready { upto: calls },
     }

@@ -71,9 +71,9 @@ fn operation_label(method: &Method, path: &str, query: &str) -> &'static str {
     let waits = query.split('&').any(|pair| pair.strip_prefix("wait=").is_some_and(|seconds| seconds != "0"));
     match path {
         "/v1/turns" if waits => "submit_wait",
-        "/v1/turns" => "submit",
-        "/v1/turns/{turn_id}" if waits => "reply_wait",
-        "/v1/turns/{turn_id}" => "reply",
+        "/v1/turns" | "/v1/turns/{turn_id}/conclude" => "submit",
+        "/v1/turns/{turn_id}" | "/v1/turns/{turn_id}/claim" if waits => "reply_wait",
+        "/v1/turns/{turn_id}" | "/v1/turns/{turn_id}/claim" => "reply",
         "/v1/turns/{turn_id}/cancel" => "cancel",
         "/v1/tasks" if is_get => "tasks",
         "/v1/tasks" => "delegate",

@@ -242,7 +242,9 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     let is_found = place.here.as_ref().is_some_and(|(dir, _)| dir == Path::new(DIR));
     let commands = next_steps(setup);
     let elsewhere = match is_found {
-        true => format!("In another terminal, in this folder:\n{commands}{by_hand}\nIn other folders, first:\n{exports}"),
+        true => {
+            format!("In another terminal, in this folder:\n{commands}{by_hand}\nIn other folders, first:\n{exports}")
+        }
         false => format!("In another terminal:\n{exports}{commands}{by_hand}"),
     };
     format!(

@@ -37,6 +37,11 @@ pub(super) enum QueueReaders {
         #[serde(skip_serializing_if = "Option::is_none")]
         asked_ms: Option<i64>,
     },
+    /// The process that runs the local call of the turn.
+    Caller {
+        /// The stream on which the call is offered.
+        stream: String,
+    },
     /// Schedulers that could take an inbound message.
     Schedulers {
         /// Number of schedulers with a heartbeat.
@@ -52,6 +57,9 @@ impl QueueReaders {
             let runtimes = store.runtimes(queue).await?;
             let asked_ms = runtimes.iter().map(|runtime| runtime.idle_ms).min();
             return Ok(Self::Runtimes { stream: store.keys().key(queue), known: runtimes.len(), asked_ms });
+        }
+        if queue.starts_with("local:") {
+            return Ok(Self::Caller { stream: store.keys().key(queue) });
         }
         let nodes = store.nodes(now_ms).await?;
         let (alive, gone): (Vec<_>, Vec<_>) = of_kind(&nodes, "w-").partition(|node| node.lease_left_ms > 0);
@@ -105,6 +113,10 @@ impl QueueReaders {
                     span(asked_ms.unwrap_or_default())
                 ),
             },
+            Self::Caller { stream } => format!(
+                "Its next call runs in the process of its caller, which has not claimed it on {stream} yet: start the \
+                 process again, with the same turn id"
+            ),
             Self::Schedulers { alive: 0, .. } => {
                 "It is on the inbound stream, and no scheduler is alive. It waits until one runs: tickfleet scheduler"
                     .into()

@@ -116,6 +116,9 @@ fn head(story: &Story, output: &Output) -> String {
             (StatusColor::Doubtful, "waits for a limit")
         }
         StoryState::Lane => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
+        StoryState::Ready if matches!(story.attendance, Some(QueueReaders::Caller { .. })) => {
+            (StatusColor::Doubtful, "waits for its caller's process")
+        }
         StoryState::Ready => (StatusColor::Doubtful, "waits for a worker"),
         StoryState::Running => (StatusColor::Good, "runs"),
         StoryState::Retry if waits_for_work(story).is_some() => (StatusColor::Doubtful, "waits for work that it began"),

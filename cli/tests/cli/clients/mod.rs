@@ -3,5 +3,6 @@
 mod adapters;
 mod conformance;
 mod gateway;
+mod governed;
 mod rust;
 mod rust_page;

@@ -32,6 +32,7 @@ from tickfleet.client._errors import (
     WrongLoop,
 )
 from tickfleet.client._events import Event
+from tickfleet.client._governed import AsyncGoverned, CallFailed, CallRefused, Governed, OutcomeUnknown
 from tickfleet.client._message import Deadline, Priority, TaskFields, TurnFields, shard_of
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, Dialect, PendingApproval, Reply, Result, Status
@@ -41,7 +42,10 @@ from tickfleet.client._transport import ApiKey
 __all__ = [
     "ApiKey",
     "AsyncFleet",
+    "AsyncGoverned",
     "CallError",
+    "CallFailed",
+    "CallRefused",
     "Conflict",
     "Deadline",
     "Dialect",
@@ -50,10 +54,12 @@ __all__ = [
     "FleetError",
     "Forbidden",
     "Format",
+    "Governed",
     "InvalidMessage",
     "NoDefinitions",
     "NotAccepted",
     "NotFound",
+    "OutcomeUnknown",
     "PendingApproval",
     "Pressure",
     "Priority",

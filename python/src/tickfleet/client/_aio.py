@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from tickfleet.client._errors import ReplyTimeout, WrongLoop
 from tickfleet.client._events import Event
+from tickfleet.client._governed import AsyncGoverned
 from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name, task_message, turn_message
 from tickfleet.client._place import place
 from tickfleet.client._replies import Replies
@@ -237,6 +238,36 @@ class AsyncFleet:
         is_given = fields.get("turn_id") is not None
         awaited = await self._transport.submit("turn", tenant, message, is_given, waits)
         return Submitted(self, tenant, message["turn_id"], awaited)
+
+    def governed(
+        self,
+        *,
+        agent: str,
+        tool: str | None = None,
+        tenant: str | None = None,
+        timeout: float | None = TIMEOUT,
+        **fields: Unpack[TurnFields],
+    ) -> Callable[[Callable[..., Any]], AsyncGoverned[Any]]:
+        """Decorates a function that stays in this process: each call is a call of a local tool (``local: {}`` in
+        ``tools.yaml``), and the function runs only if the fleet allows it.
+
+        The decorated function is a coroutine function. A function that is no coroutine function runs in a thread.
+
+        Args:
+            agent: Agent that makes the calls.
+            tool: Name of the tool. Default: the function's name.
+            tenant: Tenant. Default: the client's tenant.
+            timeout: Seconds to wait for the permission to run, for example for an approval, and for the result.
+            **fields: Further fields of each turn, such as ``deadline`` or ``user_context``.
+
+        Raises:
+            InvalidMessage: A parameter of the function has no fixed name.
+        """
+
+        def decorate(function: Callable[..., Any]) -> AsyncGoverned[Any]:
+            return AsyncGoverned(self, agent, tool, function, tenant, timeout, fields)
+
+        return decorate
 
     async def send(
         self, agent: str, reply_to: str | None = None, *, tenant: str | None = None, **fields: Unpack[TurnFields]

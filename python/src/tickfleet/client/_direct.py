@@ -22,7 +22,7 @@ from tickfleet.client._message import asked, name, shard_of, written
 from tickfleet.client._redis import Redis
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply, read_record
-from tickfleet.client._transport import DirectOptions, Kind
+from tickfleet.client._transport import Claim, DirectOptions, Kind
 
 _APPROVAL_SOON = 0.1
 # Seconds until the state of a turn is read for the first time, if the caller wants to know of approvals.
@@ -177,6 +177,16 @@ class Direct:
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         tenant = self.whose(tenant)
         message = {"op": "cancel", "tenant": tenant, f"{kind}_id": id} | ({"reason": reason} if reason else {})
+        await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
+
+    async def claim(self, tenant: str | None, id: str, claimant: str, wait: int) -> Claim | Reply | None:
+        tenant = self.whose(tenant)
+        taken = await self._redis.take(f"{self._prefix(tenant)}local:{tenant}:{id}", claimant)
+        return None if taken is None else Claim.of(taken[0], json.loads(taken[1]["call"]))
+
+    async def report(self, tenant: str | None, id: str, report: dict[str, Any]) -> None:
+        tenant = self.whose(tenant)
+        message = report | {"tenant": tenant, "turn_id": id}
         await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:

@@ -117,7 +117,7 @@ _CALLS = ("tool_calls", "content", "calls", "answer")
 # Fields that may differ between two submissions of the same turn.
 _ASIDE = frozenset(
     ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
-    + ("strict", "parallel_reads", "pending_approval", "tool_call_audits")
+    + ("strict", "parallel_reads", "local_calls", "pending_approval", "tool_call_audits")
 )
 # Argument names that differ from the protocol's.
 _RENAMED = {"audits": "tool_call_audits"}

@@ -249,6 +249,27 @@ class Redis:
         await self._client.hdel(f"{prefix}seqs:{tenant}", inbox)
         await self._client.zrem(f"{prefix}inboxes:{tenant}", inbox)
 
+    async def take(self, stream: str, consumer: str) -> tuple[str, dict[str, str]] | None:
+        """Takes the next entry of a queue. Returns ``None`` if there is none, or if the queue does not exist."""
+        starts = [">"]
+
+        async def ask() -> tuple[str, dict[str, str]] | None:
+            for start in list(starts):
+                # The response to an earlier attempt may be lost. Its entry is then pending.
+                starts[:] = ["0", ">"]
+                try:
+                    found = await self._client.xreadgroup("workers", consumer, {stream: start}, count=1)
+                except exceptions.ResponseError as error:
+                    if str(error).startswith("NOGROUP"):
+                        return None
+                    raise
+                entries = found[0][1] if found else []
+                if entries and entries[0][1]:
+                    return str(entries[0][0]), entries[0][1]
+            return None
+
+        return await self._try(ask)
+
     async def get(self, key: str) -> str | None:
         """Returns the value of a key."""
         text: str | None = await self._try(lambda: self._client.get(key))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from tickfleet.client._aio import TIMEOUT, AsyncFleet, Format, Submitted, SubmittedTask
 from tickfleet.client._errors import FleetError
 from tickfleet.client._events import Event
+from tickfleet.client._governed import Governed
 from tickfleet.client._message import TaskFields, TurnFields
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply
@@ -140,6 +141,22 @@ class Fleet:
         """See :meth:`AsyncFleet.submit`."""
         thread = self._running()
         return SyncSubmitted(self, thread, thread.run(thread.fleet.submit(agent, tenant=tenant, **fields)))
+
+    def governed(
+        self,
+        *,
+        agent: str,
+        tool: str | None = None,
+        tenant: str | None = None,
+        timeout: float | None = TIMEOUT,
+        **fields: Unpack[TurnFields],
+    ) -> Callable[[Callable[..., Any]], Governed[Any]]:
+        """See :meth:`AsyncFleet.governed`. The function runs in the thread of its caller. A coroutine function stays one."""
+
+        def decorate(function: Callable[..., Any]) -> Governed[Any]:
+            return Governed(self, agent, tool, function, tenant, timeout, fields)
+
+        return decorate
 
     def send(
         self, agent: str, reply_to: str | None = None, *, tenant: str | None = None, **fields: Unpack[TurnFields]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -42,6 +43,23 @@ class FleetOptions(DirectOptions, total=False):
     api_key: ApiKey | None
     tenant: str | None
     patience: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A call of a local tool that this process has claimed."""
+
+    lease: str
+    """Identifies the claim."""
+    arguments: dict[str, Any]
+    """The arguments, as approvers may have changed them."""
+    lease_ms: int
+    """The claim ends after this time without a heartbeat."""
+
+    @classmethod
+    def of(cls, lease: str, call: dict[str, Any]) -> Claim:
+        """Reads the fleet's message about the call."""
+        return cls(lease, dict(call["arguments"]), int(call["lease_ms"]))
 
 
 class Awaited(Protocol):
@@ -86,6 +104,13 @@ class Transport(Protocol):
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         """Cancels a turn or task."""
+
+    async def claim(self, tenant: str | None, id: str, claimant: str, wait: int) -> Claim | Reply | None:
+        """Claims the local call that a turn offers. A gateway waits for it, and may return the reply instead. ``None``
+        if the turn offers no call."""
+
+    async def report(self, tenant: str | None, id: str, report: dict[str, Any]) -> None:
+        """Sends a heartbeat or the end of a claimed call."""
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         """Yields the events of a task from a position on. A caller that stops early closes the generator."""

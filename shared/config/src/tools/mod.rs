@@ -33,8 +33,8 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// One declared tool. Without `http` or `shell`, it overrides fields of a tool of this name: a typed tool of the binary,
-/// or a Python tool.
+/// One declared tool. Without `http`, `shell` or `local`, it overrides fields of a tool of this name: a typed tool of the
+/// binary, or a tool of a module.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
@@ -83,14 +83,31 @@ pub struct ToolDef {
     pub approval: Option<ApprovalDemand>,
     pub http: Option<HttpDef>,
     pub shell: Option<ShellDef>,
+    pub local: Option<LocalDef>,
 }
 
 impl ToolDef {
     /// Returns true if the declaration itself defines how the tool runs.
     #[must_use]
     pub const fn has_kind(&self) -> bool {
-        self.http.is_some() || self.shell.is_some()
+        self.http.is_some() || self.shell.is_some() || self.local.is_some()
     }
+}
+
+/// A tool whose function is in the caller's process. The fleet governs its calls, and the caller's process runs them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LocalDef {
+    /// The process loses a call after this time without a heartbeat (ms).
+    #[serde(default = "local_lease_default")]
+    pub lease_ms: u64,
+}
+
+/// The default of [`LocalDef::lease_ms`].
+pub const LOCAL_LEASE_MS_DEFAULT: u64 = 30_000;
+
+const fn local_lease_default() -> u64 {
+    LOCAL_LEASE_MS_DEFAULT
 }
 
 /// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. An

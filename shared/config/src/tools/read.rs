@@ -16,7 +16,7 @@ use crate::tools::reconcile;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::shell;
 use crate::tools::templates::Arguments;
-use crate::tools::{ToolDef, ToolRuntime, ToolsFile};
+use crate::tools::{LOCAL_LEASE_MS_DEFAULT, LocalDef, ToolDef, ToolRuntime, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
@@ -104,7 +104,7 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
-    let overrides = overrides && cursor.node.get("http").is_none() && cursor.node.get("shell").is_none();
+    let overrides = overrides && ["http", "shell", "local"].iter().all(|kind| cursor.node.get(kind).is_none());
     let mut own = |field| if overrides { s.optional(field) } else { s.required(field) };
     let description = own("description").and_then(|c| c.some_text());
     let described = errors.len();
@@ -133,13 +133,25 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
         approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
         http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Some(Effect::Once))),
         shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
+        local: s.optional("local").map(|c| local(&c)),
         input_schema,
     };
     s.close();
-    if def.http.is_some() && def.shell.is_some() {
-        cursor.refuse("one of http, shell: what runs the tool");
+    if [def.http.is_some(), def.shell.is_some(), def.local.is_some()].into_iter().filter(|kind| *kind).count() > 1 {
+        cursor.refuse("one of http, shell, local: what runs the tool");
+    }
+    if def.local.is_some() && (def.cache.is_some() || def.durable.is_some() || def.timeout_ms.is_some()) {
+        cursor.refuse("no cache, durable or timeout_ms beside local: the caller's process runs the function");
     }
     def
+}
+
+/// Reads `local`: the caller's process runs the tool.
+fn local(cursor: &Cursor<'_>) -> LocalDef {
+    let mut s = cursor.section();
+    let lease_ms = s.optional("lease_ms").and_then(|c| c.integer(limits::LEASE_MS_MIN.into(), 3_600_000));
+    s.close();
+    LocalDef { lease_ms: lease_ms.unwrap_or(LOCAL_LEASE_MS_DEFAULT) }
 }
 
 /// Reads `durable`, which only `once` tools can have: only their calls have an intent record before they run.

@@ -282,6 +282,7 @@ impl Delegate<'_> {
                 steps: 0,
                 used: (0, 0, 0),
             }),
+            local: None,
             notes: Vec::new(),
             state: State::Ready { upto: 1 },
         }

@@ -1,9 +1,9 @@
-//! External runtimes: they take tasks from their agent's queue, and renew the lease of a task while they work on it.
+//! External runtimes, and processes that run calls of local tools ([`crate::turn::local`]): they take tasks from their agent's queue, and renew the lease of a task while they work on it.
 //!
 //! The entry that the runtime took identifies the lease. A runtime that is silent for one lease loses the task, and the
 //! task is offered again. A task that a runtime took is never reported as not run.
 
-use tickfleet_model::AgentId;
+use tickfleet_model::{AgentId, Conclusion};
 
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -14,6 +14,7 @@ use crate::recovery::reap::end_soon;
 use crate::task::cancel::{KnownCancel, cancel_of};
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::turn::end::RUNTIME;
+use crate::turn::local::LocalEnd;
 use crate::turn::slice::{Slice, dispatch, fields};
 use crate::turn::state::EndReason;
 use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
@@ -66,9 +67,7 @@ impl Decision for Touch {
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
     turn.entry = stored.out_entry().cloned();
-    if let Some(task) = &mut turn.task {
-        task.renewed_ms = now_ms;
-    }
+    turn.set_renewed(now_ms);
     transaction.put(&name.record(), &turn);
 }
 
@@ -91,11 +90,11 @@ impl Decision for ReadHeld {
     fn decide(&self, view: &View, _: &Context) -> Result<Step<Self::Output>, Undecided> {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(None)) };
         let is_external = matches!(stored.value.destination, Destination::External { .. });
-        if !is_external || stored.out_entry() != Some(&self.entry) {
+        if !is_external || !stored.value.is_task() || stored.out_entry() != Some(&self.entry) {
             return Ok(Step::Return(None));
         }
         let queue = stored.value.queue(&self.name.tenant);
-        let calls = calls(view.entry(&queue, &self.entry)?);
+        let calls = calls_of(view.entry(&queue, &self.entry)?);
         let calls = calls.iter().filter_map(|call| serde_json::from_slice(call).ok()).collect();
         let name = self.name.clone();
         let entry = self.entry.clone();
@@ -144,7 +143,7 @@ impl Decision for Lapse<'_> {
         let entry = entry.clone();
         let lease_ms = *lease_ms;
         let queue = stored.value.queue(&self.name.tenant);
-        let calls = calls(view.entry(&queue, &entry)?);
+        let calls = calls_of(view.entry(&queue, &entry)?);
         let mut case = Case { lapse: self, context, stored, entry, queue, calls, lease_ms };
         let mut transaction = Transaction::new(context.version.clone());
         let key = self.name.cancellation();
@@ -198,6 +197,7 @@ impl Case<'_> {
             transaction.guard(Guard::Unread(self.queue.clone(), self.entry.clone()));
             transaction.write(Write::Remove(self.queue.clone(), self.entry.clone()));
         }
+        self.drop_local_queue(transaction);
         let turn = self.stored.value.clone();
         end_soon(transaction, &self.lapse.name, turn, &self.calls, reason, self.context.now_ms);
         Lapsed::Ends
@@ -207,7 +207,7 @@ impl Case<'_> {
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
-        let renewed_ms = self.stored.value.task.as_ref().map_or(0, |task| task.renewed_ms);
+        let renewed_ms = self.stored.value.renewed_ms();
         if renewed_ms == 0 {
             // The time at which the runtime took the task is unknown, so the lease starts at the first check.
             renew(transaction, &self.lapse.name, &self.stored, now_ms);
@@ -222,16 +222,29 @@ impl Case<'_> {
         self.lapse(transaction, reason)
     }
 
+    /// Removes the queue of a local call that ends. The queue belongs to this call alone.
+    fn drop_local_queue(&self, transaction: &mut Transaction) {
+        if self.stored.value.is_offered() {
+            transaction.write(Write::DropQueue(self.queue.clone()));
+        }
+    }
+
     fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
         let now_ms = self.context.now_ms;
         let name = &self.lapse.name;
+        if reason.is_none() && self.stored.value.is_offered() {
+            // A worker decides by the effect of the tool: the call is offered again, or its outcome is unknown.
+            let stored = self.stored.clone();
+            let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
+            ended.bring_back(transaction, Conclusion::Lost, true, now_ms);
+            return Lapsed::Offered;
+        }
         let mut turn = self.stored.value.clone();
         if !mutant!("a_lapsed_task_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
-        if let Some(task) = &mut turn.task {
-            task.renewed_ms = 0;
-        }
+        turn.set_renewed(0);
+        self.drop_local_queue(transaction);
         let mut lone_crashes = turn.suspect.map_or(0, |suspect| suspect.lone_crashes);
         if reason.is_none() {
             turn.crashes += 1;
@@ -259,7 +272,8 @@ impl Case<'_> {
     }
 }
 
-fn calls(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
+/// The calls of a slice's entry, as JSON texts.
+pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
 }

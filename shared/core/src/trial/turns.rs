@@ -26,6 +26,7 @@ pub fn head(calls: usize) -> crate::turn::Head {
         allowed_tools: None,
         parallel_reads: false,
         pending_approval: false,
+        local_calls: false,
         context: tickfleet_model::Context::default(),
         task: None,
         delegated_by: None,
@@ -58,6 +59,7 @@ pub fn admitted(calls: usize) -> Turn {
         session: None,
         approval: None,
         task: None,
+        local: None,
         notes: Vec::new(),
         state: crate::turn::State::Ready { upto: calls },
     }

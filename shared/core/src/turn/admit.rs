@@ -294,6 +294,7 @@ impl Admit<'_> {
             session: None,
             approval: None,
             task: None,
+            local: None,
             notes: Vec::new(),
             // Placeholder until the turn is dispatched, throttled or ended.
             state: State::Ending { reason: EndReason::Expired, due_ms: 0 },

@@ -158,6 +158,7 @@ impl Turn {
         if !keeps_begun {
             self.retries += 1;
             self.forget_begun();
+            self.local = None;
         }
     }
 

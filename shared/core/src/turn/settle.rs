@@ -222,7 +222,7 @@ impl Turn {
         self.begun = self.begun.take().filter(|begun| begun.position >= self.position);
         self.attempts = 0;
         self.worked_elsewhere = false;
-        (self.session, self.approval) = (None, None);
+        (self.session, self.approval, self.local) = (None, None, None);
     }
 
     /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before, because those calls may

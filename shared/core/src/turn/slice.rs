@@ -22,6 +22,8 @@ pub mod fields {
     pub const CALL: &str = "c";
     /// The message of a task for external runtimes: the arguments of the task's call, as JSON.
     pub const TASK: &str = "task";
+    /// The message about a local call for the caller's process, as JSON.
+    pub const CALL_MESSAGE: &str = "call";
     /// The states of the counters that the admission debited. The store writes this field.
     pub const DEBITED: &str = "d";
 }
@@ -101,17 +103,35 @@ fn message(calls: &[Bytes]) -> Bytes {
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
-    let field = |name: &str, value: Bytes| -> (Arc<str>, Bytes) { (name.into(), value) };
-    let mut fields = vec![
-        field(fields::NAME, name.to_string().into()),
-        field(fields::VERSION, transaction.version.as_str().to_owned().into()),
-    ];
-    fields.push(match turn.destination {
-        Destination::Workers(_) => field(fields::RECORD, turn.encode()),
+    let content = match turn.destination {
+        Destination::Workers(_) => (fields::RECORD, turn.encode()),
         // Programs outside the fleet receive only the task's message, not the record.
-        Destination::External { .. } => field(fields::TASK, message(calls)),
-    });
-    fields.extend(calls.iter().map(|call| field(fields::CALL, call.clone())));
+        Destination::External { .. } => (fields::TASK, message(calls)),
+    };
+    enqueue(transaction, name, turn, content, calls);
+}
+
+/// Dispatches a local call with this message to the caller's process, see [`super::local`].
+pub(super) fn offer(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, message: Bytes, calls: &[Bytes]) {
+    turn.state = State::Ready { upto: turn.position + calls.len() };
+    turn.entry = None;
+    enqueue(transaction, name, turn, (fields::CALL_MESSAGE, message), calls);
+}
+
+fn enqueue(
+    transaction: &mut Transaction,
+    name: &TurnName,
+    turn: &Turn,
+    (field, content): (&str, Bytes),
+    calls: &[Bytes],
+) {
+    let fields = [
+        (fields::NAME, name.to_string().into()),
+        (fields::VERSION, transaction.version.as_str().to_owned().into()),
+        (field, content),
+    ];
+    let calls = calls.iter().map(|call| (fields::CALL, call.clone()));
+    let fields = fields.into_iter().chain(calls).map(|(name, value)| -> (Arc<str>, Bytes) { (name.into(), value) });
     let queue = turn.queue(&name.tenant);
-    transaction.write(Write::Enqueue(queue, fields)).put(&name.record(), turn);
+    transaction.write(Write::Enqueue(queue, fields.collect())).put(&name.record(), turn);
 }

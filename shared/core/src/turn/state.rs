@@ -9,6 +9,7 @@ use tickfleet_model::{AgentId, Context, Dialect, InboxName, Priority, TaskGrant,
 use crate::keys;
 use crate::record::{Debited, Record, Stored, Unreadable, from_json, json_of};
 use crate::transaction::{CounterKey, EntryId, StreamKey};
+use crate::turn::local::LocalCall;
 
 /// The immutable part of a turn, without its calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,6 +47,9 @@ pub struct Head {
     /// True if the inbox of the turn receives a message when a call waits for approval.
     #[serde(rename = "pa", default, skip_serializing_if = "is_default")]
     pub pending_approval: bool,
+    /// True if the producer runs the calls of local tools.
+    #[serde(rename = "lc", default, skip_serializing_if = "is_default")]
+    pub local_calls: bool,
     /// The context visible to handlers.
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,
@@ -86,7 +90,7 @@ pub enum Destination {
     /// Workers, by priority.
     #[serde(rename = "r")]
     Workers(Priority),
-    /// An external runtime, which must renew its lease within `lease_ms`.
+    /// An external runtime, or the caller's process ([`Turn::local`]), which must renew its lease within `lease_ms`.
     #[serde(rename = "x")]
     External { lease_ms: i64 },
 }
@@ -510,6 +514,9 @@ pub struct Turn {
     pub approval: Option<String>,
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub task: Option<TaskPart>,
+    /// The call at `position`, if the caller's process runs it.
+    #[serde(rename = "lo", default, skip_serializing_if = "is_default")]
+    pub local: Option<LocalCall>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
     #[serde(rename = "s")]
@@ -529,7 +536,10 @@ impl Turn {
         match self.destination {
             Destination::Workers(priority) if self.crashes > 0 => keys::suspect(priority),
             Destination::Workers(priority) => keys::ready(priority),
-            Destination::External { .. } => keys::external(tenant, &self.head.agent),
+            Destination::External { .. } => match &self.local {
+                Some(local) => keys::local(tenant, &local.turn),
+                None => keys::external(tenant, &self.head.agent),
+            },
         }
     }
 

@@ -315,7 +315,7 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// Verbs that the fence can reject.
-pub(super) const FENCED: [&str; 14] = [
+pub(super) const FENCED: [&str; 15] = [
     "settle",
     "retry",
     "rest",
@@ -329,6 +329,7 @@ pub(super) const FENCED: [&str; 14] = [
     "execute",
     "touch",
     "finish",
+    "offer",
     OTHER,
 ];
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, TenantId, TurnId};
 
 /// Adds tenant and agent to a message that lacks them, for example a provider's response. A null member counts as
 /// absent, as in all optional fields.
@@ -17,6 +17,12 @@ pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&
         }
     }
     bytes
+}
+
+/// Adds the turn to a report about a claimed local call that lacks it.
+#[must_use]
+pub fn with_turn(bytes: Vec<u8>, turn: &TurnId) -> Vec<u8> {
+    with_member(bytes, "turn_id", turn.as_str())
 }
 
 fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {

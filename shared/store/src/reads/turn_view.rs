@@ -65,9 +65,7 @@ impl LiveTurn {
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
             tickfleet_core::turn::Destination::Workers(priority) => keys::ready(priority).to_string(),
-            tickfleet_core::turn::Destination::External { .. } => {
-                keys::external(tenant, &self.turn.head.agent).to_string()
-            }
+            tickfleet_core::turn::Destination::External { .. } => self.turn.queue(tenant).to_string(),
         }
     }
 }

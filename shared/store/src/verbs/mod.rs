@@ -3,11 +3,13 @@
 
 pub(crate) mod turns {
     mod cancel;
+    mod claim;
     pub(crate) mod inbound;
     mod progress;
     mod submit;
 
     pub use cancel::*;
+    pub use claim::*;
     pub use inbound::UndecidedMessage;
     pub use submit::*;
     pub use tickfleet_core::turn::submit::Inbound;

@@ -245,6 +245,7 @@ impl Game {
             allowed_tools: None,
             parallel_reads: true,
             pending_approval: false,
+            local_calls: false,
             context: Default::default(),
             task: turn.checked_sub(1).map(|above| (TaskId::new(format!("t{above}")).unwrap(), TaskGrant::default())),
             delegated_by: None,

@@ -3,6 +3,7 @@
 mod approvals;
 mod composed;
 mod effects;
+mod local;
 mod tasks;
 
 use std::time::Duration;

@@ -171,7 +171,7 @@ impl UnmetCondition<'_> {
     fn in_shadow(&self) -> ShadowDenial {
         let it = if self.required { "required, and it is not set" } else { "forbidden, and it is set" };
         let message = format!("the fact {} is {it}", self.condition.fact);
-        ShadowDenial { rule: self.rule(), reason: self.reason(), message }
+        ShadowDenial { rule: self.rule(), reason: self.reason().into(), message }
     }
 
     fn error(&self) -> CallError {

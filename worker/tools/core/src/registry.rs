@@ -36,6 +36,8 @@ pub struct RegisteredTool {
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
+    /// The lease of a call, if the caller's process runs the tool.
+    pub local_lease: Option<Duration>,
 }
 
 impl fmt::Debug for RegisteredTool {
@@ -66,7 +68,7 @@ impl RegisteredTool {
         };
         let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
         let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
-        Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false })
+        Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false, local_lease: None })
     }
 
     /// Marks the tool's result as dependent on the calling agent or task.
@@ -541,6 +543,15 @@ fn declared(
         approval: def.approval.clone(),
         configured: true,
     };
+    if let Some(local) = &def.local {
+        let message = "This tool runs in the process that makes the call, and nowhere else.".into();
+        let tool = RegisteredTool::new(spec, Arc::new(NotConfigured { message }))?;
+        return Ok(RegisteredTool {
+            runs: runs(def),
+            local_lease: Some(Duration::from_millis(local.lease_ms)),
+            ..tool
+        });
+    }
     let made = match (&def.http, &def.shell) {
         (Some(http), _) => Some(kinds.http.make(http, &spec.input_schema, effect)),
         (None, Some(shell)) => Some(kinds.shell.make(shell, &spec.input_schema, effect)),
@@ -569,6 +580,7 @@ fn runs(def: &ToolDef) -> String {
     let ToolDef {
         http,
         shell,
+        local,
         id: _,
         display_name: _,
         description: _,
@@ -587,7 +599,7 @@ fn runs(def: &ToolDef) -> String {
         requires_approval: _,
         approval: _,
     } = def;
-    format!("{http:?} {shell:?}")
+    format!("{http:?} {shell:?} {local:?}")
 }
 
 #[cfg(test)]

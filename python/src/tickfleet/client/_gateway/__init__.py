@@ -29,7 +29,7 @@ from tickfleet.client._gateway._http import Answer, Http, Tries, segment
 from tickfleet.client._message import name, written
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, PendingApproval, Reply, read_reply
-from tickfleet.client._transport import ApiKey, Kind
+from tickfleet.client._transport import ApiKey, Claim, Kind
 
 _POLL_S = 25
 # Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s.
@@ -94,6 +94,25 @@ class Gateway:
         answer.read()
         if answer.json.get("answer") == "full":
             raise Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later")
+
+    async def claim(self, tenant: str | None, id: str, claimant: str, wait: int) -> Claim | Reply | None:
+        path = f"/v1/turns/{segment(id)}/claim"
+        body = json.dumps({"claimant": claimant})
+        answer = await self.http.ask(
+            "POST", path + (f"?wait={wait}" if wait else ""), tenant, body=body, wait=wait, again=path
+        )
+        if answer.status == 404:
+            # The turn may not have arrived yet, or another gateway knows of its rejection.
+            return None
+        found = _good(answer).read()
+        if found["state"] == "ended":
+            return read_reply(json.dumps(found["reply"]))
+        return Claim.of(found["lease"], found["call"]) if found["state"] == "claimed" else None
+
+    async def report(self, tenant: str | None, id: str, report: dict[str, Any]) -> None:
+        answer = await self.http.ask("POST", f"/v1/turns/{segment(id)}/conclude", tenant, body=written(report))
+        if answer.status != 404:
+            _good(answer)
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         return follow(self.http, tenant, task_id, position)

@@ -4,6 +4,7 @@
 
 mod due;
 mod hand_back;
+mod local;
 mod park;
 mod settle;
 

@@ -417,7 +417,7 @@ impl Encoder<'_> {
             }
             Write::Enqueue(stream, fields) => {
                 // Runtimes read through the consumer group, but do not create it.
-                if stream.as_str().starts_with("external:") {
+                if ["external:", "local:"].iter().any(|start| stream.as_str().starts_with(start)) {
                     self.words.push("group");
                     self.key(stream.as_str());
                 }

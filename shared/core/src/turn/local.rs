@@ -1,0 +1,238 @@
+//! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
+//!
+//! After all guards, the worker offers the slice on a queue of its turn ([`Offer`]). The caller's process takes the
+//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::Touch`]). Its
+//! report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
+//! silent for one lease, the slice comes back as [`Conclusion::Lost`].
+//!
+//! An offer that no process has taken has not run. A call that a process has taken is never reported as not run.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{Conclusion, Priority, TurnId};
+
+use super::end::RUNTIME;
+use super::holder;
+use super::park::guard_not_canceled;
+use super::slice::{Slice, dispatch, offer};
+use super::state::{Begun, Destination, Turn};
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::mutant;
+use crate::record::Stored;
+use crate::task::external::calls_of;
+use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalCall {
+    /// The turn, which names the queue of the offer.
+    #[serde(rename = "t")]
+    pub turn: TurnId,
+    /// The workers' queue to which the slice returns.
+    #[serde(rename = "p")]
+    pub priority: Priority,
+    #[serde(rename = "of")]
+    pub offered_ms: i64,
+    /// When the caller's process last renewed its lease; 0 if unknown.
+    #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
+    pub renewed_ms: i64,
+    /// What the worker needs to end the call, as JSON that only workers read.
+    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// The end of the function. `None` while the call is offered or runs.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<Conclusion>,
+    /// From the offer to the end of the function.
+    #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
+    pub took_ms: i64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// Offers a slice to the caller's process, after its next call has passed all guards.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    pub slice: &'a Slice,
+    /// See [`LocalCall::note`].
+    pub note: &'a str,
+    /// The message for the process, as JSON.
+    pub message: &'a str,
+    pub lease_ms: i64,
+    /// True if concurrent reads of the slice may have run without a result.
+    pub beside: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    Offered,
+    /// The turn is canceled, and the holder settles the turn. Nothing was written.
+    Canceled,
+    /// The caller no longer holds the slice. Nothing was written.
+    Stale,
+}
+
+impl Decision for Offer<'_> {
+    type Output = Offered;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Offered>, Undecided> {
+        let slice = self.slice;
+        let name = &slice.name;
+        if holder::is_stale(slice, context) {
+            return Ok(Step::Return(Offered::Stale));
+        }
+        let Destination::Workers(priority) = slice.turn.destination else {
+            return Ok(Step::Return(Offered::Stale));
+        };
+        let mut transaction = Transaction::new(context.version.clone());
+        holder::guard_version(&mut transaction, slice);
+        if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
+            return Ok(Step::Return(Offered::Canceled));
+        }
+        let mut turn = slice.turn.clone();
+        turn.may_have_run |= self.beside || turn.crashes > 0;
+        turn.clear_suspicion();
+        turn.destination = Destination::External { lease_ms: self.lease_ms };
+        turn.local = Some(LocalCall {
+            turn: name.turn.clone(),
+            priority,
+            offered_ms: context.now_ms,
+            renewed_ms: 0,
+            note: self.note.to_owned(),
+            conclusion: None,
+            took_ms: 0,
+        });
+        offer(
+            &mut transaction,
+            name,
+            &mut turn,
+            Bytes::copy_from_slice(self.message.as_bytes()),
+            &holder::texts(&slice.calls),
+        );
+        let due_ms = turn.head.deadline_ms.min(context.now_ms + self.lease_ms);
+        transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        if slice.turn.counts_as_out() {
+            holder::count_out(&mut transaction, name, -1);
+        }
+        transaction.proof = Some(name.record());
+        holder::acknowledge(&mut transaction, slice, context);
+        Ok(Step::Commit(transaction, Offered::Offered))
+    }
+}
+
+/// Records how the function of a local call ended, and returns the slice to the workers.
+#[derive(Debug, Clone)]
+pub struct Conclude {
+    pub name: TurnName,
+    /// The entry that the process took.
+    pub entry: EntryId,
+    pub conclusion: Conclusion,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concluded {
+    Accepted,
+    /// The process has lost the call, or has concluded it before. Nothing was written.
+    Stale,
+}
+
+impl Decision for Conclude {
+    type Output = Concluded;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Concluded>, Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            return Ok(Step::Return(Concluded::Stale));
+        };
+        if !stored.value.is_offered() || stored.out_entry() != Some(&self.entry) {
+            return Ok(Step::Return(Concluded::Stale));
+        }
+        let queue = stored.value.queue(&self.name.tenant);
+        let calls = calls_of(view.entry(&queue, &self.entry)?);
+        let mut transaction = Transaction::new(context.version.clone());
+        if !mutant!("conclude_guards_the_version") {
+            transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+        }
+        let held = !context.failed(|conflict| *conflict == Conflict::NotHeld);
+        let ended = LocalEnd { name: &self.name, stored, queue, entry: &self.entry, calls: &calls };
+        ended.bring_back(&mut transaction, self.conclusion.clone(), held, context.now_ms);
+        Ok(Step::Commit(transaction, Concluded::Accepted))
+    }
+}
+
+/// A local call whose function has ended, or whose process is lost.
+pub(crate) struct LocalEnd<'a> {
+    pub name: &'a TurnName,
+    pub stored: Stored<Turn>,
+    pub queue: StreamKey,
+    pub entry: &'a EntryId,
+    /// The slice's calls.
+    pub calls: &'a [Bytes],
+}
+
+impl LocalEnd<'_> {
+    /// Returns the slice to the workers, and removes the queue of the offer. The caller has guarded the version. If
+    /// `held`, guards that the process still holds the entry.
+    pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
+        let mut turn = self.stored.value;
+        let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
+        // A cancel or the deadline may have come meanwhile. For one lease, the end of the function takes precedence.
+        let due_ms = now_ms + lease_ms;
+        local.took_ms = (now_ms - local.offered_ms).max(0);
+        local.conclusion = Some(conclusion);
+        turn.destination = Destination::Workers(local.priority);
+        // From here on, only a worker that reads the conclusion reports the call.
+        if !mutant!("a_concluded_call_has_begun") {
+            turn.begun = Some(Begun::new(turn.position, RUNTIME));
+        }
+        turn.clear_suspicion();
+        dispatch(transaction, self.name, &mut turn, self.calls);
+        holder::count_out(transaction, self.name, 1);
+        transaction.timer(self.name.timer(), due_ms, TimerRule::Set);
+        transaction.write(Write::DropQueue(self.queue.clone()));
+        transaction.proof = Some(self.name.record());
+        if held {
+            transaction.guard(Guard::Held(self.queue, self.entry.clone()));
+        }
+    }
+}
+
+impl Turn {
+    /// True while a local call is offered to the caller's process, or runs there.
+    #[must_use]
+    pub fn is_offered(&self) -> bool {
+        self.local.as_ref().is_some_and(|local| local.conclusion.is_none()) && !self.is_for_workers()
+    }
+
+    /// The end of the function, if the call at the turn's position is a local call that has ended.
+    #[must_use]
+    pub fn concluded(&self) -> Option<(&LocalCall, &Conclusion)> {
+        let local = self.local.as_ref()?;
+        Some((local, local.conclusion.as_ref()?))
+    }
+
+    /// When the holder outside the fleet last renewed its lease; 0 if unknown.
+    #[must_use]
+    pub(crate) fn renewed_ms(&self) -> i64 {
+        match (&self.local, &self.task) {
+            (Some(local), _) => local.renewed_ms,
+            (None, Some(task)) => task.renewed_ms,
+            (None, None) => 0,
+        }
+    }
+
+    pub(crate) fn set_renewed(&mut self, at_ms: i64) {
+        match (&mut self.local, &mut self.task) {
+            (Some(local), _) => local.renewed_ms = at_ms,
+            (None, Some(task)) => task.renewed_ms = at_ms,
+            (None, None) => {}
+        }
+    }
+}
