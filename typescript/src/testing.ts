@@ -24,6 +24,7 @@ export function toolContext(facts: Partial<ToolContext> = {}): ToolContext {
     deadline: new Date(Date.now() + TIMEOUT_MS),
     signal: new AbortController().signal,
     log: silent,
+    progress: () => {},
     call: async () => {
       throw new ToolError("permanent", "No other tool can be called from here.");
     },

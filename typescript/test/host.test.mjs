@@ -175,6 +175,13 @@ test("a tool calls other tools, and ends when the worker cancels it there", asyn
   assert.equal((await worker.next("result", 8)).error.kind, "cancelled");
 });
 
+test("progress is reported, and of many reports the latest", async (t) => {
+  const worker = started(t);
+  assert.equal((await worker.result(5, "steps")).output, '"done"');
+  const reports = worker.messages.filter((message) => message.type === "progress");
+  assert.deepEqual(reports.map(({ fraction, message }) => [fraction, message]), [[null, "begins"], [1, "step 100"]]);
+});
+
 test("the host ends when its worker has gone, also while a tool waits", async (t) => {
   const worker = started(t);
   worker.call(1, "wait");

@@ -47,6 +47,16 @@ for (const [options, expected] of [
   [{ requiresApproval: "yes" }, /requiresApproval is "yes"/],
   [{ requiredCapabilities: "refunds" }, /requiredCapabilities is "refunds"; expected a list of texts/],
   [{ version: 2 }, /version is 2; expected a text/],
+  [{ version: "one" }, /version is "one"; expected a semantic version/],
+  [{ effectKey: ["/to"] }, /effectKey is "\/to"; expected a required argument: none/],
+  [{ effectKey: [] }, /effectKey is \[\]; expected 1 to 16 arguments/],
+  [{ effectWindowMs: 5_000 }, /effectWindowMs is 5000; expected an effectKey beside it/],
+  [{ cache: { ttlMs: 5_000 } }, /cache requires the effect read, and the effect is once/],
+  [{ effect: "read", cache: { ttlMs: 1 } }, /cache\.ttlMs is 1; expected 1000 to 86400000 milliseconds/],
+  [{ effect: "read", durable: "local" }, /durable requires the effect once/],
+  [{ approval: { quorum: 0 } }, /approval\.quorum is 0; expected 1 to 16/],
+  [{ approval: { by: "finance" } }, /approval\.by is "finance"; expected a list of texts/],
+  [{ reconcile: { tool: "find", happened: "found" } }, /reconcile\.happened is "found"; expected a JSON pointer/],
   [{ input: undefined }, /input is undefined; expected a schema/],
   [{ input: z.string() }, /input has the type "string"; arguments are an object/],
   [{ input: z.object({ day: z.date() }) }, /input has no JSON Schema: Date cannot be represented/],
@@ -72,13 +82,19 @@ test("a name is registered once", () => {
 });
 
 test("the declaration has every option, and the schemas of both sides", () => {
-  const options = { effect: "read", timeoutMs: 1_500, category: "shop", displayName: "Stock", version: "2.0.0", requiresApproval: true, requiredCapabilities: ["a"], requiredFeatures: ["b"] };
+  const options = { id: "tool_7", effect: "read", cache: { ttlMs: 60_000 }, timeoutMs: 1_500, category: "shop", displayName: "Stock", version: "2.0.0", requiresApproval: true, requiredCapabilities: ["a"], requiredFeatures: ["b"] };
   const both = z.object({ n: z.int().default(1).describe("How many") });
   const { name, input_schema, output_schema, ...rest } = declared({ ...options, input: both, output: both }).definition();
   assert.deepEqual(rest, {
     description: "Does.",
     effect: "read",
     timeout_ms: 1_500,
+    id: "tool_7",
+    approval: null,
+    effect_key: null,
+    cache: { ttl_ms: 60_000, per: "tenant" },
+    reconcile: null,
+    durable: null,
     category: "shop",
     display_name: "Stock",
     version: "2.0.0",
@@ -88,6 +104,23 @@ test("the declaration has every option, and the schemas of both sides", () => {
   });
   assert.equal(input_schema.properties.n.description, "How many");
   assert.deepEqual([input_schema.required, output_schema.required], [undefined, ["n"]]);
+});
+
+test("the guards of a once tool are declared as the worker reads them", () => {
+  const input = z.object({ to: z.string(), amount: z.number() });
+  const { approval, effect_key, reconcile, durable } = declared({
+    input,
+    approval: { by: ["finance", "board"], quorum: 2, expiresMs: 3_600_000, narrow: ["/amount"] },
+    effectKey: ["/to"],
+    effectWindowMs: 5_000,
+    reconcile: { tool: "find_payment", happened: "/found", arguments: { key: "$idempotency_key", to: "/to" } },
+    durable: "replica",
+  }).definition();
+  assert.deepEqual(approval, { by: ["board", "finance"], quorum: 2, expires_ms: 3_600_000, narrow: ["/amount"] });
+  assert.deepEqual(effect_key, { arguments: ["/to"], window_ms: 5_000 });
+  const lookup = { tool: "find_payment", happened: "/found", arguments: { key: "$idempotency_key", to: "/to" } };
+  assert.deepEqual(reconcile, { ...lookup, output: null, tries: 5, grace_ms: 60_000 });
+  assert.equal(durable, "replica");
 });
 
 test("an error has only what belongs to its kind", () => {

@@ -6,6 +6,7 @@ import { type Tool, registered } from "../tools/tool.js";
 import { type Failure, bare, failureOf, stack } from "./failures.js";
 import { FrameReader, FrameTooLarge, encode } from "./frames.js";
 import { InnerCalls } from "./inner.js";
+import { Progress } from "./progress.js";
 import { Withheld, dump } from "./results.js";
 
 /** Maximum characters of one line of a tool's log. */
@@ -15,6 +16,7 @@ const PROTOCOL = 1;
 interface Running {
   controller: AbortController;
   inner: InnerCalls;
+  progress: Progress;
 }
 
 interface Ended {
@@ -74,7 +76,8 @@ export class Host {
       const error = { kind: "internal", message: `no tool ${JSON.stringify(name)} is registered here` };
       return this.send({ type: "result", id, error });
     }
-    const running = { controller: new AbortController(), inner: new InnerCalls(id, (message) => this.send(message)) };
+    const send = (message: object) => this.send(message);
+    const running = { controller: new AbortController(), inner: new InnerCalls(id, send), progress: new Progress(id, send) };
     this.#running.set(id, running);
     void this.#call(id, tool, args, facts, running);
   }
@@ -100,6 +103,7 @@ export class Host {
     }
     this.#running.delete(id);
     running.inner.giveUp(canceled());
+    running.progress.end();
     try {
       this.send({ type: "result", id, ...ended });
     } catch (error) {
@@ -131,6 +135,7 @@ export class Host {
       deadline: new Date(deadline),
       signal: running.controller.signal,
       log: this.#logger(facts.call_id),
+      progress: running.progress.report,
       call: running.inner.call,
     };
   }

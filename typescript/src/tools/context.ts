@@ -69,6 +69,12 @@ export interface ToolContext {
   /** Logger of the worker. */
   readonly log: ToolLogger;
   /**
+   * Reports how far the call is, for everyone who follows its turn: a fraction from 0 to 1, or `undefined` if it is
+   * unknown, and a text for people, of which the first 500 bytes are shown. The fleet shows the latest report, at most one
+   * per second.
+   */
+  readonly progress: (fraction: number | undefined, message?: string) => void;
+  /**
    * Calls another tool as the same agent, with its permissions, limits and caps, and waits for the result.
    *
    * Only for tools with the effect `read` or `idempotent`. The first run of the function stops here: the returned

@@ -13,5 +13,6 @@
  */
 export { InnerResult, type ToolContext, type ToolLogger } from "./context.js";
 export { ToolError, type ToolErrorKind, type ToolErrorOptions } from "./error.js";
+export type { Approval, Cache, Durability, Reconcile } from "./options.js";
 export type { JsonSchema, Received, Returned, Schema, SchemaIssue, StandardSchema } from "./schema.js";
 export { DuplicateTool, type Effect, Tool, type ToolOptions, tool } from "./tool.js";

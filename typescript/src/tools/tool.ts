@@ -1,6 +1,7 @@
 /** The declaration of a tool, and the registered tools. */
 import { read } from "../json.js";
 import type { ToolContext } from "./context.js";
+import { type Approval, type Cache, Checks, type Durability, type Reconcile } from "./options.js";
 import { type JsonSchema, type Received, type Returned, type Schema, invalid, jsonSchemaOf, validate } from "./schema.js";
 
 /**
@@ -23,6 +24,8 @@ export interface ToolOptions<Input extends Schema = Schema, Output extends Schem
   effect?: Effect;
   /** Time limit of one attempt in milliseconds, at most an hour. Default: the worker's. */
   timeoutMs?: number;
+  /** Stable id. Default: `tool_` and the name. */
+  id?: string;
   /** Category. Default: `general`. */
   category?: string;
   /** Name for people. Default: the name. */
@@ -31,6 +34,24 @@ export interface ToolOptions<Input extends Schema = Schema, Output extends Schem
   version?: string;
   /** Whether a person must approve each call. */
   requiresApproval?: boolean;
+  /** Whose approval each call needs. Implies `requiresApproval`. */
+  approval?: Approval;
+  /**
+   * Required arguments of a `once` tool that identify its effect, as JSON pointers such as `/to`. Equal calls of a tenant
+   * share one outcome.
+   */
+  effectKey?: readonly string[];
+  /**
+   * Time in milliseconds after a call during which equal calls share its outcome, from 1 second to 31 days. Default: 1
+   * day.
+   */
+  effectWindowMs?: number;
+  /** Caching of a `read` tool's results. */
+  cache?: Cache;
+  /** Lookup that resolves the unknown outcome of a `once` call. */
+  reconcile?: Reconcile;
+  /** Durability that Redis confirms before a `once` call runs. Default: `worker.durable`. */
+  durable?: Durability;
   /** Capabilities that the agent needs. */
   requiredCapabilities?: readonly string[];
   /** Features that the tenant's plan needs. */
@@ -54,10 +75,17 @@ const OPTIONS = [
   "output",
   "effect",
   "timeoutMs",
+  "id",
   "category",
   "displayName",
   "version",
   "requiresApproval",
+  "approval",
+  "effectKey",
+  "effectWindowMs",
+  "cache",
+  "reconcile",
+  "durable",
   "requiredCapabilities",
   "requiredFeatures",
 ];
@@ -75,6 +103,7 @@ export class Tool<Args = any, Result = unknown> {
   readonly #options: ToolOptions;
   readonly #input: JsonSchema;
   readonly #output: JsonSchema | undefined;
+  readonly #guards: object;
 
   /** @internal */
   constructor(options: ToolOptions, run: (args: Args, context: ToolContext) => Result | Promise<Result>) {
@@ -88,11 +117,14 @@ export class Tool<Args = any, Result = unknown> {
     if (this.#input.type !== "object") {
       throw new TypeError(`${options.name}: input has the type ${JSON.stringify(this.#input.type)}; arguments are an object`);
     }
+    const checks = new Checks(this.name, this.effect, this.#input);
+    checks.version(options.version);
+    this.#guards = checks.guards(options);
   }
 
   /** Returns the declaration for the worker, as JSON. @internal */
   definition(): object {
-    const { description, timeoutMs, category, displayName, version, requiresApproval } = this.#options;
+    const { description, timeoutMs, id, category, displayName, version, requiresApproval } = this.#options;
     return {
       name: this.name,
       description,
@@ -100,12 +132,14 @@ export class Tool<Args = any, Result = unknown> {
       output_schema: this.#output ?? null,
       effect: this.effect,
       timeout_ms: timeoutMs === undefined ? null : Math.max(1, Math.round(timeoutMs)),
+      id: id ?? null,
       category: category ?? null,
       display_name: displayName ?? null,
       version: version ?? null,
       requires_approval: requiresApproval ?? false,
       required_capabilities: this.#options.requiredCapabilities ?? [],
       required_features: this.#options.requiredFeatures ?? [],
+      ...this.#guards,
     };
   }
 
@@ -179,7 +213,7 @@ function check(options: ToolOptions, run: unknown): void {
   if (typeof options.description !== "string" || options.description.trim() === "") {
     refuse("description", options.description, "a text: models need it");
   }
-  for (const option of ["category", "displayName", "version"] as const) {
+  for (const option of ["id", "category", "displayName", "version"] as const) {
     if (options[option] !== undefined && typeof options[option] !== "string") refuse(option, options[option], "a text");
   }
   if (!["read", "idempotent", "once", undefined].includes(options.effect)) {

@@ -1,4 +1,5 @@
 // Tools for the tests of the host: every way to end a call.
+import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { execFileSync } from "node:child_process";
 
@@ -12,7 +13,7 @@ const put = { what: z.string() };
 tool({ name: "add", description: "Adds.", input: z.object({ a: z.int(), b: z.int().default(2) }), effect: "read" }, ({ a, b }) => a + b);
 
 tool({ name: "who", description: "Shows its context.", input: nothing }, (_args, context) => {
-  const { signal, log, call, ...facts } = context;
+  const { signal, log, call, progress, ...facts } = context;
   log.info("seen", new Error("a cause"));
   console.log("a line that is no frame");
   process.stdout.write("another line\n");
@@ -52,6 +53,14 @@ tool({ name: "result", description: "Returns odd values.", input: z.object(put),
 });
 
 tool({ name: "read_large", description: "Reads much.", input: nothing, effect: "read" }, () => "x".repeat(5 << 20));
+
+tool({ name: "steps", description: "Takes steps.", input: nothing, effect: "read" }, async (_args, { progress }) => {
+  progress(undefined, "begins");
+  for (let step = 1; step <= 100; step += 1) progress(step / 100, `step ${step}`);
+  await sleep(700);
+  assert.throws(() => progress(2), TypeError);
+  return "done";
+});
 
 const Stock = z.object({ sku: z.string(), pieces: z.int() });
 tool({ name: "stock", description: "Counts.", input: nothing, output: Stock, effect: "read" }, () => ({ sku: "A", pieces: 1, secret: 2 }));
