@@ -16,5 +16,5 @@ with Fleet(tenant="acme") as fleet:
     try:
         print(refund_order(sys.argv[1], float(sys.argv[2])), f"ran here: {bool(ledger)}")
     except CallRefused as error:
-        print(error)
+        print(error.code)
 # ANCHOR_END: local

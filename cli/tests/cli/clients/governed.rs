@@ -70,7 +70,7 @@ async fn a_governed_function_in_typescript_runs_once_over_redis_and_through_a_ga
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_governed_function_runs_once_on_a_fleet_in_memory() {
-    let fleet = DevFleet::start_in(Path::new(REPOSITORY), &["--config", CONF, "--tenant", "bank"], &[]);
+    let fleet = DevFleet::start_in(Path::new(REPOSITORY), &["--config", CONF], &[]);
     let program = format!(
         "GATEWAY_URL=$FLEET_URL GATEWAY_KEY=$FLEET_KEY PYTHONPATH=python/src exec {} -B tests/conformance/governed.py",
         interpreter().display()

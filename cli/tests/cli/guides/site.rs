@@ -105,6 +105,7 @@ pages! {
     mcp_wrap: "docs/build/mcp-wrap.md",
     tools_shell: "docs/build/tools-shell.md",
     composed_tools: "docs/build/composed-tools.md",
+    governed_tools: "docs/build/governed-tools.md",
     test_a_tool: "docs/build/test-a-tool.md",
     monitoring: "docs/operate/monitoring.md",
     troubleshooting: "docs/operate/troubleshooting.md",
