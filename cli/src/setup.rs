@@ -544,7 +544,7 @@ impl Setup {
         self.configuration.policy.permissions.matrix.contains_key(name)
             || self.configuration.tools.tools.values().any(|def| asks(&def.reconcile))
             || self.extensions.tools_now().iter().any(|tool| asks(&tool.spec().reconcile))
-            || self.modules.as_ref().is_some_and(|modules| modules.reconciles_by(name))
+            || self.pools.as_ref().is_some_and(|pools| pools.reconciles_by(name))
     }
 
     /// Returns true if a permission row or a `reconcile` names this built-in tool, and no other tool has the same name.
