@@ -38,7 +38,7 @@ def facts(context: Context) -> dict[str, object]:
 
 @tool(effect="read")
 def work(steps: int, context: Context) -> str:
-    """Works in steps, and tells of each."""
+    """Works in steps, and reports each."""
     for step in range(steps):
         context.progress(step / steps, f"step {step} \\ud800" + "x" * 1000)
         context.cancelled.wait(0.02)

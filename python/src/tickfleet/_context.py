@@ -91,7 +91,7 @@ class Reporter(Protocol):
 
 
 def _no_reporter(fraction: float | None, message: str, /) -> None:
-    """Ignores a report: nobody follows a call without a worker."""
+    """Ignores a report, because a call without a worker has no followers."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Context:
     reporter: Reporter = field(default=_no_reporter, repr=False, compare=False)
 
     def progress(self, fraction: float | None, message: str = "") -> None:
-        """Reports how far the call is, for everyone who follows its turn. The fleet shows the latest report, at most one
+        """Reports the progress of the call to followers of its turn. The fleet shows the latest report, at most one
         per second.
 
         Args:

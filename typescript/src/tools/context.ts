@@ -69,7 +69,7 @@ export interface ToolContext {
   /** Logger of the worker. */
   readonly log: ToolLogger;
   /**
-   * Reports how far the call is, for everyone who follows its turn: a fraction from 0 to 1, or `undefined` if it is
+   * Reports the progress of the call to followers of its turn: a fraction from 0 to 1, or `undefined` if it is
    * unknown, and a text for people, of which the first 500 bytes are shown. The fleet shows the latest report, at most one
    * per second.
    */

@@ -94,8 +94,8 @@ impl Drop for Announced {
 }
 
 /// Opens the console in the user's browser. Other users of the machine can read the arguments of a program, so the
-/// browser gets the name of a page that only this user can read, instead of a link with a key. A machine without a
-/// browser is no error.
+/// browser gets the name of a page that only this user can read, instead of a link with a key. Machines without a browser
+/// are ignored.
 ///
 /// # Errors
 /// The page cannot be written.

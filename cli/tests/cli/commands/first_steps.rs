@@ -125,7 +125,7 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
     std::fs::create_dir(&other).unwrap();
     let named = [&call[..], &["--config", "other", "--redis-url", NOWHERE]].concat();
     plainly(program, &named, folder.path()).exits(3);
-    // In a subfolder, there is no fleet.
+    // A subfolder does not have the fleet.
     let elsewhere = plainly(program, &call, &other);
     assert_ne!(elsewhere.code, 0, "{}", elsewhere.stdout);
     assert_eq!(fleet.stop(), Some(0));

@@ -1,7 +1,7 @@
 //! Turns and tasks as producers append them to a stream.
 
 use serde_json::Value;
-use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Conclusion, Dialect, Outcome, Turn, TurnId, limits};
 use tickfleet_protocol::{
     TaskMessage, bounded_output, glance, messages, parse_task_message, parse_turn, tool_message, write_task, write_turn,
 };
@@ -67,6 +67,17 @@ pub(super) fn task(bytes: &[u8]) {
         Ok(TaskMessage::Fail { leased, error, .. }) => {
             assert_lease(&leased.lease);
             assert!(error.code.len() <= limits::NAME_BYTES_MAX && error.message.len() <= limits::REASON_BYTES_MAX);
+        }
+        Ok(TaskMessage::Renew(claimed)) => assert_lease(&claimed.lease),
+        Ok(TaskMessage::Conclude { claimed, conclusion }) => {
+            assert_lease(&claimed.lease);
+            match conclusion {
+                Conclusion::Output { json, .. } => assert!(json.len() <= limits::OUTPUT_BYTES_MAX),
+                Conclusion::Failed { code, message, .. } => {
+                    assert!(code.len() <= limits::NAME_BYTES_MAX && message.len() <= limits::REASON_BYTES_MAX);
+                }
+                Conclusion::Lost => panic!("a process reports that it was silent"),
+            }
         }
         Ok(TaskMessage::Cancel { reason, .. }) => {
             assert!(reason.unwrap_or_default().len() <= limits::REASON_BYTES_MAX);
