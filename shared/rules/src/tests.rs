@@ -397,7 +397,7 @@ fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
     let met = rule("met", "args.amount < 900", RuleMode::Enforce);
     let (said, enforced, all) = decided(&[small.clone(), known, met.clone(), Rule { mode: RuleMode::Shadow, ..met }]);
     let said = said.unwrap().shadow;
-    let short: Vec<_> = said.iter().map(|denial| (denial.rule.as_str(), denial.reason)).collect();
+    let short: Vec<_> = said.iter().map(|denial| (denial.rule.as_str(), &*denial.reason)).collect();
     let place = |name: &str| format!("permissions.send_money.rules.{name}");
     assert_eq!(short, [(&*place("small"), "rule_not_met"), (&*place("known"), "rule_undecided")]);
     assert_eq!((said[0].message.as_str(), enforced, all), ("700 is too much", 1, 4));
