@@ -17,6 +17,8 @@ from tickfleet._tool import Tool, registered, tool
 if TYPE_CHECKING:
     from tickfleet.client import (
         AsyncFleet,
+        CallFailed,
+        CallRefused,
         Conflict,
         Fleet,
         FleetError,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         NoDefinitions,
         NotAccepted,
         NotFound,
+        OutcomeUnknown,
         Pressure,
         QueueFull,
         Rejected,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 #: Names of the client. Tools do not need the client, so it is imported on demand.
 _CLIENT = (
     "AsyncFleet",
+    "CallFailed",
+    "CallRefused",
     "Conflict",
     "Fleet",
     "FleetError",
@@ -47,6 +52,7 @@ _CLIENT = (
     "NoDefinitions",
     "NotAccepted",
     "NotFound",
+    "OutcomeUnknown",
     "Pressure",
     "QueueFull",
     "Rejected",
@@ -62,6 +68,8 @@ __all__ = [
     "Approval",
     "AsyncFleet",
     "Cache",
+    "CallFailed",
+    "CallRefused",
     "Conflict",
     "Context",
     "DuplicateTool",
@@ -74,6 +82,7 @@ __all__ = [
     "NoDefinitions",
     "NotAccepted",
     "NotFound",
+    "OutcomeUnknown",
     "Pressure",
     "QueueFull",
     "Reconcile",

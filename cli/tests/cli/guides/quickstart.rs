@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use tempfile::TempDir;
 
@@ -55,29 +55,37 @@ impl Installation {
     }
 }
 
-#[test]
-fn a_new_user_with_python_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
-    let Some(packages) = Packages::unless_skipped() else { return };
-    let installed = Installation::new();
+/// Plays a page in an empty folder, on a fleet of its own. `approve` gets the link to the console.
+fn play(page: &str, installed: &Installation, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
     let home = tempfile::tempdir().unwrap();
     installed.shell(home.path(), "tickfleet init");
     let program = installed.programs.join("tickfleet");
     let args = ["--config", "fleet", "--console", "0"];
     let fleet = DevFleet::start_program(&program, home.path(), &args, &[("PATH", "/usr/bin:/bin")]);
     let link = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: ")).unwrap().to_owned();
-    let approver = thread::spawn(move || {
-        let mut node = packages.node();
-        succeeds(node.arg("tests/console/approve.mjs").arg(&packages.folder).arg(link));
-    });
-    for page in ["README.md", "docs/start/quickstart.md"] {
-        for documented in shown(&fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap()) {
-            let printed = installed.shell(home.path(), &documented.command);
-            let line = documented.line;
-            assert!(agrees(&documented.output, &printed), "{page}:{line} printed something else:\n{printed}");
-        }
+    let approver = approve(link);
+    for documented in shown(&fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap()) {
+        let printed = installed.shell(home.path(), &documented.command);
+        let line = documented.line;
+        assert!(agrees(&documented.output, &printed), "{page}:{line} printed something else:\n{printed}");
     }
-    approver.join().unwrap();
+    if let Some(approver) = approver {
+        approver.join().unwrap();
+    }
     assert_eq!(fleet.stop(), Some(0));
     // A client afterwards does not take the ended fleet for a running one.
     assert!(!home.path().join(".tickfleet/dev.json").exists());
+}
+
+#[test]
+fn a_new_user_with_python_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
+    let Some(packages) = Packages::unless_skipped() else { return };
+    let installed = Installation::new();
+    play("README.md", &installed, |_| None);
+    play("docs/start/quickstart.md", &installed, |link| {
+        Some(thread::spawn(move || {
+            let mut node = packages.node();
+            succeeds(node.arg("tests/console/approve.mjs").arg(&packages.folder).arg(link));
+        }))
+    });
 }
