@@ -51,6 +51,8 @@ fn request(path: &str) -> (String, Value) {
         "drain" | "resume" => json!({"worker": "w-1", "reason": reason}),
         "disable" | "enable" => json!({"tool": "echo", "reason": reason}),
         "tasks" => json!({"target_agent": "kelly", "task_description": "Say hi."}),
+        "claim" => json!({"claimant": "p-1"}),
+        "conclude" => json!({"op": "heartbeat", "lease": "1-0"}),
         "turns" => json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}),
         _ => json!({"reason": reason}),
     };
