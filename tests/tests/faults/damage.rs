@@ -87,6 +87,7 @@ const ROWS: &[KeyDamage] = &[
     KeyDamage::Shared("ready:<priority>", "a queue of all tenants"),
     KeyDamage::Shared("ready:suspect:<priority>", "a queue of all tenants"),
     KeyDamage::Type("external:<tenant>:<agent>", Agent, &["external:bolt:far"]),
+    KeyDamage::Shared("local:<tenant>:<turn>", "of one turn, and the queue of an external runtime has the same form"),
     KeyDamage::Member("externals", &["odd", "external:bolt:none"]),
     KeyDamage::Record(
         "turn:<tenant>:<id>",

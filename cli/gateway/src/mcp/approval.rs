@@ -107,7 +107,7 @@ pub(super) enum Question {
     /// The client shows a dialog. The task returns true if the call is decided.
     Dialog(AbortOnDropHandle<bool>),
     /// The client has no dialogs.
-    NoDialog(Approval),
+    NoDialog(Box<Approval>),
 }
 
 impl McpServer {
@@ -145,7 +145,7 @@ impl McpServer {
                 let asking = async move { decided_in_dialog(&client, &local.approver, &peer, &approval).await };
                 Question::Dialog(AbortOnDropHandle::new(tokio::spawn(asking)))
             }
-            _ => Question::NoDialog(approval),
+            _ => Question::NoDialog(Box::new(approval)),
         }
     }
 

@@ -96,7 +96,7 @@ impl McpServer {
                 asked = Some(approval.clone());
                 match self.ask_user(approval, context) {
                     Question::Dialog(asking) => dialog = Some(asking),
-                    Question::NoDialog(approval) => undecided = Some(approval),
+                    Question::NoDialog(approval) => undecided = Some(*approval),
                 }
             }
             if let Some(answered) = dialog.take_if(|dialog| dialog.is_finished())
