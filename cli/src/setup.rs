@@ -37,8 +37,7 @@ use tickfleet_tools_python::Pools;
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
-use crate::commands::dev::GRANT_TRIAL_TOOLS;
-use crate::commands::dev::here::DevHere;
+use crate::commands::dev::here::{DevHere, GRANT_TRIAL_TOOLS};
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::modules::{fingerprint, modules_failed, pools, with_modules};

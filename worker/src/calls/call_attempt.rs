@@ -16,7 +16,6 @@ use tracing::Span;
 
 use crate::batch::WaitFor;
 use crate::calls::end_effects::EndEffects;
-use crate::calls::local::LocalOffer;
 use crate::calls::{messages, reconcile_progress};
 use crate::config::WorkerConfig;
 use crate::held_slices::SliceLease;
@@ -200,4 +199,11 @@ impl CallAttempt<'_> {
     pub(super) fn tries(&self) -> u32 {
         reconcile_progress::own_attempt(self.number).saturating_sub(1)
     }
+}
+
+/// A call to be offered to the caller's process.
+pub(crate) struct LocalOffer {
+    pub(super) message: String,
+    pub(super) note: String,
+    pub(super) lease_ms: i64,
 }

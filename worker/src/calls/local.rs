@@ -16,7 +16,7 @@ use tickfleet_model::{CallResult, Conclusion, Effect, FailureKind, Outcome, idem
 use tickfleet_store::seam::RunError;
 
 use crate::calls::attempt::{self, HandlerEnd};
-use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, LocalOffer};
 use crate::calls::guards::BegunCall;
 use crate::calls::messages;
 use crate::calls::reconcile_progress::own_attempt;
@@ -36,13 +36,6 @@ struct LocalNote {
     /// The arguments for the lookup of an unknown outcome, if the tool declares one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments: Option<Box<RawValue>>,
-}
-
-/// A call to be offered to the caller's process.
-pub(crate) struct LocalOffer {
-    message: String,
-    note: String,
-    lease_ms: i64,
 }
 
 impl Calls {

@@ -13,6 +13,9 @@ use super::socket::DIR;
 use crate::failure::Failure;
 use crate::global::{Global, environment};
 
+/// The environment variable of the setting that grants the trial tools to every agent.
+pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
+
 /// File in the folder of the socket. Clients in Python and TypeScript read it, too.
 const FILE: &str = "dev.json";
 

@@ -13,7 +13,7 @@ use clap::Args;
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use self::here::DevHere;
+use self::here::{DevHere, GRANT_TRIAL_TOOLS};
 use self::socket::DIR;
 use crate::commands::gateway::console::{Console, PORT};
 use crate::failure::Failure;
@@ -58,9 +58,6 @@ pub(crate) struct Dev {
     #[arg(long)]
     no_open: bool,
 }
-
-/// The environment variable of the setting that grants the trial tools to every agent.
-pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
 /// Loads the configuration. If its permissions are the built-in ones, every agent gets the trial tools, so that there
 /// are tools to call.

@@ -15,10 +15,10 @@ use crate::task::cancel::{KnownCancel, cancel_of};
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::turn::end::RUNTIME;
 use crate::turn::local::LocalEnd;
-use crate::turn::slice::{Slice, dispatch, fields};
+use crate::turn::slice::{Slice, calls_of, dispatch};
 use crate::turn::state::EndReason;
 use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
-use crate::view::{Fields, Query, Undecided, View};
+use crate::view::{Query, Undecided, View};
 
 /// Renews the lease of an external runtime on its task.
 #[derive(Debug, Clone)]
@@ -270,12 +270,6 @@ impl Case<'_> {
         }
         lapsed
     }
-}
-
-/// The calls of a slice's entry, as JSON texts.
-pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
-    let of_entry = fields.into_iter().flatten();
-    of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
 }
 
 /// Removes the empty queue of an external runtime whose agent is no longer configured.

@@ -8,51 +8,19 @@
 //! An offer that no process has taken has not run. A call that a process has taken is never reported as not run.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use tickfleet_model::{Conclusion, Priority, TurnId};
+use tickfleet_model::Conclusion;
 
 use super::end::RUNTIME;
 use super::holder;
 use super::park::guard_not_canceled;
-use super::slice::{Slice, dispatch, offer};
-use super::state::{Begun, Destination, Turn};
+use super::slice::{Slice, calls_of, dispatch, offer};
+use super::state::{Begun, Destination, LocalCall, Turn};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::Stored;
-use crate::task::external::calls_of;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
-
-/// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalCall {
-    /// The turn, which names the queue of the offer.
-    #[serde(rename = "t")]
-    pub turn: TurnId,
-    /// The workers' queue to which the slice returns.
-    #[serde(rename = "p")]
-    pub priority: Priority,
-    #[serde(rename = "of")]
-    pub offered_ms: i64,
-    /// When the caller's process last renewed its lease; 0 if unknown.
-    #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
-    pub renewed_ms: i64,
-    /// What the worker needs to end the call, as JSON that only workers read.
-    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// The end of the function. `None` while the call is offered or runs.
-    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
-    pub conclusion: Option<Conclusion>,
-    /// From the offer to the end of the function.
-    #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
-    pub took_ms: i64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(number: &i64) -> bool {
-    *number == 0
-}
 
 /// Offers a slice to the caller's process, after its next call has passed all guards.
 #[derive(Debug, Clone, Copy)]

@@ -135,3 +135,9 @@ fn enqueue(
     let queue = turn.queue(&name.tenant);
     transaction.write(Write::Enqueue(queue, fields.collect())).put(&name.record(), turn);
 }
+
+/// The calls of a slice's entry, as JSON texts.
+pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
+    let of_entry = fields.into_iter().flatten();
+    of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
+}
