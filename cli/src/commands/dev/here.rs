@@ -64,7 +64,7 @@ impl DevHere {
     pub(crate) fn adopt(mut global: Global) -> Global {
         let environment = environment();
         let is_set = |name: &&str| environment.get(*name).is_some_and(|value| !value.trim().is_empty());
-        if global.redis_url.is_some() || URL_VARIABLES.iter().any(|name| is_set(name)) {
+        if global.redis_url.is_some() || URL_VARIABLES.iter().any(is_set) {
             return global;
         }
         let Some(here) = Self::find() else { return global };

@@ -234,7 +234,8 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
         (Some(url), _) => {
             let parsed = Url::parse(url).map_err(|error| Failure::usage(format!("--url {url:?}: {error}")))?;
             let host = parsed.host_str().map(|host| host.trim_matches(['[', ']']).to_owned());
-            let (headers, secrets) = headers(&args.header)?;
+            let headers = headers(&args.header)?;
+            let secrets = secrets(&headers);
             let url = verbatim(url);
             json!({"url": url, "headers": headers, "secrets": secrets, "allow_private": host.into_iter().collect::<Vec<_>>()})
         }
@@ -251,19 +252,21 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
     Ok(server)
 }
 
-/// Headers by name, and the secrets that their values name.
-fn headers(given: &[String]) -> Result<(BTreeMap<&str, &str>, BTreeMap<&str, Value>), Failure> {
-    let mut headers = BTreeMap::new();
-    let mut secrets = BTreeMap::new();
-    for header in given {
+/// Headers by name.
+fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
+    let named = given.iter().map(|header| {
         let expected = || Failure::usage(format!("--header {header:?}: expected NAME: VALUE"));
         let (name, value) = header.split_once(':').ok_or_else(expected)?;
-        headers.insert(name.trim(), value.trim());
-        for variable in value.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0)) {
-            secrets.insert(variable, json!({"env": variable}));
-        }
-    }
-    Ok((headers, secrets))
+        Ok((name.trim(), value.trim()))
+    });
+    named.collect()
+}
+
+/// The secrets that the values of headers name.
+fn secrets<'a>(headers: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, Value> {
+    let parts = headers.values().flat_map(|value| value.split("${").skip(1));
+    let variables = parts.filter_map(|rest| Some(rest.split_once('}')?.0));
+    variables.map(|variable| (variable, json!({"env": variable}))).collect()
 }
 
 /// `None` if the file does not exist.
