@@ -17,12 +17,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLIENT = os.path.join(ROOT, "typescript")
 
 
-def pack(folder, output):
-    subprocess.run(
-        ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", os.path.abspath(output)],
-        cwd=folder,
-        check=True,
-    )
+def pack(folder, output, name):
+    """Packs the package in the folder as the file OUTPUT/name. The chart has the name that npm would choose."""
+    command = ["npm", "pack", "--silent", "--ignore-scripts"]
+    packed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()[-1]
+    shutil.move(os.path.join(folder, packed), os.path.join(output, name))
 
 
 def write(folder, package):
@@ -60,14 +59,14 @@ def main():
                     "preferUnplugged": True,
                 },
             )
-            pack(folder, output)
+            pack(folder, output, f"tickfleet-npm-{platform}-{client['version']}.tgz")
             client.setdefault("optionalDependencies", {})[name] = client["version"]
         folder = os.path.join(staged, "client")
         shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
         # The package is built already.
         client["scripts"].pop("prepare", None)
         write(folder, client)
-        pack(folder, output)
+        pack(folder, output, f"tickfleet-npm-{client['version']}.tgz")
 
 
 if __name__ == "__main__":

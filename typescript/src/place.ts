@@ -1,5 +1,5 @@
 /** Where the fleet is, if the program names no URL. */
-import { readFileSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 
 import { DEFAULT_URL } from "./redis.js";
 
@@ -29,6 +29,8 @@ export function placeOf(url: string | undefined, apiKey: ApiKey | undefined): Pl
 function devHere(): Place | undefined {
   let dev: { redis_url: string; fleet_url: string | null; fleet_key: string };
   try {
+    // In a shared folder, another user's fleet could receive the calls.
+    if (statSync(DEV_FILE).uid !== process.geteuid?.()) return undefined;
     dev = JSON.parse(readFileSync(DEV_FILE, "utf8"));
   } catch {
     return undefined;

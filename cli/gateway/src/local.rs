@@ -45,7 +45,7 @@ pub(crate) struct ClaimResponse {
     /// `claimed`: run the function, then conclude. `ended`: the turn has ended, and `reply` has its results.
     /// `waiting`: claim again; the turn waits for a limit, an approval or a worker, or another process has its call.
     state: &'static str,
-    /// Identifies the claim in `renew` and `conclude`.
+    /// Identifies the claim in `conclude`.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     /// The call: `call`, `tool`, `arguments` (as approvers may have changed them), `idempotency_key`, `attempt`,
@@ -80,6 +80,12 @@ pub(crate) struct ConclusionBody {
     not_executed: Option<bool>,
     /// True if the function may have had an effect.
     unknown: Option<bool>,
+}
+
+/// A message without `op` would be read as a delegation.
+#[derive(Deserialize)]
+struct HasOp {
+    op: Option<String>,
 }
 
 /// Result of a report.
@@ -166,7 +172,12 @@ pub(crate) async fn conclude(
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
-    let body = with_owner(read_body(body)?.to_vec(), Some(caller.tenant()), None);
+    let body = read_body(body)?;
+    let has_op = serde_json::from_slice::<HasOp>(&body).is_ok_and(|body| body.op.is_some());
+    if !has_op {
+        return Err(Problem::invalid("op: found nothing; expected heartbeat, finish or fail"));
+    }
+    let body = with_owner(body.to_vec(), Some(caller.tenant()), None);
     let store = shared.client.store(&name.tenant);
     let answer = match parse_task_message(&with_turn(body, &name.turn))? {
         TaskMessage::Renew(claimed) if claimed.turn == name.turn && claimed.tenant == name.tenant => {

@@ -24,7 +24,7 @@ use crate::calls::state::Calls;
 use crate::calls::turn::{Pipeline, SliceRun};
 use crate::tools::{RegisteredTool, ToolFailure, ToolOutput, Toolbox};
 
-/// What the worker that ends the call needs from the worker that began it.
+/// Data for the worker that ends the call, from the worker that began it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LocalNote {
     #[serde(default, skip_serializing_if = "Option::is_none")]

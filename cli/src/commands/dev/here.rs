@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -53,9 +53,14 @@ impl DevHere {
         Ok(Announced(write_private(&dir.join(FILE), &text)?))
     }
 
-    /// Returns the fleet that runs in the current folder. The file of a process that was killed is ignored.
+    /// Returns the fleet that this user runs in the current folder. The file of a process that was killed is ignored.
     pub(crate) fn find() -> Option<Self> {
-        let here: Self = serde_json::from_slice(&std::fs::read(Path::new(DIR).join(FILE)).ok()?).ok()?;
+        let file = std::fs::File::open(Path::new(DIR).join(FILE)).ok()?;
+        // In a shared folder, another user's file could name tools that then run as this user.
+        if file.metadata().ok()?.uid() != nix::unistd::geteuid().as_raw() {
+            return None;
+        }
+        let here: Self = serde_json::from_reader(std::io::BufReader::new(file)).ok()?;
         here.is_live().then_some(here)
     }
 

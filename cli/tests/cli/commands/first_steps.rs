@@ -125,6 +125,14 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
     std::fs::create_dir(&other).unwrap();
     let named = [&call[..], &["--config", "other", "--redis-url", NOWHERE]].concat();
     plainly(program, &named, folder.path()).exits(3);
+    // The file of another user is not trusted, because its configuration can run programs. Only root can test this.
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
+        plainly(program, &call, folder.path()).exits(3);
+        let client = plainly(&interpreter(), &["agent.py", "Refund order A-1001."], folder.path());
+        assert_ne!(client.code, 0, "{}", client.stdout);
+        std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+    }
     // A subfolder does not have the fleet.
     let elsewhere = plainly(program, &call, &other);
     assert_ne!(elsewhere.code, 0, "{}", elsewhere.stdout);

@@ -39,6 +39,9 @@ def place(url: str | None, api_key: ApiKey | None) -> tuple[str, ApiKey | None]:
 
 def _dev() -> tuple[str, str | None] | None:
     try:
+        # In a shared folder, another user's fleet could receive the calls.
+        if DEV_FILE.stat().st_uid != os.geteuid():
+            return None
         dev = json.loads(DEV_FILE.read_text())
     except (OSError, ValueError):
         return None

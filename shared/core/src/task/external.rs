@@ -1,4 +1,5 @@
-//! External runtimes, and processes that run calls of local tools ([`crate::turn::local`]): they take tasks from their agent's queue, and renew the lease of a task while they work on it.
+//! External runtimes: they take tasks from their agent's queue, and renew the lease of a task while they work on it.
+//! Processes that run calls of local tools ([`crate::turn::local`]) do the same with the queue of their turn.
 //!
 //! The entry that the runtime took identifies the lease. A runtime that is silent for one lease loses the task, and the
 //! task is offered again. A task that a runtime took is never reported as not run.

@@ -637,6 +637,36 @@ impl Record for Finished {
     }
 }
 
+/// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalCall {
+    /// The turn, which names the queue of the offer.
+    #[serde(rename = "t")]
+    pub turn: TurnId,
+    /// The workers' queue to which the slice returns.
+    #[serde(rename = "p")]
+    pub priority: Priority,
+    #[serde(rename = "of")]
+    pub offered_ms: i64,
+    /// When the caller's process last renewed its lease; 0 if unknown.
+    #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
+    pub renewed_ms: i64,
+    /// Data with which a worker ends the call, as JSON that only workers read.
+    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// The end of the function. `None` while the call is offered or runs.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<Conclusion>,
+    /// From the offer to the end of the function.
+    #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
+    pub took_ms: i64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -661,34 +691,4 @@ mod tests {
         assert_eq!(Finished::decode(&text), Ok(finished));
         assert!(Finished::decode(b"1{}\n").is_err());
     }
-}
-
-/// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalCall {
-    /// The turn, which names the queue of the offer.
-    #[serde(rename = "t")]
-    pub turn: TurnId,
-    /// The workers' queue to which the slice returns.
-    #[serde(rename = "p")]
-    pub priority: Priority,
-    #[serde(rename = "of")]
-    pub offered_ms: i64,
-    /// When the caller's process last renewed its lease; 0 if unknown.
-    #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
-    pub renewed_ms: i64,
-    /// What the worker needs to end the call, as JSON that only workers read.
-    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// The end of the function. `None` while the call is offered or runs.
-    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
-    pub conclusion: Option<Conclusion>,
-    /// From the offer to the end of the function.
-    #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
-    pub took_ms: i64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(number: &i64) -> bool {
-    *number == 0
 }
