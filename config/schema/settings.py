@@ -1,6 +1,7 @@
 """The settings of tickfleet.yaml: type, bounds and description of each. Defaults are those of config/tickfleet.yaml."""
 
 from words import (
+    SIZE,
     SIZE_BOUND,
     SOME_TEXT,
     TEXT,
@@ -97,6 +98,10 @@ SETTINGS = {
                 word("none", "local", "replica"),
             ),
             "durable_wait": described("Time to wait for that confirmation. Without it, the call is retried and ends as `transient`.", duration("10ms", "1m")),
+            "output_bytes_max": described(
+                "Bytes of one call's output in a result. A longer output is truncated.",
+                SIZE | {"x-minimum": "4KiB", "x-maximum": "512KiB"},
+            ),
             "breaker_failures": described(
                 "Consecutive failures after which this process opens the circuit breaker of a tool. 0 disables circuit breakers.", number(0, 1_000)
             ),

@@ -48,6 +48,8 @@ pub struct Plan {
     pub ladder: Ladder,
     /// How durable the intent record of a `once` call must be before the call runs.
     pub durable: Durability,
+    /// Maximum bytes of one call's output in a result.
+    pub output_bytes_max: usize,
     pub loops: Option<worker::LoopOptions>,
     pub breaker: Option<BreakerSettings>,
     pub store: StoreOptions,
@@ -88,6 +90,7 @@ impl Default for Plan {
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             durable: Durability::None,
+            output_bytes_max: limits::OUTPUT_BYTES_MAX,
             loops: None,
             breaker: None,
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
@@ -217,6 +220,7 @@ impl Plan {
             ladder: self.ladder.clone(),
             durable: self.durable,
             durable_wait: Duration::from_millis(500),
+            output_bytes_max: self.output_bytes_max,
             loops: self.loops.clone(),
             report: ReportOptions::default(),
             name: name.to_owned(),

@@ -66,6 +66,8 @@ pub struct WorkerOptions {
     pub durable: Durability,
     /// The longest wait for that durability.
     pub durable_wait: Duration,
+    /// The maximum bytes of one call's output in a result.
+    pub output_bytes_max: usize,
     /// When an agent counts as looping; `None` disables the check.
     pub loops: Option<LoopOptions>,
     pub report: ReportOptions,
@@ -124,10 +126,7 @@ impl Worker {
         let journal = Arc::new(WorkerJournal::new(&common));
         let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(options.slots), &common.now));
         let strays = Arc::new(Strays::new(&common, &slices, &decisions));
-        let durable = (options.durable, options.durable_wait);
-        let ladder = options.ladder;
-        let redactor = options.report.redactor.clone();
-        let calls = Calls::new(&common, &journal, &decisions, ladder, redactor, durable, options.loops);
+        let calls = Calls::new(&common, &journal, &decisions, &options);
         let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, options.report));
         let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
         let parts = LeasingParts { journal, slices, strays, decisions, pipeline };

@@ -309,6 +309,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         ladder: setup.configuration.ladder(),
         durable: setup.settings().worker.durable,
         durable_wait: setup.settings().worker.durable_wait,
+        output_bytes_max: usize::try_from(setup.settings().worker.output_bytes_max).unwrap_or(usize::MAX),
         loops: loops(&setup.settings().loops),
         report: setup.report(),
         name: setup.name(),

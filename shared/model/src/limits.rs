@@ -135,21 +135,21 @@ pub const TOOL_LISTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of tools in `allowed_tools` of a turn or task.
 pub const ALLOWED_TOOLS_MAX: usize = 128;
 
-/// Maximum bytes of one call's output in a result.
+/// Default of `worker.output_bytes_max`: the maximum bytes of one call's output in a result.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum bytes of an output that are checked against the output schema. Longer outputs fail the check.
 pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum number of values in one JSON document, about 70 bytes of memory each.
 pub const JSON_VALUES_MAX: usize = 200_000;
-/// Maximum bytes of all outputs of one turn.
+/// Maximum bytes of all outputs of one turn, and maximum of `worker.output_bytes_max`.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn with this number of calls. The share of each call is fixed. So the result of a
-/// call does not depend on which worker ran the earlier calls, or when.
+/// Bytes of one call's output in a turn with this number of calls, at most `max`. The share of each call is fixed. So
+/// the result of a call does not depend on which worker ran the earlier calls, or when.
 #[must_use]
-pub const fn output_bytes_max(calls: usize) -> usize {
+pub const fn output_bytes_max(calls: usize, max: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
-    if share < OUTPUT_BYTES_MAX { share } else { OUTPUT_BYTES_MAX }
+    if share < max { share } else { max }
 }
 /// Maximum bytes of an error message.
 pub const ERROR_BYTES_MAX: usize = 1_000;
@@ -271,7 +271,7 @@ const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 /// A worker can miss several heartbeats before it counts as dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
 /// In the longest turn, each call still has room for an output.
-const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
+const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX, OUTPUT_BYTES_MAX) >= 4 * 1024);
 /// A blocking read lasts less than half a lease.
 const _: () = assert!(BLOCK_FRACTION > 2);
 /// The reply to a rejected message fits a batch.

@@ -100,7 +100,9 @@ fn assert_output(json: &RawValue) {
         assert!(depth(&value) <= limits::JSON_DEPTH_MAX, "an output nests too deep");
         assert_no_secret(&value);
     }
-    for bytes_max in [limits::OUTPUT_BYTES_MAX, limits::output_bytes_max(limits::CALLS_PER_TURN_MAX), 200] {
+    for bytes_max in
+        [limits::OUTPUT_BYTES_MAX, limits::output_bytes_max(limits::CALLS_PER_TURN_MAX, limits::OUTPUT_BYTES_MAX), 200]
+    {
         let cut = tickfleet_protocol::bounded_output(json.to_owned(), bytes_max);
         assert!(cut.get().len() <= bytes_max, "a result of {} bytes", cut.get().len());
         assert_json(cut.get());

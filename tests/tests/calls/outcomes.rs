@@ -386,6 +386,25 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_fleet_sets_its_own_bound_for_outputs() {
+    let plan = Plan { tools: vec![verbose(100_000)], output_bytes_max: 256 * 1024, ..Plan::default() };
+    let mut fleet = Fleet::start(plan).await;
+    let verbose = ("verbose", json!({}));
+    fleet.submit(&[verbose.clone()]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["ok"]).await;
+    let output = &reply["results"][0]["output"];
+    assert!(output.get("truncated").is_none() && output.to_string().len() > 200_000);
+    // The calls of one turn share 512 KiB.
+    fleet.submit(&[verbose.clone(), verbose.clone(), verbose.clone(), verbose]).await;
+    let reply = fleet.reply().await;
+    let results = reply["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["output"]["truncated"] == true), "{results:?}");
+    assert!(results.iter().all(|result| result["output"].to_string().len() <= 128 * 1024));
+    fleet.stop().await;
+}
+
+#[tokio::test]
 async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});

@@ -180,17 +180,16 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
     HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// The result of a successful call. `result` builds a result from an outcome. Only this function truncates a large
-/// output. The bound is the call's share of the bytes that all `calls` of the turn may return together.
+/// The result of a successful call, whose output is truncated to `bytes_max`. `result` builds a result from an outcome.
 pub(crate) fn succeeded(
     output: ToolOutput,
-    calls: usize,
+    bytes_max: usize,
     result: impl FnOnce(Outcome, CallError) -> CallResult,
 ) -> CallResult {
     let none = CallError { code: String::new(), message: String::new(), details: None };
     CallResult {
         success: true,
-        output: Some(bounded_output(output.json, limits::output_bytes_max(calls))),
+        output: Some(bounded_output(output.json, bytes_max)),
         error: None,
         content_type: output.content_type.into(),
         ..result(Outcome::Ok, none)

@@ -346,7 +346,10 @@ impl Calls {
         match handler_outcome {
             HandlerOutcome::Output(output) => {
                 let result = |outcome, error| attempt.result(outcome, error);
-                AttemptOutcome::Ended(Box::new(attempt::succeeded(output, attempt.head().calls, result)), Vec::new())
+                AttemptOutcome::Ended(
+                    Box::new(attempt::succeeded(output, attempt.output_bytes_max, result)),
+                    Vec::new(),
+                )
             }
             HandlerOutcome::Failed(CallEnding { outcome, error }) => attempt.refused(outcome, error),
             // The handler may have noticed the cancellation before this check.

@@ -78,6 +78,8 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) lease: &'a SliceLease,
     pub(crate) config: &'a WorkerConfig,
     pub(crate) canceled: Option<&'a str>,
+    /// The maximum bytes of the call's output: its share of the bytes that all calls of the turn may return together.
+    pub(crate) output_bytes_max: usize,
     /// Results of this slice's earlier calls that are not settled, and so not yet counted in their streaks.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     /// Records that the slice's earlier calls have read.

@@ -14,7 +14,7 @@ use tickfleet_core::call::CallName;
 use tickfleet_core::call::claim::{Claim, ClaimEffect, ClaimState, Claimant, EffectEnd, EffectName, EndClaim};
 use tickfleet_core::turn::Slice;
 use tickfleet_model::outcome::EffectHappened;
-use tickfleet_model::{Call, CallResult, Effect, EffectKey, EffectNote, Outcome, limits};
+use tickfleet_model::{Call, CallResult, Effect, EffectKey, EffectNote, Outcome};
 use tickfleet_protocol::{bounded_output, result_json, without_nulls};
 use tickfleet_store::Store;
 
@@ -122,8 +122,8 @@ impl EffectClaims {
         known: CallResult,
     ) -> AttemptOutcome {
         let is_own = *by == claim.by;
-        let output_max = limits::output_bytes_max(attempt.head().calls);
-        let output = known.output.filter(|_| known.success).map(|output| bounded_output(output, output_max));
+        let output = known.output.filter(|_| known.success);
+        let output = output.map(|output| bounded_output(output, attempt.output_bytes_max));
         let result = CallResult {
             tool_call_id: attempt.call.provider_id.clone(),
             call: attempt.id.to_string(),

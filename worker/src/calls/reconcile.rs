@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tickfleet_model::tool::{Reconcile, ReconcileVerdict};
-use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key, limits};
+use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key};
 use tickfleet_protocol::bounded_output;
 
 use crate::calls::attempt::{self, HandlerOutcome};
@@ -140,7 +140,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     CallResult {
         success: true,
         outcome: Outcome::Ok,
-        output: Some(bounded_output(output, limits::output_bytes_max(attempt.head().calls))),
+        output: Some(bounded_output(output, attempt.output_bytes_max)),
         error: None,
         attempts: unknown.attempts.max(1),
         reconciled: true,

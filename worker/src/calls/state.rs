@@ -8,14 +8,14 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::Common;
 use crate::calls::claims::EffectClaims;
 use crate::calls::governed::cache::ResultCache;
-use crate::calls::governed::loops::{LoopBreaker, LoopOptions};
+use crate::calls::governed::loops::LoopBreaker;
 use crate::calls::waiting::breakers::Breakers;
 use crate::decision_queues::DecisionQueues;
 use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
+use crate::{Common, WorkerOptions};
 
 pub(crate) struct Calls {
     pub(super) store: Store,
@@ -31,23 +31,20 @@ pub(crate) struct Calls {
     /// The default durability of a begin, and the longest wait for its confirmation. A tool can set another
     /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
+    /// The maximum bytes of one call's output in a result.
+    pub(in crate::calls) output_bytes_max: usize,
+    /// Removes secrets from messages about calls.
     pub(super) redactor: Arc<Redactor>,
     /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
 
 impl Calls {
-    /// `ladder` has the waits between attempts. `redactor` removes secrets from messages about calls. `durable` is
-    /// the default durability of begins, with the longest wait for its confirmation. `loops` configures the loop
-    /// breaker; `None` disables it.
     pub(crate) fn new(
         common: &Common,
         journal: &Arc<WorkerJournal>,
         decisions: &Arc<DecisionQueues>,
-        ladder: Ladder,
-        redactor: Arc<Redactor>,
-        durable: (Durability, Duration),
-        loops: Option<LoopOptions>,
+        options: &WorkerOptions,
     ) -> Self {
         Self {
             store: common.store.clone(),
@@ -56,12 +53,13 @@ impl Calls {
             decisions: decisions.clone(),
             claims: EffectClaims::new(common),
             cache: ResultCache::new(common),
-            loops: LoopBreaker::new(loops, &common.metrics),
+            loops: LoopBreaker::new(options.loops.clone(), &common.metrics),
             breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
-            ladder,
-            durable,
-            redactor,
+            ladder: options.ladder.clone(),
+            durable: (options.durable, options.durable_wait),
+            output_bytes_max: options.output_bytes_max,
+            redactor: options.report.redactor.clone(),
             now: common.now.clone(),
         }
     }

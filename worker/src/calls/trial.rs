@@ -8,7 +8,8 @@ use serde::Serialize;
 use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
 use tickfleet_model::retry::{Ladder, RetryDecision};
 use tickfleet_model::{
-    AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
+    AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId,
+    idempotency_key, limits,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -214,7 +215,7 @@ impl Trial {
                 step("run", true, format!("done in {seconds:.3} s"));
                 let fits = if tool.output.is_some() { "it fits the output schema" } else { "no schema is declared" };
                 step("output", true, fits.to_owned());
-                attempt::succeeded(output, 1, |outcome, error| self.result(call, outcome, error))
+                attempt::succeeded(output, limits::OUTPUT_BYTES_MAX, |outcome, error| self.result(call, outcome, error))
             }
             HandlerOutcome::Failed(CallEnding { outcome, error }) => {
                 let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);

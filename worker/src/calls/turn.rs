@@ -15,7 +15,7 @@ use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
 use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
-use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome};
+use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_store::Store;
@@ -256,7 +256,7 @@ impl Pipeline {
         let slice = &run.slice;
         let first = run.results.len();
         let one = |index: usize| async move {
-            let attempt = run.attempt(index, context, config);
+            let attempt = run.attempt(index, context, config, self.calls.output_bytes_max);
             let span = attempt.span();
             let outcome = self.calls.carry_out(&attempt).instrument(span.clone()).await;
             span.record("outcome", outcome.as_str());
@@ -468,6 +468,7 @@ impl SliceRun {
         index: usize,
         context: &Arc<Context>,
         config: &'a WorkerConfig,
+        output_bytes_max: usize,
     ) -> CallAttempt<'a> {
         let slice = &self.slice;
         CallAttempt {
@@ -480,6 +481,7 @@ impl SliceRun {
             lease: &self.lease,
             config,
             canceled: self.canceled.as_deref(),
+            output_bytes_max: limits::output_bytes_max(slice.turn.head.calls, output_bytes_max),
             unsettled: &self.repeats,
             view: &self.view,
             progress: Mutex::default(),

@@ -82,6 +82,8 @@ pub struct WorkerSettings {
     pub durable: Durability,
     /// Longest wait for the confirmation that the intent record is stored. Default 1 s.
     pub durable_wait: Duration,
+    /// Maximum bytes of one call's output in a result. Default 64 KiB.
+    pub output_bytes_max: u64,
     /// Number of failures in a row that open the circuit breaker of a tool in a worker; 0 disables circuit breakers.
     /// Default 0.
     pub breaker_failures: u32,

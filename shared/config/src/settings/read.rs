@@ -151,6 +151,10 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         workspace_ttl: duration(&mut s, "workspace_ttl", MINUTE, 365 * 24 * HOUR),
         durable: choice(&mut s, "durable", &Durability::WORDS),
         durable_wait: duration(&mut s, "durable_wait", 10 * MILLISECOND, MINUTE),
+        output_bytes_max: s
+            .required("output_bytes_max")
+            .and_then(|c| c.size(4 << 10, limits::TURN_OUTPUT_BYTES_MAX as u64))
+            .unwrap_or_default(),
         breaker_failures: integer(&mut s, "breaker_failures", 0, 1_000),
         breaker_rest: duration(&mut s, "breaker_rest", 100 * MILLISECOND, HOUR),
         without_sandbox: choice(&mut s, "without_sandbox", &WITHOUT_SANDBOX),

@@ -13,7 +13,7 @@ fn an_unknown_field_names_the_one_that_was_meant() {
     settings("worker:\n  slot: 64\n").assert_refused(
         "tickfleet.yaml:2:3: worker.slot: found the unknown field `slot`; expected one of slots, lease, drain, \
          priorities, tool_timeout, retry_ladder, allow_dynamic_registration, workspaces, workspace_ttl, \
-         durable, durable_wait, breaker_failures, breaker_rest, without_sandbox; did you mean `slots`?",
+         durable, durable_wait, output_bytes_max, breaker_failures, breaker_rest, without_sandbox; did you mean `slots`?",
     );
     settings("workers: {}\n").assert_refused(
         "tickfleet.yaml:1:1: workers: found the unknown field `workers`; expected one of redis, caps, worker, \

@@ -108,7 +108,7 @@ fn result_of(attempt: &CallAttempt<'_>, cached: CachedResult, now_ms: i64) -> Ca
     let age_ms = cached.age_ms(now_ms).unsigned_abs();
     CallResult {
         success: true,
-        output: Some(bounded_output(cached.output, limits::output_bytes_max(attempt.head().calls))),
+        output: Some(bounded_output(cached.output, attempt.output_bytes_max)),
         error: None,
         content_type: cached.media,
         cached: Some(CacheHit { age_ms, call: cached.by.to_string() }),
