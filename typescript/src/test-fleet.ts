@@ -28,21 +28,29 @@ export interface TestFleetOptions {
   env?: Record<string, string>;
 }
 
+/** The process of a fleet, its folder, and what its commands need. */
+interface Started {
+  process: ChildProcess;
+  folder: string;
+  program: string;
+  env: NodeJS.ProcessEnv;
+}
+
 /** A running fleet, whose data ends with it. */
 export class TestFleet {
+  /** Client for all agents of the tenant. */
+  readonly client: Fleet;
+  /** Link to the console, with its key. */
+  readonly console: string;
   readonly #process: ChildProcess;
   readonly #folder: string;
   readonly #program: string;
   readonly #env: NodeJS.ProcessEnv;
 
   /** @internal */
-  constructor(
-    /** Client for all agents of the tenant. */
-    readonly client: Fleet,
-    /** Link to the console, with its key. */
-    readonly console: string,
-    started: { process: ChildProcess; folder: string; program: string; env: NodeJS.ProcessEnv },
-  ) {
+  constructor(client: Fleet, console: string, started: Started) {
+    this.client = client;
+    this.console = console;
     this.#process = started.process;
     this.#folder = started.folder;
     this.#program = started.program;
@@ -97,13 +105,13 @@ export class TestFleet {
     return (await promisify(execFile)(this.#program, args, options)).stdout;
   }
 
-  /** Ends the fleet and its client. */
+  /** Ends the fleet and its client. `await using` calls it at the end of its block. */
   async close(): Promise<void> {
     await this.client.close();
     await stopped(this.#process, this.#folder);
   }
 
-  /** The same as {@link close}, for `await using`. */
+  /** @internal */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
@@ -188,7 +196,7 @@ export interface ScriptedCall {
   arguments: Record<string, unknown>;
 }
 
-/** Returns a tool call, for `calls` of a turn, or for the response of a {@link ScriptedModel}. */
+/** Returns a tool call. */
 export function toolCall(name: string, args: Record<string, unknown> = {}): ScriptedCall {
   return { name, arguments: args };
 }
