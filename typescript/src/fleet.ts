@@ -221,7 +221,7 @@ export class Fleet {
    * Returns the tool definitions of the agent for a model request: a list, or for `text` a string. While no worker has
    * published tool lists, the call waits for the first worker, at most 5 s.
    *
-   * @throws {NoDefinitions} There is no list for the agent.
+   * @throws {NoDefinitions} No worker has published a list for the agent.
    */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   async tools(agent: string, { tenant, format = "openai" }: Whose & { format?: Dialect | "openai" } = {}): Promise<any> {

@@ -76,19 +76,19 @@ export class TestFleet {
    * @throws {Error} No call waits for approval after `timeoutMs`. Default: 10,000.
    */
   approve(by: string, { timeoutMs = 10_000 }: { timeoutMs?: number } = {}): Promise<void> {
-    return this.#decide("approve", by, timeoutMs);
+    return this.#decide(timeoutMs, "approve", "--by", by);
   }
 
-  /** Denies the calls that wait. The same as {@link approve} otherwise. */
-  deny(by: string, { timeoutMs = 10_000 }: { timeoutMs?: number } = {}): Promise<void> {
-    return this.#decide("deny", by, timeoutMs);
+  /** Denies the calls that wait. The model reads the reason. The same as {@link approve} otherwise. */
+  deny(by: string, { reason = "denied", timeoutMs = 10_000 }: { reason?: string; timeoutMs?: number } = {}): Promise<void> {
+    return this.#decide(timeoutMs, "deny", "--by", by, "--reason", reason);
   }
 
-  async #decide(verb: string, by: string, timeoutMs: number): Promise<void> {
+  async #decide(timeoutMs: number, verb: string, ...options: string[]): Promise<void> {
     const end = performance.now() + timeoutMs;
     for (;;) {
       const waiting: { tenant: string; id: string }[] = JSON.parse(await this.command("approvals", "list", "--json"));
-      for (const { tenant, id } of waiting) await this.command("approvals", verb, `${tenant}:${id}`, "--by", by);
+      for (const { tenant, id } of waiting) await this.command("approvals", verb, `${tenant}:${id}`, ...options);
       if (waiting.length > 0) return;
       if (performance.now() > end) throw new Error(`no call waits for approval after ${timeoutMs} ms`);
       await sleep(LOOK_AGAIN_MS);
@@ -177,7 +177,7 @@ async function started(child: ChildProcess): Promise<string> {
     output.resume();
     return console;
   }
-  throw new Error("tickfleet dev did not start: see its message on stderr", { cause });
+  throw new Error("tickfleet dev did not start: see its message on stderr", cause && { cause });
 }
 
 async function stopped(child: ChildProcess, folder: string): Promise<void> {
