@@ -14,8 +14,11 @@ import { after, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
+import { generateText } from "ai";
+
+import { fleetTools } from "../dist/adapters/ai-sdk.js";
 import { Conflict, Fleet, OutcomeUnknown, ReplyTimeout, governed } from "../dist/index.js";
-import { ask, post, prompt } from "./data/payer.mjs";
+import { ask, model, post, prompt } from "./data/payer.mjs";
 
 const PAYER = fileURLToPath(new URL("data/payer.mjs", import.meta.url));
 const home = mkdtempSync(join(tmpdir(), "payments-"));
@@ -241,6 +244,29 @@ each("a history that is edited after its call has paid is refused", async ({ fle
   assert.deepEqual((await ask(fleet, { order, runId, messages: edited })).outputs, [{ order, amount: 10 }]);
   const { errors } = await ask(fleet, { order, runId, amount: 9 });
   assert.deepEqual(new Set(errors), new Set(["conflict"]));
+  await paidOnly(order);
+});
+
+each("a saved approval whose arguments are edited after it has paid is refused", async ({ fleet }) => {
+  const order = newOrder();
+  const { pay } = await fleetTools(fleet, "kelly", { runId: newId() });
+  const asked = { model: model({ order }), tools: { pay: { ...pay, needsApproval: true } } };
+  const { content, response } = await generateText({ ...asked, messages: prompt });
+  const request = content.find((part) => part.type === "tool-approval-request");
+  const answer = { type: "tool-approval-response", approvalId: request.approvalId, approved: true };
+  const saved = JSON.stringify([...prompt, ...response.messages, { role: "tool", content: [answer] }]);
+  const resume = async (text) => {
+    const { response } = await generateText({ ...asked, messages: JSON.parse(text) });
+    return response.messages.flatMap((message) => (message.role === "tool" ? message.content : []))[0].output;
+  };
+  const [first, again] = [await resume(saved), await resume(saved)];
+  assert.match(String(first.value), new RegExp(order));
+  assert.deepEqual(again, first);
+  const edited = saved.replace('"amount":10', '"amount":9');
+  assert.notEqual(edited, saved);
+  const refused = await resume(edited);
+  assert.match(refused.type, /^error/);
+  assert.match(String(refused.value), /conflict/);
   await paidOnly(order);
 });
 

@@ -23,8 +23,8 @@ pub(crate) struct Init {
     /// Folder, which is created if it is missing.
     #[arg(value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Language of the tool and the agent. Without this option: `node` if the folder has a package.json, otherwise
-    /// `python`.
+    /// Language of the tool and the agent. Without this option: `node` if the folder has a package.json or if npx runs
+    /// this program, otherwise `python`.
     #[arg(long, value_enum)]
     language: Option<Language>,
 }
@@ -69,7 +69,8 @@ starter! {
 
 impl Language {
     fn of_folder(dir: &Path) -> Self {
-        if dir.join("package.json").exists() { Self::Node } else { Self::Python }
+        let is_node = dir.join("package.json").exists() || program().starts_with("npx ");
+        if is_node { Self::Node } else { Self::Python }
     }
 
     fn files(self) -> &'static [File] {
@@ -119,9 +120,19 @@ fn next_steps(dir: &Path, language: Language) -> String {
     let (program, (agent, run)) = (program(), language.agent());
     let enter =
         if dir == Path::new(".") { String::new() } else { format!("  cd {}\n", quoted(&dir.display().to_string())) };
+    let install = match language {
+        Language::Node if !has_package(dir) => "  npm install tickfleet\n",
+        Language::Node | Language::Python => "",
+    };
     format!(
         "Wrote fleet/, the configuration of a fleet, and {agent}, an agent that uses it.\n\n\
-         Start the fleet:\n{enter}  {program} dev --config fleet\n\n\
+         Start the fleet:\n{enter}{install}  {program} dev --config fleet\n\n\
          In another terminal, in the same folder:\n  {run} 'Refund order A-1001.'\n"
     )
+}
+
+/// True if modules in the folder can import the npm package. With npx alone, they cannot.
+fn has_package(dir: &Path) -> bool {
+    let absolute = std::path::absolute(dir);
+    absolute.is_ok_and(|dir| dir.ancestors().any(|above| above.join("node_modules/tickfleet").exists()))
 }

@@ -121,7 +121,9 @@ fn words_for_node() -> Vec<(String, String)> {
 
 /// Plays a page in the user's folder, on a fleet of its own. `approve` gets the link to the console.
 fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
-    user.shell(&user.types("tickfleet init"));
+    let written = user.shell(&user.types("tickfleet init"));
+    let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));
+    assert!(written.contains(&next) && !written.contains("install"), "{written}");
     let args = ["--config", "fleet", "--console", "0"];
     let fleet = DevFleet::start_program(&user.program, user.folder.path(), &args, &[("PATH", &user.path)]);
     let link = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: ")).unwrap().to_owned();
