@@ -1,20 +1,19 @@
 """Packs the npm packages of a release: the client with the command `tickfleet`, and the program for each platform.
 
-    python3 npm.py OUTPUT PLATFORM=BINARY…
+    python3 npm.py [--client FOLDER] OUTPUT PLATFORM=BINARY…
 
-PLATFORM is that of Node.js: linux-x64, linux-arm64, darwin-x64, darwin-arm64. The client, whose folder `typescript` is
-built, depends on these packages, optionally, so that npm installs only the one that fits. Requires npm.
+PLATFORM is that of Node.js: linux-x64, linux-arm64, darwin-x64, darwin-arm64. The client, whose folder is built and by
+default `typescript`, depends on these packages, optionally, so that npm installs only the one that fits. Requires npm.
 """
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CLIENT = os.path.join(ROOT, "typescript")
 
 
 def pack(folder, output, name):
@@ -30,14 +29,16 @@ def write(folder, package):
 
 
 def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    output, *platforms = sys.argv[1:]
-    os.makedirs(output, exist_ok=True)
-    with open(os.path.join(CLIENT, "package.json"), encoding="utf-8") as file:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--client", default=os.path.join(ROOT, "typescript"))
+    parser.add_argument("output")
+    parser.add_argument("platforms", nargs="+")
+    given = parser.parse_args()
+    os.makedirs(given.output, exist_ok=True)
+    with open(os.path.join(given.client, "package.json"), encoding="utf-8") as file:
         client = json.load(file)
     with tempfile.TemporaryDirectory() as staged:
-        for platform, binary in (platform.split("=", 1) for platform in platforms):
+        for platform, binary in (platform.split("=", 1) for platform in given.platforms):
             name = f"@tickfleet/{platform}"
             system, processor = platform.split("-")
             folder = os.path.join(staged, platform)
@@ -59,14 +60,14 @@ def main():
                     "preferUnplugged": True,
                 },
             )
-            pack(folder, output, f"tickfleet-npm-{platform}-{client['version']}.tgz")
+            pack(folder, given.output, f"tickfleet-npm-{platform}-{client['version']}.tgz")
             client.setdefault("optionalDependencies", {})[name] = client["version"]
         folder = os.path.join(staged, "client")
-        shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
+        shutil.copytree(given.client, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
         # The package is built already.
         client["scripts"].pop("prepare", None)
         write(folder, client)
-        pack(folder, output, f"tickfleet-npm-{client['version']}.tgz")
+        pack(folder, given.output, f"tickfleet-npm-{client['version']}.tgz")
 
 
 if __name__ == "__main__":

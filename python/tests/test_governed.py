@@ -50,11 +50,19 @@ class Stub:
         self.reports.append(report)
 
 
-def called(stub: Stub, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+class SlowReply(Stub):
+    """A fleet whose reply comes a moment after the report."""
+
+    async def reply(self, timeout: float | None) -> Reply | None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return self.last if timeout is not None and timeout > 0.01 else None
+
+
+def called(stub: Stub, function: Callable[..., Any], *args: Any, timeout: float = 300.0, **kwargs: Any) -> Any:
     async def run() -> Any:
         fleet = AsyncFleet("redis://127.0.0.1:1", tenant="acme")
         fleet._transport = stub  # type: ignore[assignment]
-        return await fleet.governed(agent="kelly", tool="pay")(function)(*args, **kwargs)
+        return await fleet.governed(agent="kelly", tool="pay", timeout=timeout)(function)(*args, **kwargs)
 
     return asyncio.run(run())
 
@@ -119,6 +127,10 @@ def test_a_call_that_is_offered_again_does_not_run_again_unless_it_may() -> None
         "not_executed": True,
         "lease": "",
     }
+
+
+def test_the_value_of_a_function_that_runs_for_longer_than_the_timeout_is_returned() -> None:
+    assert called(SlowReply(ended("ok", output="paid")), lambda order: "paid", order="A-1", timeout=0.0) == "paid"
 
 
 def test_an_exception_is_raised_to_the_caller_unless_the_fleet_finds_the_effect() -> None:

@@ -1,25 +1,23 @@
 #!/usr/bin/env node
-// Starts the program `tickfleet`, which is in the package of this platform: @tickfleet/linux-x64 and its like.
+// Starts the program `tickfleet` of this platform.
 
 import { spawn } from "node:child_process";
-import { createRequire } from "node:module";
 import { constants } from "node:os";
 
-const platform = `${process.platform}-${process.arch}`;
+import { PACKAGE, packagedProgram } from "../dist/program.js";
 
-function program() {
-  try {
-    return createRequire(import.meta.url).resolve(`@tickfleet/${platform}/bin/tickfleet`);
-  } catch {
-    console.error(
-      `The package @tickfleet/${platform} is not installed. Install without --omit=optional. If there is no such ` +
-        "package, use the container image, or build the program from source.",
-    );
-    process.exit(1);
-  }
+const program = packagedProgram();
+if (program === undefined) {
+  console.error(
+    `The package ${PACKAGE} is not installed. Install without --omit=optional. If there is no such package, use the ` +
+      "container image, or build the program from source.",
+  );
+  process.exit(1);
 }
 
-const child = spawn(program(), process.argv.slice(2), { stdio: "inherit" });
+// The program prints commands as the user types them.
+const argv0 = process.env.npm_command === "exec" ? "npx tickfleet" : "tickfleet";
+const child = spawn(program, process.argv.slice(2), { argv0, stdio: "inherit" });
 // A terminal sends Ctrl-C to both processes. The program then drains, and this process waits for its end.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   process.on(signal, () => signal !== "SIGINT" && child.kill(signal));

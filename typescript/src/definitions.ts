@@ -1,4 +1,5 @@
 /** Tool definitions for a dialect, made from the shared form. */
+import type { Dialect } from "./reply.js";
 
 export interface SharedTool {
   name: string;
@@ -16,17 +17,14 @@ export interface SharedList {
   text: string;
 }
 
-/** Returns the tools for a model request: an array; for `text` a string; `undefined` for an unknown dialect. */
-export function defined(dialect: string, list: SharedList): unknown {
+/** Returns the tools for a model request: an array; for `text` a string. */
+export function defined(dialect: Dialect, list: SharedList): unknown {
   if (dialect === "text") return list.text;
-  const define = DIALECTS[dialect];
-  if (define === undefined) return undefined;
-  const tools = list.tools.map(define);
+  const tools = list.tools.map<unknown>(DEFINE[dialect]);
   return dialect === "gemini" && tools.length > 0 ? [{ functionDeclarations: tools }] : tools;
 }
 
-const DIALECTS: Record<string, ((tool: SharedTool) => unknown) | undefined> = {
-  __proto__: null as never,
+const DEFINE: Record<Exclude<Dialect, "text">, (tool: SharedTool) => unknown> = {
   raw: ({ wire_names: _, ...tool }) => tool,
   openai_chat: (tool) => ({ type: "function", function: openai(tool) }),
   openai_responses: (tool) => ({ ...openai(tool), strict: false, type: "function" }),
@@ -40,6 +38,13 @@ const DIALECTS: Record<string, ((tool: SharedTool) => unknown) | undefined> = {
   mcp: (tool) => mcp(tool, (output) => output.type === "object"),
   mcp_2026_07_28: (tool) => mcp(tool, () => true),
 };
+
+/** The dialects of tool definitions. */
+export const DIALECTS: readonly string[] = [...Object.keys(DEFINE), "text"];
+
+export function isDialect(name: string): name is Dialect {
+  return DIALECTS.includes(name);
+}
 
 function openai(tool: SharedTool) {
   return { name: tool.wire_names?.openai ?? tool.name, description: tool.description, parameters: tool.input_schema };

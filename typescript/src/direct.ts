@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { defined } from "./definitions.js";
+import { DIALECTS, defined, isDialect } from "./definitions.js";
 import { Conflict, InvalidMessage, NoDefinitions, Unavailable } from "./errors.js";
 import { type TaskEvent, follow } from "./events.js";
 import { Hub, Waiter } from "./hub.js";
@@ -31,6 +31,11 @@ export interface DirectOptions {
   /** `queues.turns_bytes_max` of the fleet. Default: 256 MiB. */
   turnsBytesMax?: number;
 }
+
+/** Milliseconds to wait for tool lists while no worker has published any, because the fleet has just started. */
+const FIRST_WORKER_MS = 5_000;
+/** Milliseconds between two reads of a tool list. */
+const LOOK_AGAIN_MS = 250;
 
 function privateInbox(): string {
   const host = hostname().replace(/[^A-Za-z0-9]/g, "").slice(0, 20) || "host";
@@ -152,13 +157,22 @@ export class Direct implements Transport {
 
   async tools(given: string | undefined, agent: string, dialect: string): Promise<unknown> {
     const tenant = this.whose(given);
+    if (!isDialect(dialect)) throw new InvalidMessage(`format is ${JSON.stringify(dialect)}; expected one of ${DIALECTS.join(", ")}`);
     const prefix = `${this.#prefix(tenant)}tools:`;
-    const found = await this.#redis.content(`${prefix}${tenant}:${agent}`);
+    const list = () => this.#redis.content(`${prefix}${tenant}:${agent}`);
+    const end = performance.now() + FIRST_WORKER_MS;
+    let found = await list();
+    // Workers publish the names of tools after the lists of agents. If there are names, no list will come.
+    while (found === null && !(await this.#redis.exists(`${prefix}names`)) && performance.now() < end) {
+      await sleep(LOOK_AGAIN_MS);
+      found = await list();
+    }
+    // The list may have been written between the last two reads.
+    found ??= await list();
     const text = found === null ? null : await this.#redis.content(`${prefix}=:${JSON.parse(found).d}`);
-    const definitions = text === null ? undefined : defined(dialect, JSON.parse(text));
-    if (definitions !== undefined) return definitions;
+    if (text !== null) return defined(dialect, JSON.parse(text));
     throw new NoDefinitions(
-      `no tool list for agent ${agent} of tenant ${tenant} in ${dialect}: check the names of tenant and agent, ` +
+      `no tool list for agent ${agent} of tenant ${tenant}: check the names of tenant and agent, ` +
         "and that a worker runs. Workers publish tool lists when they start and every five minutes",
     );
   }

@@ -217,7 +217,12 @@ export class Fleet {
     return this.#transport.replies(this.#whose(whose), inbox);
   }
 
-  /** Returns the tool definitions of the agent for a model request: a list, or for `text` a string. */
+  /**
+   * Returns the tool definitions of the agent for a model request: a list, or for `text` a string. While no worker has
+   * published tool lists, the call waits for the first worker, at most 5 s.
+   *
+   * @throws {NoDefinitions} No worker has published a list for the agent.
+   */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   async tools(agent: string, { tenant, format = "openai" }: Whose & { format?: Dialect | "openai" } = {}): Promise<any> {
     const dialect = format === "openai" ? "openai_chat" : format;

@@ -20,6 +20,8 @@ import type { Awaited as Waited, Claim, Transport } from "./transport.js";
 const PAUSES_MS = [5, 1_000] as const;
 /** Longest wait of one claim through a gateway, seconds. */
 const WAIT_S = 20;
+/** Shortest wait for the result after the function has run here, ms. Without it, the caller would repeat the effect. */
+const RESULT_MS = 10_000;
 /** Maximum characters of an error's text in a report. The fleet allows 1,000 bytes. */
 const MESSAGE_CHARS_MAX = 300;
 
@@ -121,7 +123,7 @@ export function governed<A extends Record<string, unknown>, R>(
 
 class LocalCall<A extends Record<string, unknown>> {
   readonly #claimant = `js-${randomUUID()}`;
-  readonly #until: number;
+  #until: number;
 
   constructor(
     private readonly turn: LocalTurn,
@@ -159,6 +161,7 @@ class LocalCall<A extends Record<string, unknown>> {
         } finally {
           beats.abort();
           await beating;
+          this.#until = Math.max(this.#until, performance.now() + RESULT_MS);
         }
       }
       await this.#report(found, report);

@@ -356,6 +356,11 @@ export class Redis {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
   }
 
+  /** Returns whether a key exists. */
+  exists(key: string): Promise<boolean> {
+    return this.#patiently(async () => Number(await this.#ask(key, "EXISTS", key)) > 0);
+  }
+
   /** Like {@link get}. Returns `null` if the Redis user may read only its own inbox. */
   async record(key: string): Promise<string | null> {
     if (!this.#mayReadRecords) return null;

@@ -1,9 +1,22 @@
-/** Calls tools as a worker does, for tests without a worker. */
+/**
+ * For tests: calls a tool as a worker does, and starts a fleet for tests of a policy or an agent.
+ *
+ * ```ts
+ * const shop = await fleet("conf");
+ * const reply = await shop.client.run({ agent: "support", calls: [toolCall("refund_order", { order: "A-1001", amount: 15 })] });
+ * assert(reply.ok && (await shop.effects("refund_order")) === 1);
+ * await shop.close();
+ * ```
+ *
+ * {@link scriptedModel} plays a model in a test of the whole loop.
+ */
 import { read } from "./json.js";
 import { written } from "./tools/result.js";
 import type { ToolContext, ToolLogger } from "./tools/context.js";
 import { ToolError } from "./tools/error.js";
 import type { Tool } from "./tools/tool.js";
+
+export { type ScriptedCall, type ScriptedModel, TestFleet, type TestFleetOptions, fleet, scriptedModel, toolCall } from "./test-fleet.js";
 
 const TIMEOUT_MS = 30_000;
 const silent: ToolLogger = { debug() {}, info() {}, warn() {}, error() {} };

@@ -54,6 +54,8 @@ messages.push(...reply.messages);
         text = read(root, path)
         for name in re.findall(r"^export (?:async )?(?:class|function|interface|type) (\w+)", text, re.MULTILINE):
             page += section(name, declaration(text, name))
+        for other, name in exported(root, path):
+            page += section(name, declaration(read(root, other), name))
     return page
 
 

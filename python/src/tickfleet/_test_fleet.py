@@ -53,20 +53,20 @@ class TestFleet:
         Raises:
             TimeoutError: No call waits for approval after ``timeout`` seconds.
         """
-        self._decide("approve", by, timeout)
+        self._decide(timeout, "approve", "--by", by)
 
-    def deny(self, by: str, *, timeout: float = 10.0) -> None:
-        """Denies the calls that wait. The same as :meth:`approve` otherwise."""
-        self._decide("deny", by, timeout)
+    def deny(self, by: str, *, reason: str = "denied", timeout: float = 10.0) -> None:
+        """Denies the calls that wait. The model reads the reason. The same as :meth:`approve` otherwise."""
+        self._decide(timeout, "deny", "--by", by, "--reason", reason)
 
-    def _decide(self, verb: str, by: str, timeout: float) -> None:
+    def _decide(self, timeout: float, verb: str, *options: str) -> None:
         ends = time.monotonic() + timeout
         while not (waiting := json.loads(self.command("approvals", "list", "--json"))):
             if time.monotonic() > ends:
                 raise TimeoutError(f"no call waits for approval after {timeout:g} s")
             time.sleep(0.05)
         for approval in waiting:
-            self.command("approvals", verb, f"{approval['tenant']}:{approval['id']}", "--by", by)
+            self.command("approvals", verb, f"{approval['tenant']}:{approval['id']}", *options)
 
     def command(self, *arguments: str) -> str:
         """Runs a command of the program on this fleet, and returns its output.

@@ -7,9 +7,9 @@
  * ```
  *
  * The SDK makes each call of a step separately, so each call is a turn of its own. The turn's id is derived from
- * `runId`, the call id, the arguments, and the results that the messages already contain for that call id. A repeated
- * request, or an approval that is resumed twice, receives the first result. A call that is repeated in a later step is
- * a new call, even if the provider numbers the calls of each response from 1.
+ * `runId`, the call id, and the results that the messages already contain for that call id. A repeated request, or an
+ * approval that is resumed twice, receives the first result. The same call with other arguments is a `Conflict`. A call
+ * that is repeated in a later step is a new call, even if the provider numbers the calls of each response from 1.
  */
 import { createHash } from "node:crypto";
 
@@ -101,7 +101,7 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
         const own = Object.entries(fields).map(([key, value]) => [key, typeof value === "function" ? value(options) : value]);
         const args = write(sorted(input));
         const call = { id: toolCallId, type: "function", function: { name, arguments: args } };
-        const turnId = turnIdOf([agent, run, toolCallId, resultsOf(messages, toolCallId), name, args]);
+        const turnId = turnIdOf([agent, run, toolCallId, resultsOf(messages, toolCallId)]);
         const turn: Turn = { ...Object.fromEntries(own), agent, toolCalls: [call], turnId };
         const reply = await fleet.run(allowed ? { ...turn, allowedTools: allowed } : turn, { timeoutMs });
         const [result, message] = [reply.results[0], reply.messages[0].content as string];

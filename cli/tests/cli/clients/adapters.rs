@@ -10,7 +10,7 @@ use super::conformance::run;
 use super::gateway::{GatewayFleet, NOWHERE};
 use crate::operation::gateway::Gateway;
 use crate::support::binary::DevFleet;
-use crate::support::documents::REPOSITORY;
+use crate::support::documents::{REPOSITORY, with_binary};
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
@@ -58,6 +58,16 @@ async fn an_agent_of_the_ai_sdk_that_is_retried_or_resumed_pays_once() {
     let (redis, fleet) = bank().await;
     run(node.command().arg("tests/conformance/resumed.mjs").arg(&node.package), &redis.url());
     assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn agents_and_governed_functions_in_node_pay_once_or_report_an_unknown_outcome() {
+    let Some(node) = Node::unless_skipped() else { return };
+    let mut tests = node.command();
+    tests.args(["--test", "test/payments.test.mjs", "test/testing.test.mjs", "test/definitions.test.mjs"]);
+    let output = with_binary(&mut tests).current_dir(&node.package).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
 }
 
 /// Runs agents of Python frameworks against the bank.

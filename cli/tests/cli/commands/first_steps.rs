@@ -104,6 +104,26 @@ fn plainly(program: &Path, args: &[&str], folder: &Path) -> CommandOutput {
 }
 
 #[test]
+fn init_writes_a_tool_and_an_agent_in_the_language_of_the_folder() {
+    let folder = folder();
+    let program = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
+    let init = |args: &[&str]| plainly(program, &[&["init"], args].concat(), folder.path()).exits(0);
+    std::fs::create_dir(folder.path().join("project")).unwrap();
+    std::fs::write(folder.path().join("project/package.json"), "{}").unwrap();
+    init(&["project"]).says("npm install tickfleet").says("node agent.mjs");
+    init(&["chosen", "--language", "node"]).says("node agent.mjs");
+    assert!(!init(&["empty"]).says("python agent.py").stdout.contains("npm"));
+    for (dir, agent, tool) in
+        [("project", "agent.mjs", "shop.mjs"), ("chosen", "agent.mjs", "shop.mjs"), ("empty", "agent.py", "shop.py")]
+    {
+        let dir = folder.path().join(dir);
+        assert!(dir.join(agent).exists() && dir.join("fleet/tools").join(tool).exists());
+        assert_eq!(std::fs::read_dir(dir.join("fleet/tools")).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(dir.join("fleet")).unwrap().count(), 7);
+    }
+}
+
+#[test]
 fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
     let folder = folder();
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet"));

@@ -1,29 +1,34 @@
-//! Plays the README and the quickstart as a new user does: with the wheel, without Rust and Redis, in an empty folder.
+//! Plays the README and the quickstart as a new user does: with the packages, without Rust and Redis, in an empty folder.
 
+use std::env::consts::{ARCH, OS};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use tempfile::TempDir;
 
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::documents::{REPOSITORY, agrees, shown};
+use crate::support::node::Node;
 use crate::support::packages::Packages;
 
+const QUICKSTART: &str = "docs/start/quickstart.md";
+
+fn succeeds(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
+}
+
 /// A virtual environment with the package from a wheel with the built program.
-struct Installation {
+struct Wheel {
     _folder: TempDir,
     programs: PathBuf,
 }
 
-fn succeeds(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-impl Installation {
-    fn new() -> Self {
+impl Wheel {
+    fn install() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["build", "venv"] {
@@ -42,30 +47,89 @@ impl Installation {
         Self { _folder: folder, programs }
     }
 
-    /// The user's PATH: with the virtual environment, without anything of the checkout.
-    fn path(&self) -> String {
-        format!("{}:/usr/bin:/bin", self.programs.display())
-    }
-
-    fn shell(&self, folder: &Path, line: &str) -> String {
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", line]).env_clear().env("PATH", self.path()).env("HOME", folder).current_dir(folder);
-        shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-        CommandOutput::of(shell.stderr(std::process::Stdio::piped()), "").exits(0).stdout
+    fn user(&self) -> User {
+        User {
+            folder: tempfile::tempdir().unwrap(),
+            // With the virtual environment, without anything of the checkout.
+            path: format!("{}:/usr/bin:/bin", self.programs.display()),
+            program: self.programs.join("tickfleet"),
+            words: Vec::new(),
+        }
     }
 }
 
-/// Plays a page in an empty folder, on a fleet of its own. `approve` gets the link to the console.
-fn play(page: &str, installed: &Installation, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
-    let home = tempfile::tempdir().unwrap();
-    installed.shell(home.path(), "tickfleet init");
-    let program = installed.programs.join("tickfleet");
+/// A new user with an installed package.
+struct User {
+    /// The working folder.
+    folder: TempDir,
+    path: String,
+    program: PathBuf,
+    /// Beginnings of a page's commands, each with what this user types instead.
+    words: Vec<(String, String)>,
+}
+
+impl User {
+    /// A user with the npm packages, which contain the built program.
+    fn of_node(node: &Node) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let programs = node.programs(&folder.path().join(".shims"));
+        let path = format!("{}:/usr/bin:/bin", programs.display());
+        let mut packed = Command::new("python3");
+        packed.arg("-B").arg(Path::new(REPOSITORY).join("image/npm.py")).arg("--client").arg(&node.package);
+        packed.arg(scratch.path()).arg(format!("{}={}", platform(), env!("CARGO_BIN_EXE_tickfleet")));
+        succeeds(packed.env("PATH", &path));
+        let mut npm = Command::new(programs.join("npm"));
+        npm.args(["install", "--no-audit", "--no-fund"]).current_dir(folder.path()).env("PATH", &path);
+        succeeds(npm.args(fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().path())));
+        let program = folder.path().join("node_modules/.bin/tickfleet");
+        Self { folder, path, program, words: words_for_node() }
+    }
+
+    fn shell(&self, line: &str) -> String {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", line]).env_clear().env("PATH", &self.path).env("HOME", self.folder.path());
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        CommandOutput::of(shell.current_dir(self.folder.path()), "").exits(0).stdout
+    }
+
+    fn types(&self, line: &str) -> String {
+        let found = self.words.iter().find_map(|(from, to)| Some(format!("{to}{}", line.strip_prefix(from.as_str())?)));
+        found.unwrap_or_else(|| line.to_owned())
+    }
+}
+
+/// The platform as Node.js names it.
+fn platform() -> String {
+    let system = if OS == "macos" { "darwin" } else { OS };
+    let processor = match ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{system}-{processor}")
+}
+
+/// The table of the quickstart: commands in Python, and in Node.js.
+fn words_for_node() -> Vec<(String, String)> {
+    let page = fs::read_to_string(Path::new(REPOSITORY).join(QUICKSTART)).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |")?.split_once("` | `"));
+    let words: Vec<(String, String)> = rows.map(|(from, to)| (from.to_owned(), to.to_owned())).collect();
+    assert!(words.iter().any(|(from, to)| (from.as_str(), to.as_str()) == ("tickfleet", "npx tickfleet")), "{words:?}");
+    words
+}
+
+/// Plays a page in the user's folder, on a fleet of its own. `approve` gets the link to the console.
+fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
+    let written = user.shell(&user.types("tickfleet init"));
+    let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));
+    assert!(written.contains(&next) && !written.contains("install"), "{written}");
     let args = ["--config", "fleet", "--console", "0"];
-    let fleet = DevFleet::start_program(&program, home.path(), &args, &[("PATH", "/usr/bin:/bin")]);
+    let fleet = DevFleet::start_program(&user.program, user.folder.path(), &args, &[("PATH", &user.path)]);
     let link = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: ")).unwrap().to_owned();
     let approver = approve(link);
     for documented in shown(&fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap()) {
-        let printed = installed.shell(home.path(), &documented.command);
+        let printed = user.shell(&user.types(&documented.command));
         let line = documented.line;
         assert!(agrees(&documented.output, &printed), "{page}:{line} printed something else:\n{printed}");
     }
@@ -74,18 +138,29 @@ fn play(page: &str, installed: &Installation, approve: impl FnOnce(String) -> Op
     }
     assert_eq!(fleet.stop(), Some(0));
     // A client afterwards does not take the ended fleet for a running one.
-    assert!(!home.path().join(".tickfleet/dev.json").exists());
+    assert!(!user.folder.path().join(".tickfleet/dev.json").exists());
+}
+
+/// Approves the page's call in a browser.
+fn in_the_browser(packages: Packages) -> impl FnOnce(String) -> Option<JoinHandle<()>> {
+    move |link| {
+        Some(thread::spawn(move || {
+            let mut node = packages.node();
+            succeeds(node.arg("tests/console/approve.mjs").arg(&packages.folder).arg(link));
+        }))
+    }
 }
 
 #[test]
 fn a_new_user_with_python_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
     let Some(packages) = Packages::unless_skipped() else { return };
-    let installed = Installation::new();
-    play("README.md", &installed, |_| None);
-    play("docs/start/quickstart.md", &installed, |link| {
-        Some(thread::spawn(move || {
-            let mut node = packages.node();
-            succeeds(node.arg("tests/console/approve.mjs").arg(&packages.folder).arg(link));
-        }))
-    });
+    let installed = Wheel::install();
+    play("README.md", &installed.user(), |_| None);
+    play(QUICKSTART, &installed.user(), in_the_browser(packages));
+}
+
+#[test]
+fn a_new_user_with_node_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
+    let (Some(packages), Some(node)) = (Packages::unless_skipped(), Node::unless_skipped()) else { return };
+    play(QUICKSTART, &User::of_node(&node), in_the_browser(packages));
 }

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +10,9 @@ use super::documents::REPOSITORY;
 
 /// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
-const PARTS: [&str; 6] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src", "test"];
+const PARTS: [&str; 7] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "bin", "src", "test"];
+/// The programs of npm, by their files in a fetched Node.js.
+const NPM: [(&str, &str); 2] = [("npm", "npm-cli.js"), ("npx", "npx-cli.js")];
 /// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
 /// The oldest major version whose releases all import TypeScript.
@@ -113,6 +116,22 @@ impl Node {
 
     pub fn command(&self) -> Command {
         self.runtime.node()
+    }
+
+    /// The folder with `node`, `npm` and `npx`, for a user's PATH. `shims` is a folder for what a fetched Node.js lacks.
+    pub fn programs(&self, shims: &Path) -> PathBuf {
+        let Some(home) = &self.runtime.fetched else {
+            let found = Command::new("sh").args(["-c", "command -v npm"]).output().unwrap();
+            return Path::new(String::from_utf8(found.stdout).unwrap().trim()).parent().unwrap().to_owned();
+        };
+        fs::create_dir_all(shims).unwrap();
+        std::os::unix::fs::symlink(home.join("bin/node"), shims.join("node")).unwrap();
+        for (name, file) in NPM {
+            let script = home.join("lib/node_modules/npm/bin").join(file);
+            fs::write(shims.join(name), format!("#!/bin/sh\nexec node '{}' \"$@\"\n", script.display())).unwrap();
+            fs::set_permissions(shims.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        shims.to_owned()
     }
 
     /// The folder of a fetched `node`. `None` if the machine's own Node.js is used.

@@ -40,6 +40,9 @@ _PAUSE = (0.005, 1.0)
 _WAIT_S = 20
 # Longest wait of one claim through a gateway, in seconds.
 
+_RESULT_S = 10.0
+# Shortest wait for the result after the function has run here, in seconds. Without it, the caller would repeat the effect.
+
 _MESSAGE_CHARS_MAX = 300
 # Maximum characters of an exception's text in a report. The fleet allows 1,000 bytes.
 
@@ -126,6 +129,8 @@ class _Call:
     async def conclude(self, claim: Claim, report: dict[str, Any]) -> None:
         """Reports the end of the function."""
         await self.stop_heartbeats()
+        if self._end is not None:
+            self._end = max(self._end, time.monotonic() + _RESULT_S)
         await self._report(claim, report)
 
     async def stop_heartbeats(self) -> None:

@@ -34,7 +34,7 @@ def scripted_model(messages, tools):
         name, arguments = "refund_order", arguments | {"amount": json.loads(results[0])["amount"]}
     else:
         return {"role": "assistant", "content": results[-1]}
-    call = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
     return {"role": "assistant", "tool_calls": [{"id": f"call_{len(messages)}", "type": "function", "function": call}]}
 
 

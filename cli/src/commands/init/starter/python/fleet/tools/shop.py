@@ -4,8 +4,8 @@ from tickfleet import ToolError, tool
 
 ORDERS = {
     "A-1001": {"order": "A-1001", "customer": "kim", "amount": 42.50},
-    "A-1002": {"order": "A-1002", "customer": "lee", "amount": 890.00},
-    "A-1003": {"order": "A-1003", "customer": "kim", "amount": 100.00},
+    "A-1002": {"order": "A-1002", "customer": "lee", "amount": 890.50},
+    "A-1003": {"order": "A-1003", "customer": "kim", "amount": 99.50},
 }
 
 
