@@ -312,26 +312,28 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> N
 
 def test_every_error_can_be_imported_from_the_package_itself() -> None:
     import tickfleet
+    from tickfleet import client
 
     kinds = {type(error).__name__ for error in errors()}
     assert kinds <= set(tickfleet.__all__), kinds - set(tickfleet.__all__)
+    raised = {name for name, kind in vars(client).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert raised <= kinds, f"{raised - kinds}: add it to errors()"
     assert all(getattr(tickfleet, name) for name in tickfleet.__all__)
     assert tickfleet.Rejected is Rejected
 
 
 @pytest.mark.parametrize(
-    ("missing", "url", "remedy"),
+    ("missing", "use", "remedy"),
     [
-        ("redis", "redis://127.0.0.1:1", "pip install 'tickfleet[redis]'"),
-        ("httpx2", "http://127.0.0.1:1", "a gateway needs httpx2, which needs Python 3.11"),
+        ("redis", "Fleet('redis://127.0.0.1:1', tenant='demo')", "pip install 'tickfleet[redis]'"),
+        ("httpx2", "Fleet('http://127.0.0.1:1', api_key='k')", "a gateway needs httpx2, which needs Python 3.11"),
+        ("langchain_core", "import tickfleet.adapters.langgraph", "pip install 'tickfleet[langgraph]'"),
+        ("agents", "import tickfleet.adapters.openai_agents", "pip install 'tickfleet[openai-agents]'"),
+        ("pydantic_ai", "import tickfleet.adapters.pydantic_ai", "pip install 'tickfleet[pydantic-ai]'"),
     ],
 )
-def test_a_missing_extra_is_named_and_tools_need_none(missing: str, url: str, remedy: str) -> None:
-    code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        "from tickfleet import Fleet, Rejected, tool\n"
-        f"Fleet({url!r}, tenant='demo', api_key={None if missing == 'redis' else 'k'!r})"
-    )
+def test_a_missing_extra_is_named_and_tools_need_none(missing: str, use: str, remedy: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom tickfleet import Fleet, Rejected, tool\n{use}"
     environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "PATH": os.environ["PATH"]}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert ran.returncode == 1 and remedy in ran.stderr.splitlines()[-1], ran.stderr

@@ -69,6 +69,11 @@ class Definition:
     parameters: dict[str, Any]
 
 
+def missing(extra: str, error: ImportError) -> ImportError:
+    """Returns the error for a framework that is not installed, or in another version than the adapter supports."""
+    return ImportError(f"the adapter's framework is not installed ({error}): pip install 'tickfleet[{extra}]'")
+
+
 def call_of(name: str, arguments: str, id: str | None) -> dict[str, Any]:
     """Returns a call in the format of OpenAI Chat."""
     function = {"name": name, "arguments": arguments}

@@ -29,18 +29,22 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast, overload
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, ToolException
-from langgraph.constants import CONFIG_KEY_CHECKPOINTER
-from langgraph.prebuilt import ToolRuntime
-from langgraph.runtime import Runtime
-from langgraph.types import interrupt as interrupt_graph
 from pydantic import PrivateAttr
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, told
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, missing, told
 from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, Reply
+
+try:
+    from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import BaseTool, ToolException
+    from langgraph.constants import CONFIG_KEY_CHECKPOINTER
+    from langgraph.prebuilt import ToolRuntime
+    from langgraph.runtime import Runtime
+    from langgraph.types import interrupt as interrupt_graph
+except ImportError as error:
+    raise missing("langgraph", error) from error
 
 Context: TypeAlias = ToolRuntime[Any, Any]
 """The context of a run: ``context``, ``state``, ``config``, ``store``."""

@@ -27,14 +27,18 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
-from agents import FunctionTool, RunContextWrapper, RunResult, RunResultStreaming, SpanError, Tool
-from agents.models.fake_id import FAKE_RESPONSES_ID
-from agents.tool_context import ToolContext
-from agents.tracing import get_current_span
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, run_named_by, told
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, missing, run_named_by, told
 from tickfleet.client import AsyncFleet, InvalidMessage, Reply
+
+try:
+    from agents import FunctionTool, RunContextWrapper, RunResult, RunResultStreaming, SpanError, Tool
+    from agents.models.fake_id import FAKE_RESPONSES_ID
+    from agents.tool_context import ToolContext
+    from agents.tracing import get_current_span
+except ImportError as error:
+    raise missing("openai-agents", error) from error
 
 Context: TypeAlias = RunContextWrapper[Any]
 """The context of a run, whose ``context`` is the object that was passed to ``Runner.run``."""

@@ -28,15 +28,28 @@ from collections.abc import Callable
 from datetime import timezone
 from typing import Any, TypeAlias, get_args
 
-from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
-from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
-from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, arguments_text, call_of, indistinct, run_named_by, told
+from tickfleet.adapters._calls import (
+    Caller,
+    CallOptions,
+    arguments_text,
+    call_of,
+    indistinct,
+    missing,
+    run_named_by,
+    told,
+)
 from tickfleet.client import AsyncFleet, Reply
+
+try:
+    from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+    from pydantic_core import SchemaValidator, core_schema
+except ImportError as error:
+    raise missing("pydantic-ai", error) from error
 
 Context: TypeAlias = RunContext[Any]
 """The context of a run, whose ``deps`` are those that were passed to ``run``."""
