@@ -353,7 +353,7 @@ async def refused(loop: Loop, saved: bytes) -> None:
 
 
 async def processes(loops: list[Loop]) -> None:
-    """A process is killed while it pays, for each kind of loop. Then two processes resume its states at once."""
+    """One process pays with each kind of loop, and is killed. Then two processes resume its states at once."""
     jobs = Bank().ledger
     for loop in loops:
         loop.bank.seconds = 1.5

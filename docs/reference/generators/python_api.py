@@ -71,7 +71,7 @@ it with the extra `redis` to use Redis. [Call from Python](../build/python.md) a
 from tickfleet import Fleet
 
 with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
-    reply = fleet.run("support", tool_calls=message.tool_calls)
+    reply = fleet.run("support", tool_calls=message.tool_calls, turn_id=response.id)
     messages += reply.messages
 ```
 """

@@ -34,7 +34,7 @@ class CallOptions(TypedDict, Generic[C], total=False):
     console_url: str | None
     """URL of the gateway whose console approvers use. Descriptions of calls that wait then have a link."""
     allowed_tools: Collection[str] | None
-    """Tools that the model sees and may call, among those that the agent's permissions grant. A run must be resumed with
+    """Tools that the model sees and may call. They must be among the tools of the agent. A run must be resumed with
     the same names."""
     builtin_tools: bool
     """Whether the model also sees the built-in tools, and ``allowed_tools`` includes them."""
@@ -238,7 +238,7 @@ class Caller(Generic[C]):
 
 
 _OWN = frozenset({"tenant", "timeout", "console_url", "allowed_tools", "builtin_tools"})
-# Options that are no fields of a turn.
+# Options that are not fields of a turn.
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
