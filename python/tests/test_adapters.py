@@ -36,7 +36,7 @@ def test_arguments_that_were_stored_in_another_order_are_the_same_text() -> None
 
 def caller(**more: Any) -> _calls.Caller[str]:
     fleet = Fleet("redis://127.0.0.1:1", tenant="acme")
-    return _calls.Caller(fleet, "support", **{"tenant": None, "fields": {}, **more})
+    return _calls.Caller("langgraph", fleet, "support", more)
 
 
 def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
@@ -48,20 +48,20 @@ def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
 
 
 def test_fields_that_belong_to_the_adapter_are_refused() -> None:
-    for fields, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not a field")):
+    for options, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not an option")):
         with pytest.raises(InvalidMessage, match=says):
-            caller(fields=fields)
+            caller(**options)
     with pytest.raises(InvalidMessage, match="expected a list"):
         caller(allowed_tools="pay")
 
 
 def test_fields_are_computed_from_the_context_of_each_run() -> None:
-    made = caller(fields={"priority": "high", "user_context": lambda run: {"user": run}, "session_id": None})
+    made = caller(priority="high", user_context=lambda run: {"user": run}, session_id=None, timeout=5.0)
     for user in ("ann", "ben"):
         fields = made.fields(user, [], "turn-1")
         assert fields["user_context"] == {"user": user}
         assert (fields["priority"], fields["turn_id"], fields["allowed_tools"]) == ("high", "turn-1", None)
-        assert "session_id" not in fields
+        assert not {"session_id", "timeout"} & set(fields)
 
 
 def test_a_repeated_turn_names_the_allowed_tools_in_one_order() -> None:

@@ -43,6 +43,10 @@ from tickfleet.client._reply import read_record, read_reply
 from tickfleet.client._transport import DEFAULT_URL
 
 
+# A gateway needs Python 3.11 or later.
+NOWHERE = ["redis://127.0.0.1:1", "http://127.0.0.1:1"][: 1 if sys.version_info < (3, 11) else 2]
+
+
 def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
     # A test of the fleet writes this file.
     example = json.loads((Path(__file__).parents[2] / "tests/conformance/definitions.json").read_text())
@@ -118,7 +122,7 @@ def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, v
             return await getattr(fleet, method)("kelly", **given)
 
     # No server listens there, so nothing can be sent.
-    nowhere: list[tuple[str, Any]] = [("redis://127.0.0.1:1", {}), ("http://127.0.0.1:1", {"api_key": "key"})]
+    nowhere: list[tuple[str, Any]] = [(url, {"api_key": "key"} if url.startswith("http") else {}) for url in NOWHERE]
     said = set()
     for url, options in nowhere:
         with pytest.raises(InvalidMessage, match="it cannot be written as JSON in UTF-8: ") as told:
@@ -312,26 +316,28 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> N
 
 def test_every_error_can_be_imported_from_the_package_itself() -> None:
     import tickfleet
+    from tickfleet import client
 
     kinds = {type(error).__name__ for error in errors()}
     assert kinds <= set(tickfleet.__all__), kinds - set(tickfleet.__all__)
+    raised = {name for name, kind in vars(client).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert raised <= kinds, f"{raised - kinds}: add it to errors()"
     assert all(getattr(tickfleet, name) for name in tickfleet.__all__)
     assert tickfleet.Rejected is Rejected
 
 
 @pytest.mark.parametrize(
-    ("missing", "url", "remedy"),
+    ("missing", "use", "remedy"),
     [
-        ("redis", "redis://127.0.0.1:1", "pip install 'tickfleet[redis]'"),
-        ("httpx2", "http://127.0.0.1:1", "a gateway needs httpx2, which needs Python 3.11"),
+        ("redis", "Fleet('redis://127.0.0.1:1', tenant='demo')", "pip install 'tickfleet[redis]'"),
+        ("httpx2", "Fleet('http://127.0.0.1:1', api_key='k')", "a gateway needs "),
+        ("langchain_core", "import tickfleet.adapters.langgraph", "pip install 'tickfleet[langgraph]'"),
+        ("agents", "import tickfleet.adapters.openai_agents", "pip install 'tickfleet[openai-agents]'"),
+        ("pydantic_ai", "import tickfleet.adapters.pydantic_ai", "pip install 'tickfleet[pydantic-ai]'"),
     ],
 )
-def test_a_missing_extra_is_named_and_tools_need_none(missing: str, url: str, remedy: str) -> None:
-    code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        "from tickfleet import Fleet, Rejected, tool\n"
-        f"Fleet({url!r}, tenant='demo', api_key={None if missing == 'redis' else 'k'!r})"
-    )
+def test_a_missing_extra_is_named_and_tools_need_none(missing: str, use: str, remedy: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom tickfleet import Fleet, Rejected, tool\n{use}"
     environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "PATH": os.environ["PATH"]}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert ran.returncode == 1 and remedy in ran.stderr.splitlines()[-1], ran.stderr
@@ -363,7 +369,7 @@ USES: dict[str, Callable[[AsyncFleet], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("url", NOWHERE)
 def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
     fleet = AsyncFleet(url, api_key="k" if url.startswith("http") else None, tenant="demo", patience=0)
 
@@ -376,6 +382,7 @@ def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
         asyncio.run(asyncio.wait_for(used(use), 0.5))
 
 
+@pytest.mark.skipif(len(NOWHERE) == 1, reason="a gateway needs Python 3.11 or later")
 def test_what_was_submitted_on_one_event_loop_is_not_waited_for_on_another() -> None:
     fleet = AsyncFleet("http://127.0.0.1:1", api_key="k", tenant="demo", patience=0)
     inbox = AsyncFleet("redis://127.0.0.1:1", tenant="demo", patience=0)

@@ -36,7 +36,7 @@ async def decide(approval: str, verb: str = "approve") -> None:
 
 
 async def decide_all(verb: str = "approve") -> None:
-    """Decides every call that waits, for frameworks whose interruptions do not name the approval."""
+    """Decides every call that waits, for runs that are not interrupted."""
     for approval in json.loads(await tickfleet("approvals", "list", "--json")):
         await decide(f"bank:{approval['id']}", verb)
 
@@ -184,7 +184,8 @@ async def langgraph_waits(fleet: AsyncFleet) -> None:
     for saver, what in ((None, "without a checkpointer"), (InMemorySaver(), "with interrupt=False")):
         bank = Bank()
         graph = graph_of(fleet, bank, saver, tool="transfer", interrupt=False if saver else None)
-        running = asyncio.create_task(graph.ainvoke(go(), thread() if saver else None))
+        # A graph without a checkpointer can have a thread, too.
+        running = asyncio.create_task(graph.ainvoke(go(), thread()))
         await waiting(1)
         assert not running.done()
         await decide_all()
@@ -271,9 +272,12 @@ async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
 
     async def interrupted(client: AsyncFleet, what: str) -> None:
         bank, context = Bank(), {"order": uuid.uuid4().hex}
-        agent = await agent_of(client, bank)
+        agent = await agent_of(client, bank, console_url="https://fleet.example.com")
         result = await Runner.run(agent, "Pay bob.", context=context)
         (item,) = result.interruptions
+        (notice,) = agent.tools.approvals(result)
+        judge(notice)
+        assert notice["call_id"] == item.call_id, notice
         assert (item.tool_name, json.loads(item.arguments)) == ("transfer", {"to": "bob", "amount": 10}), item
         saved = result.to_state().to_string()
         # The user's approval does not replace the approver's.
@@ -285,9 +289,10 @@ async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
         else:
             raise AssertionError("expected no result before the decision")
         assert bank.payments() == []
-        await decide_all()
+        await decide(notice["approval"])
         await bank.has_paid(1)
         for result in [*await asyncio.gather(*[resumed(agent, saved) for _ in range(2)]), await resumed(agent, saved)]:
+            assert agent.tools.approvals(result) == []
             assert result.final_output == "done"
             assert result.new_items[-2].output == PAID or PAID in str(result.to_input_list()), result.new_items
         await bank.paid(1, f"openai_agents: an approval interrupts the run, {what}")

@@ -168,6 +168,8 @@ def processes(fleet: Fleet) -> None:
     error = raises(OutcomeUnknown, lambda: refund(two, 5.0, turn_id=turn))
     assert error.result.attempts == 1, error.result
     raises(OutcomeUnknown, lambda: refund(two, 5.0))
+    both = [other(bank, two, turn, "ok") for _ in range(2)]
+    assert [process.communicate(timeout=60)[0] for process in both] == ["outcome_unknown\n"] * 2
     assert bank.paid(two) == 1
     ok("a process that dies")
 
@@ -248,7 +250,10 @@ def another() -> None:
 
         if how == "read":
             look_up(order, turn_id=turn)
-        print(json.dumps(refund(order, 5.0, turn_id=turn)))
+        try:
+            print(json.dumps(refund(order, 5.0, turn_id=turn)))
+        except OutcomeUnknown as error:
+            print(error.code)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Agents of three frameworks are resumed, retried and replayed, and pay once: `resumed.py [NAME…]`, against
+"""Agents of three frameworks are resumed and replayed, and pay once: `resumed.py [NAME…]`, against
 `REDIS_URL`, with a running fleet that has the configuration in `bank/conf`. The models are stubs. They give every
 payment the call ID `call_1`, as some providers do, and ask for the same payment unless a case sets another one.
-Payments are counted in the bank's ledger, not in the results that the agents received.
+Payments are counted in the bank's ledger, not in the results that the agents received. `payments.py` has the cases that
+every framework has.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Bank:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 
     async def has_paid(self, payments: int) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(self.payments()) < payments:
             assert time.monotonic() < deadline, f"{self.payments()}"
             # The ledger is a file, so this polls.
@@ -128,31 +129,14 @@ async def cancelled(graph: Any, bank: Bank, config: dict[str, Any], input: Any, 
     assert running.cancelled()
 
 
-async def langgraph_cancelled(fleet: AsyncFleet) -> None:
-    from langgraph.checkpoint.memory import InMemorySaver
-
-    bank, config = Bank(seconds=1.0), thread()
-    graph = graph_of(fleet, bank, InMemorySaver())
-    await cancelled(graph, bank, config, go())
-    state = await graph.ainvoke(None, config)
-    assert [message.content for message in state["messages"] if message.type == "tool"] == ["paid 10 to bob"]
-    await bank.paid(1, "langgraph: a cancelled run is resumed from its checkpoint")
-
-
 async def langgraph_retried(fleet: AsyncFleet) -> None:
     from langgraph.types import RetryPolicy
 
-    for saver in (None, "memory"):
-        bank, config = Bank(seconds=1.2), thread()
-        if saver is not None:
-            from langgraph.checkpoint.memory import InMemorySaver
-
-            saver = InMemorySaver()
-        policy = RetryPolicy(max_attempts=6, initial_interval=0.05, backoff_factor=1.0, retry_on=lambda error: True)
-        graph = graph_of(fleet, bank, saver, retry_policy=policy, timeout=0.5)
-        state = await graph.ainvoke(go(), config if saver else None)
-        assert [message.content for message in state["messages"] if message.type == "tool"] == ["paid 10 to bob"]
-        await bank.paid(1, f"langgraph: a node is retried after a short time-out, {'with' if saver else 'without'} a checkpoint")
+    bank = Bank(seconds=1.2)
+    policy = RetryPolicy(max_attempts=10, initial_interval=0.05, backoff_factor=1.0, retry_on=lambda error: True)
+    state = await graph_of(fleet, bank, retry_policy=policy, timeout=0.5).ainvoke(go())
+    assert [message.content for message in state["messages"] if message.type == "tool"] == ["paid 10 to bob"]
+    await bank.paid(1, "langgraph: a node is retried after a short time-out, without a checkpoint")
 
 
 async def langgraph_replayed(fleet: AsyncFleet) -> None:
@@ -170,20 +154,6 @@ async def langgraph_replayed(fleet: AsyncFleet) -> None:
     await graph.aupdate_state(before[0].config, {"messages": []})
     await graph.ainvoke(None, config)
     await bank.paid(1, "langgraph: a fork of an old checkpoint goes on")
-
-
-async def langgraph_processes(fleet: AsyncFleet) -> None:
-    from langgraph.checkpoint.memory import InMemorySaver
-
-    bank, config, saver = Bank(seconds=1.5), thread(), InMemorySaver()
-    await cancelled(graph_of(fleet, bank, saver), bank, config, go())
-    stored = bank.ledger.with_name("checkpoints")
-    threads = {id: dict(spaces) for id, spaces in saver.storage.items()}
-    stored.write_bytes(pickle.dumps((threads, dict(saver.writes), dict(saver.blobs))))
-    resumed = ["resume", str(stored), config["configurable"]["thread_id"], str(bank.ledger)]
-    both = [await asyncio.create_subprocess_exec(sys.executable, "-B", __file__, *resumed) for _ in range(2)]
-    assert [await process.wait() for process in both] == [0, 0]
-    await bank.paid(1, "langgraph: two processes resume one thread")
 
 
 async def resume(stored: str, thread_id: str, ledger: str, tool: str = "pay") -> None:
@@ -238,24 +208,11 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
     print("langgraph: outside of a graph it says what is missing: ok")
 
 
-async def langgraph_edited(fleet: AsyncFleet) -> None:
-    from langchain_core.messages import AIMessage
-    from langgraph.checkpoint.memory import InMemorySaver
-
-    def edited(state: Any, id: str | None) -> AIMessage:
-        last = state.values["messages"][-1]
-        return AIMessage("", id=id or last.id, tool_calls=[{**last.tool_calls[0], "args": {**BOB, "amount": 9}}])
-
-    bank, config = Bank(seconds=1.0), thread()
-    graph = graph_of(fleet, bank, InMemorySaver())
-    await cancelled(graph, bank, config, go())
-    stopped = await graph.aget_state(config)
-    edit = await graph.aupdate_state(config, {"messages": [edited(stopped, None)]}, as_node="model")
-    await conflicts(graph.ainvoke(None, edit))
-    await bank.paid(1, "langgraph: a message is edited after its call has paid, and refused")
-    await graph.aupdate_state(stopped.config, {"messages": [edited(stopped, uuid.uuid4().hex)]}, as_node="model")
-    await graph.ainvoke(None, config)
-    await bank.paid(2, "langgraph: a message with a new ID is a new call")
+def is_conflict(error: BaseException) -> bool:
+    """Returns whether a call was refused because its id has other arguments."""
+    # The OpenAI Agents SDK wraps the exception of a tool, and compares the approved call, too.
+    refusal = error.__cause__ or error
+    return isinstance(refusal, Conflict) or "different invocation" in str(refusal)
 
 
 async def conflicts(work: Any) -> None:
@@ -379,28 +336,13 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
     def order(context: Any) -> str:
         return str(context.context["order"])
 
-    for item, run_id in [("fc_68a1f0c2d4b88190", None), (None, order), ("fc_1", order)]:
-        bank, context = Bank(), {"order": uuid.uuid4().hex}
-        agent = await openai_agent(fleet, bank, item and item + uuid.uuid4().hex if run_id is None else item, run_id)
-        saved = await paused(agent, context)
-        for _ in range(2):
-            assert await resumed(agent, saved) == "done"
-        await bank.paid(1, f"openai_agents: a saved state is resumed twice, its call called {item}")
-        both = [resumed(agent, saved) for _ in range(2)]
-        assert await asyncio.gather(*both) == ["done", "done"]
-        await bank.paid(1, "openai_agents: it is resumed twice at once")
-
-        edited = saved.replace('\\"amount\\": 10', '\\"amount\\": 9')
-        assert edited != saved
-        try:
-            await resumed(agent, edited)
-        except Exception as error:
-            # The SDK compares the approved call, too.
-            refusal = error.__cause__ or error
-            assert isinstance(refusal, Conflict) or "different invocation" in str(refusal), repr(error)
-        else:
-            raise AssertionError("expected a refusal")
-        await bank.paid(1, "openai_agents: a saved state is edited after its call has paid, and refused")
+    # A short item ID is a number that other runs have, too.
+    bank, context = Bank(), {"order": uuid.uuid4().hex}
+    agent = await openai_agent(fleet, bank, "fc_1", order)
+    saved = await paused(agent, context)
+    for _ in range(2):
+        assert await resumed(agent, saved) == "done"
+    await bank.paid(1, "openai_agents: a saved state is resumed twice, its call called fc_1")
 
     bank = Bank()
     agent = await openai_agent(fleet, bank, None, order, payments=2)
@@ -418,7 +360,9 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
 
 # Pydantic AI
 
-def pydantic_agent(fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True) -> Any:
+def pydantic_agent(
+    fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True, timeout: float = 30.0
+) -> Any:
     """An agent that makes payments. If `asks`, people must approve each payment first."""
     from pydantic_ai import Agent, DeferredToolRequests
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -431,7 +375,7 @@ def pydantic_agent(fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any
             return ModelResponse([TextPart("done")])
         return ModelResponse([ToolCallPart("pay", json.dumps(BOB), "call_1")])
 
-    tools = FleetToolset(fleet, "kelly", run_id=run_id, **bank.fields())
+    tools = FleetToolset(fleet, "kelly", run_id=run_id, timeout=timeout, **bank.fields())
     toolset = tools.approval_required() if asks else tools
     return Agent(FunctionModel(model), toolsets=[toolset], output_type=[str, DeferredToolRequests])
 
@@ -457,32 +401,11 @@ async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
     bank = Bank()
     agent = pydantic_agent(fleet, bank)
     saved = await paused(agent)
-    for _ in range(2):
-        result = await agent.run(message_history=loaded(saved), deferred_tool_results=yes)
-        assert result.output == "done", result.output
-    await bank.paid(1, "pydantic_ai: an approval is resumed twice")
-    both = [agent.run(message_history=loaded(saved), deferred_tool_results=yes) for _ in range(2)]
-    assert [result.output for result in await asyncio.gather(*both)] == ["done", "done"]
-    await bank.paid(1, "pydantic_ai: it is resumed twice at once")
+    await agent.run(message_history=loaded(saved), deferred_tool_results=yes)
     await conflicts(agent.run(message_history=loaded(saved), deferred_tool_results=less()))
     await bank.paid(1, "pydantic_ai: the same call is approved with other arguments, and refused")
-    edited = loaded(saved.replace(b'\\"amount\\": 10', b'\\"amount\\": 9'))
-    assert "9" in edited[-1].parts[0].args, edited
-    await conflicts(agent.run(message_history=edited, deferred_tool_results=yes))
-    await bank.paid(1, "pydantic_ai: a history is edited after its call has paid, and refused")
     await agent.run(message_history=loaded(await paused(agent)), deferred_tool_results=less())
     await bank.paid(2, "pydantic_ai: an equal call of another run is another call")
-
-    bank = Bank(seconds=1.0)
-    agent = pydantic_agent(fleet, bank)
-    saved = await paused(agent)
-    running = asyncio.create_task(agent.run(message_history=loaded(saved), deferred_tool_results=yes))
-    await bank.has_paid(1)
-    running.cancel()
-    await asyncio.wait({running})
-    result = await agent.run(message_history=loaded(saved), deferred_tool_results=yes)
-    assert result.output == "done"
-    await bank.paid(1, "pydantic_ai: a run that was cancelled while it paid is resumed")
 
     bank = Bank()
     agent = pydantic_agent(fleet, bank, payments=2, asks=False)
@@ -504,12 +427,9 @@ async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
 
 
 CASES = [
-    langgraph_cancelled,
     langgraph_retried,
     langgraph_replayed,
-    langgraph_processes,
     langgraph_intended,
-    langgraph_edited,
     langchain_resumed,
     openai_agents_resumed,
     pydantic_ai_resumed,

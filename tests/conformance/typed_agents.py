@@ -61,6 +61,7 @@ async def openai_agent(fleet: AsyncFleet) -> None:
     tools = await oa.fleet_tools(fleet, "kelly", run_id=user_of_run, user_context=user_of_run, interrupt=True)
     agent = SdkAgent[Deps](name="kelly", tools=tools)
     result = await Runner.run(agent, "Pay bob.", context=Deps("ann"))
+    print([notice["approval"] for notice in tools.approvals(result)])
     state = result.to_state()
     for item in result.interruptions:
         state.approve(item)

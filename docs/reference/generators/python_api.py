@@ -13,7 +13,7 @@ MODULES = (
     ("Errors", "client/__init__.py", None),
     ("Tools", "__init__.py", ("tool", "Approval", "Cache", "Reconcile", "Context", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
     ("Test a tool", "testing.py", ("call", "context")),
-    ("Adapters", "adapters", (("openai_agents", "fleet_tools"), ("langgraph", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
+    ("Adapters", "adapters", (("__init__", "CallOptions"), ("openai_agents", "fleet_tools"), ("openai_agents", "FleetTools"), ("langgraph", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
 )
 
 
@@ -64,14 +64,14 @@ def page(root):
     page = """# Python API
 
 The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. [Install](../start/install.md#install-a-client)
-it with the extra `client` to use Redis, or `gateway` to use a gateway. [Call from Python](../build/python.md) and
+it with the extra `redis` to use Redis. [Call from Python](../build/python.md) and
 [Tools in Python](../build/tools-python.md) are guides.
 
 ```python
 from tickfleet import Fleet
 
 with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
-    reply = fleet.run("support", tool_calls=message.tool_calls)
+    reply = fleet.run("support", tool_calls=message.tool_calls, turn_id=response.id)
     messages += reply.messages
 ```
 """
@@ -80,7 +80,7 @@ with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
     for title, path, names in MODULES:
         page += f"\n## {title}\n"
         if path == "adapters":
-            found = [(f"tickfleet.adapters.{module}.{name}", package.find(f"adapters/{module}.py", name)) for module, name in names]
+            found = [(f"tickfleet.adapters.{module}.{name}".replace("__init__.", ""), package.find(f"adapters/{module}.py", name)) for module, name in names]
         else:
             prefix = {"client/__init__.py": "tickfleet.client.", "__init__.py": "tickfleet.", "testing.py": "tickfleet.testing."}[path]
             chosen = names or [name for name in package.public(path) if name not in listed]
@@ -140,7 +140,7 @@ def attributes(node):
         if isinstance(one, ast.AnnAssign) and not one.target.id.startswith("_"):
             following = node.body[at + 1] if at + 1 < len(node.body) else None
             said = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            text = words(following.value.value).replace("\n", " ").replace("|", "\\|") if said else ""
+            text = " ".join(words(following.value.value).split()).replace("|", "\\|") if said else ""
             rows.append([f"`{one.target.id}`", f"`{ast.unparse(one.annotation)}`".replace("|", "\\|"), text])
     return rows if any(row[2] for row in rows) else []
 

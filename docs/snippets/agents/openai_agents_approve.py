@@ -28,8 +28,8 @@ async def main(case: str, question: str | None = None) -> None:
             result = await Runner.run(agent, question)
         if result.interruptions:
             saved.write_text(result.to_state().to_string())
-            for item in result.interruptions:
-                print(item.tool_name, item.arguments, "waits for an approval")
+            for call in tools.approvals(result):
+                print(call["tool"], call["arguments"], "waits for", call["approval"])
         else:
             print(result.final_output)
         # ANCHOR_END: resume

@@ -77,6 +77,7 @@ class Caller(Protocol):
 
     def __call__(self, tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Future[InnerResult]:
         """Calls another tool."""
+        ...
 
 
 def _no_caller(tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Future[InnerResult]:

@@ -108,7 +108,7 @@ def _arguments(fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     except SchemaError:
-        return create_model("Arguments", __config__=ConfigDict(extra="forbid", **_PYTHON_PATTERNS), **fields)
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid", regex_engine="python-re"), **fields)
 
 
 def _result(hint: Any) -> TypeAdapter[Any]:

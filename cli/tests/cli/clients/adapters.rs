@@ -88,6 +88,11 @@ async fn agents_pay(program: &str) {
 }
 
 #[tokio::test]
+async fn loops_of_each_kind_pay_once_if_they_are_canceled_retried_replayed_edited_or_killed() {
+    agents_pay("payments.py").await;
+}
+
+#[tokio::test]
 async fn agents_of_python_frameworks_that_are_retried_or_resumed_pay_once() {
     agents_pay("resumed.py").await;
 }

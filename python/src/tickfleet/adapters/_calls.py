@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from typing_extensions import TypedDict
 
-from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, PendingApproval, Priority, Reply, TurnFields
+from tickfleet.client import AsyncFleet, Deadline, Fleet, InvalidMessage, PendingApproval, Priority, Reply, TurnFields
 from tickfleet.client._aio import TIMEOUT
 
 C = TypeVar("C")
@@ -21,19 +22,40 @@ BUILTIN_TOOLS = frozenset({"check_task", "fetch_result", "list_tools"})
 """Tools that every agent may call without a permission."""
 
 
-class CallFields(TypedDict, total=False):
-    """Further fields of the turns that an adapter submits."""
+class CallOptions(TypedDict, Generic[C], total=False):
+    """Options of the adapters. A function is called with the framework's context of each run, or of each call if every
+    call is a turn."""
 
+    tenant: str | None
+    """Tenant. Default: the client's tenant."""
+    timeout: float | None
+    """Seconds to wait for results, after which the call ends with ``ReplyTimeout``; ``None`` waits without limit.
+    Default: 300."""
+    console_url: str | None
+    """URL of the gateway whose console approvers use. Descriptions of calls that wait then have a link."""
+    allowed_tools: Collection[str] | None
+    """Tools that the model sees and may call. They must be among the tools of the agent. A run must be resumed with
+    the same names."""
+    builtin_tools: bool
+    """Whether the model also sees the built-in tools, and ``allowed_tools`` includes them."""
+    user_context: Any | Callable[[C], Any]
+    """User data as JSON, which every tool and rule can read."""
+    session_data: Any | Callable[[C], Any]
+    """Conversation data for tools and rules."""
+    session_id: str | Callable[[C], str | None] | None
+    """Session of the facts."""
+    deadline: Deadline | Callable[[C], Deadline | None] | None
+    """Expiry of the calls."""
     priority: Priority | None
     """Priority. Default: ``normal``."""
-    correlation_id: str | Callable[[Any], str | None] | None
-    """Your own id, which the reply repeats, or a function of the run's context."""
-    traceparent: str | Callable[[Any], str | None] | None
-    """W3C trace context, or a function of the run's context."""
-    tracestate: str | Callable[[Any], str | None] | None
-    """W3C trace state, or a function of the run's context."""
-    task_id: str | Callable[[Any], str | None] | None
-    """Task that the turns belong to, or a function of the run's context."""
+    correlation_id: str | Callable[[C], str | None] | None
+    """Your own id, which the reply repeats."""
+    traceparent: str | Callable[[C], str | None] | None
+    """W3C trace context."""
+    tracestate: str | Callable[[C], str | None] | None
+    """W3C trace state."""
+    task_id: str | Callable[[C], str | None] | None
+    """Task that the turns belong to."""
     strict: bool
     """Whether the model had strict definitions."""
 
@@ -45,6 +67,11 @@ class Definition:
     name: str
     description: str
     parameters: dict[str, Any]
+
+
+def missing(extra: str, error: ImportError) -> ImportError:
+    """Returns the error for a framework that is not installed, or in another version than the adapter supports."""
+    return ImportError(f"the adapter's framework is not installed ({error}): pip install 'tickfleet[{extra}]'")
 
 
 def call_of(name: str, arguments: str, id: str | None) -> dict[str, Any]:
@@ -79,6 +106,15 @@ def run_named_by(run_id: str | Callable[[Any], str] | None, context: Any) -> str
     return named
 
 
+def indistinct(tool: str, why: str, where: str, source: str, or_else: str = "") -> InvalidMessage:
+    """Returns the error for a call whose run nothing identifies."""
+    return InvalidMessage(
+        f"the call of {tool} cannot be distinguished from an equal call of another run: {why}. Pass {where}(…, run_id=…): "
+        f"a text, or a function of {source}. It must be the same if the run is resumed, and different for other runs"
+        f"{or_else}"
+    )
+
+
 def told(reply: Reply, at: int = 0) -> str:
     """Returns the message to the model about a call."""
     return str(reply.messages[at]["content"])
@@ -109,43 +145,34 @@ class Caller(Generic[C]):
     """Makes the calls of an agent in the fleet, each with the fields of the current run.
 
     Args:
+        framework: Name of the framework, which is a part of every id.
         fleet: Client of the fleet.
         agent: Agent that makes the calls.
-        tenant: Tenant. Default: the client's tenant.
-        timeout: Seconds to wait for a reply; ``None`` waits without limit.
-        allowed_tools: Tools that the model sees and may call, among those of the agent.
-        builtin_tools: Whether the model also sees the built-in tools.
-        console_url: URL under which the console is reachable.
-        fields: Fields of the turns. A function is called with the context of each run.
+        options: Options of the adapter.
 
     Raises:
-        InvalidMessage: A field is one that the adapter sets, or is unknown.
+        InvalidMessage: An option is one that the adapter sets, or is unknown.
     """
 
-    def __init__(
-        self,
-        fleet: AsyncFleet | Fleet,
-        agent: str,
-        *,
-        tenant: str | None,
-        timeout: float | None = TIMEOUT,
-        allowed_tools: Collection[str] | None = None,
-        builtin_tools: bool = False,
-        console_url: str | None = None,
-        fields: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, framework: str, fleet: AsyncFleet | Fleet, agent: str, options: Mapping[str, Any]) -> None:
         self.fleet = fleet
         self.agent = agent
-        self.tenant = tenant
-        self.timeout = timeout
-        self.console_url = console_url
-        self._builtin_tools = builtin_tools
-        self._fields = _checked(fields)
+        self.tenant: str | None = options.get("tenant")
+        self._framework = framework
+        self._timeout: float | None = options.get("timeout", TIMEOUT)
+        self._console_url: str | None = options.get("console_url")
+        self._builtin_tools: bool = options.get("builtin_tools", False)
+        self._fields = _checked(options)
+        allowed_tools: Collection[str] | None = options.get("allowed_tools")
         if isinstance(allowed_tools, str):
             raise InvalidMessage(f"allowed_tools is the text {allowed_tools!r}; expected a list of names")
         self._allowed = None if allowed_tools is None else set(allowed_tools)
-        if self._allowed is not None and builtin_tools:
+        if self._allowed is not None and self._builtin_tools:
             self._allowed |= BUILTIN_TOOLS
+
+    def turn_id(self, *parts: Any) -> str:
+        """Returns the id of the turn that these parts identify."""
+        return turn_id(self._framework, self.agent, *parts)
 
     def fields(self, context: C, calls: Sequence[Mapping[str, Any]], id: str) -> TurnFields:
         """Returns the fields of a turn for the current run."""
@@ -159,25 +186,26 @@ class Caller(Generic[C]):
     ) -> Reply | dict[str, Any]:
         """Runs calls of one model response as one turn. Returns the reply. With ``interrupt``, returns the notice of an
         approval as soon as a call waits for one."""
-        assert isinstance(self.fleet, AsyncFleet)
-        fields = self.fields(context, calls, id)
-        if not interrupt:
-            return await self.fleet.run(self.agent, tenant=self.tenant, timeout=self.timeout, **fields)
-        submitted = await self.fleet.submit(self.agent, tenant=self.tenant, **fields)
-        found = await submitted.reply_or_approval(self.timeout)
-        return found if isinstance(found, Reply) else notice(found, id, calls, submitted.tenant, self.console_url)
+        if isinstance(self.fleet, Fleet):
+            return await asyncio.to_thread(self.ask_blocking, context, calls, id, interrupt)
+        return await self._asked(self.fleet, self.fields(context, calls, id), calls, id, interrupt)
 
     def ask_blocking(
         self, context: C, calls: Sequence[Mapping[str, Any]], id: str, interrupt: bool
     ) -> Reply | dict[str, Any]:
-        """Like :meth:`ask`, with a blocking client."""
+        """Like :meth:`ask`, in a thread without an event loop."""
         assert isinstance(self.fleet, Fleet)
-        fields = self.fields(context, calls, id)
+        thread = self.fleet._running()
+        return thread.run(self._asked(thread.fleet, self.fields(context, calls, id), calls, id, interrupt))
+
+    async def _asked(
+        self, fleet: AsyncFleet, fields: TurnFields, calls: Sequence[Mapping[str, Any]], id: str, interrupt: bool
+    ) -> Reply | dict[str, Any]:
         if not interrupt:
-            return self.fleet.run(self.agent, tenant=self.tenant, timeout=self.timeout, **fields)
-        submitted = self.fleet.submit(self.agent, tenant=self.tenant, **fields)
-        found = submitted.reply_or_approval(self.timeout)
-        return found if isinstance(found, Reply) else notice(found, id, calls, submitted.tenant, self.console_url)
+            return await fleet.run(self.agent, tenant=self.tenant, timeout=self._timeout, **fields)
+        submitted = await fleet.submit(self.agent, tenant=self.tenant, **fields)
+        found = await submitted.reply_or_approval(self._timeout)
+        return found if isinstance(found, Reply) else notice(found, id, calls, submitted.tenant, self._console_url)
 
     async def definitions(self) -> list[Definition]:
         """Returns the tools for the model.
@@ -186,25 +214,19 @@ class Caller(Generic[C]):
             NoDefinitions: No worker has published a tool list.
         """
         assert isinstance(self.fleet, AsyncFleet)
-        shown = await self.fleet.tools(self.agent, format="openai", tenant=self.tenant)
-        if self._are_named_in(shown):
-            return self._chosen(shown, shown)
-        return self._chosen(shown, await self.fleet.tools(self.agent, format="raw", tenant=self.tenant))
+        return await self._defined(self.fleet)
 
     def definitions_blocking(self) -> list[Definition]:
         """Like :meth:`definitions`, with a blocking client."""
         assert isinstance(self.fleet, Fleet)
-        shown = self.fleet.tools(self.agent, format="openai", tenant=self.tenant)
-        if self._are_named_in(shown):
-            return self._chosen(shown, shown)
-        return self._chosen(shown, self.fleet.tools(self.agent, format="raw", tenant=self.tenant))
+        thread = self.fleet._running()
+        return thread.run(self._defined(thread.fleet))
 
-    def _are_named_in(self, shown: list[dict[str, Any]]) -> bool:
-        """Returns whether the definitions for a model have all allowed names. In a dialect, a tool can have another
-        name."""
-        return not self._allowed or self._allowed <= {definition["function"]["name"] for definition in shown}
-
-    def _chosen(self, shown: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[Definition]:
+    async def _defined(self, fleet: AsyncFleet) -> list[Definition]:
+        shown = own = await fleet.tools(self.agent, format="openai", tenant=self.tenant)
+        if self._allowed and not self._allowed <= {definition["function"]["name"] for definition in shown}:
+            # In a dialect, a tool can have another name than in the fleet.
+            own = await fleet.tools(self.agent, format="raw", tenant=self.tenant)
         found = []
         for definition, raw in zip(shown, own):
             tool = definition["function"]
@@ -215,23 +237,18 @@ class Caller(Generic[C]):
         return found
 
 
-_FIELDS = frozenset(CallFields.__annotations__) | {
-    "user_context",
-    "session_data",
-    "session_id",
-    "deadline",
-    "parallel_reads",
-}
+_OWN = frozenset({"tenant", "timeout", "console_url", "allowed_tools", "builtin_tools"})
+# Options that are not fields of a turn.
 
 
-def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the turns that are set.
 
     Raises:
-        InvalidMessage: A field is one that the adapter sets, or is unknown.
+        InvalidMessage: An option is one that the adapter sets, or is unknown.
     """
-    if "turn_id" in fields:
+    if "turn_id" in options:
         raise InvalidMessage("turn_id: omit it; the adapter derives an id for the turn of each call")
-    if unknown := sorted(set(fields) - _FIELDS):
-        raise InvalidMessage(f"{', '.join(unknown)}: not a field of the turns of an adapter")
-    return {key: value for key, value in fields.items() if value is not None}
+    if unknown := sorted(set(options) - set(CallOptions.__annotations__) - {"parallel_reads"}):
+        raise InvalidMessage(f"{', '.join(unknown)}: not an option of an adapter")
+    return {key: value for key, value in options.items() if value is not None and key not in _OWN}

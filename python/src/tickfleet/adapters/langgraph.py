@@ -25,22 +25,26 @@ interrupt describes the approval. After the decision, resume the thread with any
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast, overload
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, ToolException
-from langgraph.prebuilt.tool_node import ToolRuntime
-from langgraph.runtime import Runtime
-from langgraph.types import interrupt as interrupt_graph
 from pydantic import PrivateAttr
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import CallFields, Caller, Definition, arguments_text, call_of, told, turn_id
-from tickfleet.client import AsyncFleet, Deadline, Fleet, InvalidMessage, Reply
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, missing, told
+from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, Reply
+
+try:
+    from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import BaseTool, ToolException
+    from langgraph.constants import CONFIG_KEY_CHECKPOINTER
+    from langgraph.prebuilt import ToolRuntime
+    from langgraph.runtime import Runtime
+    from langgraph.types import interrupt as interrupt_graph
+except ImportError as error:
+    raise missing("langgraph", error) from error
 
 Context: TypeAlias = ToolRuntime[Any, Any]
 """The context of a run: ``context``, ``state``, ``config``, ``store``."""
@@ -59,19 +63,10 @@ def fleet_node(
     fleet: AsyncFleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
     parallel_reads: bool = True,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> Callable[..., Coroutine[Any, Any, Update]]: ...
 
 
@@ -80,19 +75,10 @@ def fleet_node(
     fleet: Fleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
     parallel_reads: bool = True,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> Callable[..., Update]: ...
 
 
@@ -100,19 +86,10 @@ def fleet_node(
     fleet: AsyncFleet | Fleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
     parallel_reads: bool = True,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> Callable[..., Coroutine[Any, Any, Update] | Update]:
     """Returns a node that runs the calls of the last message in the fleet and adds a message for each.
 
@@ -121,44 +98,17 @@ def fleet_node(
     Args:
         fleet: Client of the fleet. With a blocking client, the node also works in ``invoke`` and ``stream``.
         agent: Agent that makes the calls.
-        tenant: Tenant. Default: the client's tenant.
         messages_key: Key or field of the state that holds the messages.
-        timeout: Seconds to wait for the results of a message, after which the node raises ``ReplyTimeout``; ``None``
-            waits without limit.
         interrupt: Whether a call that waits for an approval interrupts the graph. Default: if the graph has a
             checkpointer, with Python 3.11 or later. Without an interrupt, the node waits for the decision.
-        console_url: URL of the gateway whose console approvers use. Interrupts then contain a link.
-        allowed_tools: Tools that the agent may call, among those that its permissions grant. A thread must be resumed
-            with the same names.
-        builtin_tools: Whether ``allowed_tools`` includes the built-in tools.
         parallel_reads: Whether consecutive calls of read-only tools can run in parallel.
-        user_context: User data as JSON, which every tool and rule can read. A function, as for the next three
-            arguments, is called for each run of the node.
-        session_data: Conversation data for tools and rules.
-        session_id: Session of the facts.
-        deadline: Expiry of the calls.
-        **fields: Further fields of the turn.
+        **options: Further options: ``CallOptions``.
 
     Raises:
-        InvalidMessage: A field is set that belongs to the adapter; or, from the node, it does not run in a graph.
+        InvalidMessage: An option is one that the adapter sets, or is unknown; or, from the node, it does not run in a
+            graph.
     """
-    caller: Caller[Context] = Caller(
-        fleet,
-        agent,
-        tenant=tenant,
-        timeout=timeout,
-        allowed_tools=allowed_tools,
-        builtin_tools=builtin_tools,
-        console_url=console_url,
-        fields={
-            **fields,
-            "parallel_reads": parallel_reads,
-            "user_context": user_context,
-            "session_data": session_data,
-            "session_id": session_id,
-            "deadline": deadline,
-        },
-    )
+    caller: Caller[Context] = Caller("langgraph", fleet, agent, {**options, "parallel_reads": parallel_reads})
 
     # LangGraph passes `runtime` and `config` by their names and annotations.
     async def tools(state: Any, config: RunnableConfig = _OUTSIDE, runtime: Runtime[Any] | None = None) -> Update:
@@ -212,7 +162,7 @@ class _Work:
             ]
         self.calls = [call_of(name, arguments, id) for id, name, arguments in self._asked]
         if isinstance(last, AIMessage) and self.calls:
-            self.id = turn_id("langgraph", caller.agent, _place(self.context, last, len(messages)))
+            self.id = caller.turn_id(_place(self.context, last, len(messages)))
 
     def update(self, reply: Reply | dict[str, Any] | None) -> Update:
         """Returns the update of the state."""
@@ -235,18 +185,9 @@ def fleet_tools(
     fleet: AsyncFleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> Coroutine[Any, Any, list[BaseTool]]: ...
 
 
@@ -255,18 +196,9 @@ def fleet_tools(
     fleet: Fleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> list[BaseTool]: ...
 
 
@@ -274,47 +206,21 @@ def fleet_tools(
     fleet: AsyncFleet | Fleet,
     agent: str,
     *,
-    tenant: str | None = None,
     messages_key: str = "messages",
-    timeout: float | None = 300.0,
     interrupt: bool | None = None,
-    console_url: str | None = None,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
+    **options: Unpack[CallOptions[Context]],
 ) -> Coroutine[Any, Any, list[BaseTool]] | list[BaseTool]:
     """Returns the agent's tools for ``create_agent`` of LangChain, ``ToolNode``, or ``bind_tools`` of a model.
 
     With a blocking client, the tools also work in ``invoke`` and ``stream``. Await the result only with an
-    :class:`tickfleet.AsyncFleet`. The arguments are those of :func:`fleet_node`, and:
-
-    Args:
-        builtin_tools: Whether to include the built-in tools.
+    :class:`tickfleet.AsyncFleet`. The arguments are those of :func:`fleet_node`.
 
     Raises:
         NoDefinitions: No worker has published a tool list.
-        InvalidMessage: A field is set that belongs to the adapter; or, from a call, it does not run in a graph.
+        InvalidMessage: An option is one that the adapter sets, or is unknown; or, from a call, it does not run in a
+            graph.
     """
-    caller: Caller[Context] = Caller(
-        fleet,
-        agent,
-        tenant=tenant,
-        timeout=timeout,
-        allowed_tools=allowed_tools,
-        builtin_tools=builtin_tools,
-        console_url=console_url,
-        fields={
-            **fields,
-            "user_context": user_context,
-            "session_data": session_data,
-            "session_id": session_id,
-            "deadline": deadline,
-        },
-    )
+    caller: Caller[Context] = Caller("langgraph", fleet, agent, options)
 
     def made(definitions: list[Definition]) -> list[BaseTool]:
         return [_FleetTool.of(definition, caller, messages_key, interrupt) for definition in definitions]
@@ -343,7 +249,6 @@ class _FleetTool(BaseTool):
         tool._caller, tool._messages_key, tool._interrupt = caller, messages_key, interrupt
         return tool
 
-
     @property
     def func(self) -> Callable[..., str]:
         """ToolNode finds the parameter for its runtime in the annotations of this function."""
@@ -364,11 +269,7 @@ class _FleetTool(BaseTool):
         if tickfleet_runtime is _ABSENT:
             raise _outside()
         calls, id, interrupts = self._turn(tickfleet_runtime, arguments)
-        if isinstance(self._caller.fleet, Fleet):
-            found = await asyncio.to_thread(self._caller.ask_blocking, tickfleet_runtime, calls, id, interrupts)
-        else:
-            found = await self._caller.ask(tickfleet_runtime, calls, id, interrupts)
-        return self._result(found)
+        return self._result(await self._caller.ask(tickfleet_runtime, calls, id, interrupts))
 
     def _turn(self, runtime: Context, arguments: dict[str, Any]) -> tuple[list[dict[str, Any]], str, bool]:
         text = arguments_text(arguments)
@@ -392,7 +293,7 @@ class _FleetTool(BaseTool):
         if len(equal) > 1:
             # Two calls of one message have the same id. If the arguments are equal, too, they are one call.
             parts += [self.name, text]
-        return calls, turn_id("langgraph", self._caller.agent, *parts), interrupts
+        return calls, self._caller.turn_id(*parts), interrupts
 
     def _result(self, found: Reply | dict[str, Any]) -> str:
         if isinstance(found, dict):
@@ -414,7 +315,8 @@ def _messages(state: Any, key: str) -> Sequence[AnyMessage]:
 def _may_interrupt(config: RunnableConfig) -> bool:
     """Returns whether an interrupted graph can be resumed, that is, whether it has a checkpointer."""
     # With Python 3.10, asynchronous nodes of LangGraph cannot interrupt.
-    return sys.version_info >= (3, 11) and config.get("configurable", {}).get("__pregel_checkpointer") is not None
+    # A graph without a checkpointer can have a thread, so the thread of the execution does not show it.
+    return sys.version_info >= (3, 11) and config.get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER) is not None
 
 
 def _interrupt(value: dict[str, Any]) -> NoReturn:

@@ -16,24 +16,29 @@ A resumed run must have the same ``run_id``, any other run a different one. With
 is reused for another call.
 
 A call that waits for an approval of the fleet waits inside the tool. With ``interrupt=True``, it becomes an
-interruption of the run, as with ``needs_approval``. After the decision, call ``state.approve(item)`` and resume the run:
-the tool asks the fleet for the result. Only approvers of the fleet decide: if the call still waits, the tool waits, too.
+interruption of the run, as with ``needs_approval``, and ``tools.approvals(result)`` names the approval. After the
+decision, call ``state.approve(item)`` and resume the run: the tool asks the fleet for the result. Only approvers of the
+fleet decide: if the call still waits, the tool waits, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeVar
 
-from agents import FunctionTool, RunContextWrapper, SpanError, Tool
-from agents.models.fake_id import FAKE_RESPONSES_ID
-from agents.tool_context import ToolContext
-from agents.tracing import get_current_span
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import CallFields, Caller, Definition, call_of, run_named_by, told, turn_id
-from tickfleet.client import AsyncFleet, Deadline, InvalidMessage, Reply
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, missing, run_named_by, told
+from tickfleet.client import AsyncFleet, InvalidMessage, Reply
+
+try:
+    from agents import FunctionTool, RunContextWrapper, RunResult, RunResultStreaming, SpanError, Tool
+    from agents.models.fake_id import FAKE_RESPONSES_ID
+    from agents.tool_context import ToolContext
+    from agents.tracing import get_current_span
+except ImportError as error:
+    raise missing("openai-agents", error) from error
 
 Context: TypeAlias = RunContextWrapper[Any]
 """The context of a run, whose ``context`` is the object that was passed to ``Runner.run``."""
@@ -41,74 +46,67 @@ Context: TypeAlias = RunContextWrapper[Any]
 _ITEM_LENGTH_MIN = 16
 # A shorter item id is a number that other runs have, too, so it does not identify the run.
 
-_REPLIES_MAX = 1_000
-# Replies that were received before the SDK called their tools.
+_KEPT_MAX = 1_000
+# Replies that were received before the SDK called their tools, and descriptions of calls that wait.
+
+V = TypeVar("V")
+
+
+class FleetTools(list[Tool]):
+    """The agent's tools, as a list for ``Agent(tools=…)``."""
+
+    def __init__(self, tools: Iterable[Tool], waiting: Callable[[Context, str | None], dict[str, Any] | None]) -> None:
+        super().__init__(tools)
+        self._waiting = waiting
+
+    def approvals(self, result: RunResult | RunResultStreaming) -> list[dict[str, Any]]:
+        """Returns descriptions of the calls that interrupt a run because they wait for an approval of the fleet.
+
+        Each has the ``call_id`` of its interruption, ``kind``, ``approval``, ``turn``, ``tool``, ``arguments``,
+        ``deadline`` and, with ``console_url``, ``console``. Store them with the state of the run: another process cannot
+        derive them. Interruptions of other tools, and of ``needs_approval`` of the SDK, are not among them.
+
+        Args:
+            result: Result of the interrupted run.
+        """
+        run = result.context_wrapper
+        found = [(item.call_id, self._waiting(run, item.call_id)) for item in result.interruptions]
+        return [{"call_id": id, **notice} for id, notice in found if notice is not None]
 
 
 async def fleet_tools(
     fleet: AsyncFleet,
     agent: str,
     *,
-    tenant: str | None = None,
     run_id: str | Callable[[Context], str] | None = None,
-    timeout: float | None = 300.0,
     interrupt: bool = False,
-    allowed_tools: Collection[str] | None = None,
-    builtin_tools: bool = False,
-    user_context: Any | Callable[[Context], Any] = None,
-    session_data: Any | Callable[[Context], Any] = None,
-    session_id: str | Callable[[Context], str | None] | None = None,
-    deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-    **fields: Unpack[CallFields],
-) -> list[Tool]:
+    **options: Unpack[CallOptions[Context]],
+) -> FleetTools:
     """Returns the agent's tools, which run in the fleet.
 
     Args:
         fleet: Client of the fleet.
         agent: Agent that makes the calls.
-        tenant: Tenant. Default: the client's tenant.
         run_id: Id of the run, as the module describes. Required if the model gives its items no ids.
-        timeout: Seconds to wait for a result, after which the run ends with ``ReplyTimeout``; ``None`` waits without
-            limit.
-        interrupt: Whether a call that waits for an approval interrupts the run. Requires ``run_id``, because the SDK
-            asks for approvals without the id of the item. The call is submitted when the SDK asks, so a tool with input
+        interrupt: Whether a call that waits for an approval interrupts the run. Set it only if your program resumes
+            interrupted runs: another program would take the run for ended. Requires ``run_id``, because the SDK asks for
+            approvals without the id of the item. The call is submitted when the SDK asks, so a tool with input
             guardrails waits instead.
-        allowed_tools: Tools that the model sees and may call, among those that its permissions grant. A run must be
-            resumed with the same names.
-        builtin_tools: Whether to include the built-in tools.
-        user_context: User data as JSON, which every tool and rule can read. A function, as for the next three
-            arguments, is called for each call.
-        session_data: Conversation data for tools and rules.
-        session_id: Session of the facts.
-        deadline: Expiry of the calls.
-        **fields: Further fields of the turn of every call.
+        **options: Further options: ``CallOptions``.
 
     Raises:
         NoDefinitions: No worker has published a tool list.
-        InvalidMessage: A field is set that belongs to the adapter; ``interrupt`` lacks ``run_id``; or, from a call, the
-            run has no id.
+        InvalidMessage: An option is one that the adapter sets, or is unknown; ``interrupt`` lacks ``run_id``; or, from a
+            call, the run has no id.
         TypeError: ``fleet`` is a blocking ``Fleet``.
     """
     if not isinstance(fleet, AsyncFleet):
         raise TypeError("fleet_tools of the OpenAI Agents SDK needs an AsyncFleet")
     if interrupt and run_id is None:
         raise InvalidMessage("interrupt=True requires run_id=…: the SDK asks for approvals without the id of the item")
-    caller: Caller[Context] = Caller(
-        fleet,
-        agent,
-        tenant=tenant,
-        timeout=timeout,
-        allowed_tools=allowed_tools,
-        builtin_tools=builtin_tools,
-        fields={
-            **fields,
-            "user_context": user_context,
-            "session_data": session_data,
-            "session_id": session_id,
-            "deadline": deadline,
-        },
-    )
+    caller: Caller[Context] = Caller("openai-agents", fleet, agent, options)
     replies: dict[str, Reply] = {}
+    notices: dict[str, dict[str, Any]] = {}
 
     def tool(definition: Definition) -> Tool:
         async def waits_for_approval(context: Context, arguments: dict[str, Any], call_id: str) -> bool:
@@ -119,17 +117,17 @@ async def fleet_tools(
                 text = _canonical(arguments)
             except ValueError:
                 return False
-            id = turn_id("openai-agents", agent, [run_named_by(run_id, context)], call_id)
+            id = caller.turn_id([run_named_by(run_id, context)], call_id)
             found = await caller.ask(context, [call_of(definition.name, text, call_id)], id, True)
-            if not isinstance(found, Reply):
-                return True
-            while len(replies) >= _REPLIES_MAX:
-                del replies[next(iter(replies))]
-            replies[id] = found
-            return False
+            if isinstance(found, Reply):
+                _keep(replies, id, found)
+                return False
+            _keep(notices, id, found)
+            return True
 
         async def invoke(context: ToolContext[Any], arguments: str) -> str:
-            id = turn_id("openai-agents", agent, _place(run_named_by(run_id, context), context), context.tool_call_id)
+            id = caller.turn_id(_place(run_named_by(run_id, context), context), context.tool_call_id)
+            notices.pop(id, None)
             found = replies.pop(id, None)
             if found is None:
                 text = _unchanged_or_canonical(arguments) if interrupt else arguments
@@ -156,7 +154,17 @@ async def fleet_tools(
         )
         return made
 
-    return [tool(definition) for definition in await caller.definitions()]
+    def waiting(context: Context, call_id: str | None) -> dict[str, Any] | None:
+        return notices.get(caller.turn_id([run_named_by(run_id, context)], call_id))
+
+    return FleetTools([tool(definition) for definition in await caller.definitions()], waiting)
+
+
+def _keep(found: dict[str, V], id: str, value: V) -> None:
+    """Keeps a value, in place of the oldest one if there are too many."""
+    while len(found) >= _KEPT_MAX:
+        del found[next(iter(found))]
+    found[id] = value
 
 
 def _canonical(arguments: dict[str, Any]) -> str:
@@ -185,9 +193,6 @@ def _place(run: str | None, context: ToolContext[Any]) -> list[str]:
     if item == FAKE_RESPONSES_ID:
         item = None
     if item is None or len(item) < _ITEM_LENGTH_MIN:
-        raise InvalidMessage(
-            f"the call of {context.tool_name} cannot be distinguished from an equal call of another run: the model's id "
-            f"for it is {item!r}. Pass fleet_tools(…, run_id=…): a text, or a function of the run's context. It must be "
-            "the same if the run is resumed, and different for other runs"
-        )
+        why = f"the model's id for it is {item!r}"
+        raise indistinct(context.tool_name, why, "fleet_tools", "the run's context")
     return ["item", item]

@@ -24,19 +24,32 @@ is deferred, and the run ends. After the decision, get the results and resume th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timezone
 from typing import Any, TypeAlias, get_args
 
-from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
-from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
-from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import CallFields, Caller, arguments_text, call_of, run_named_by, told, turn_id
-from tickfleet.client import AsyncFleet, Deadline, InvalidMessage, Reply
+from tickfleet.adapters._calls import (
+    Caller,
+    CallOptions,
+    arguments_text,
+    call_of,
+    indistinct,
+    missing,
+    run_named_by,
+    told,
+)
+from tickfleet.client import AsyncFleet, Reply
+
+try:
+    from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+    from pydantic_core import SchemaValidator, core_schema
+except ImportError as error:
+    raise missing("pydantic-ai", error) from error
 
 Context: TypeAlias = RunContext[Any]
 """The context of a run, whose ``deps`` are those that were passed to ``run``."""
@@ -50,27 +63,15 @@ class FleetToolset(AbstractToolset[Any]):
     Args:
         fleet: Client of the fleet.
         agent: Agent that makes the calls.
-        tenant: Tenant. Default: the client's tenant.
         run_id: Id of the run, as the module describes. Required if the message history has none.
-        timeout: Seconds to wait for a result, after which the run ends with ``ReplyTimeout``; ``None`` waits without
-            limit.
         interrupt: Whether a call that waits for an approval is deferred. Default: if ``DeferredToolRequests`` is among
             the output types of the agent. A call that is not deferred waits for the decision.
-        console_url: URL of the gateway whose console approvers use. The metadata of deferred calls then has a link.
-        allowed_tools: Tools that the model sees and may call, among those that its permissions grant. A run must be
-            resumed with the same names.
-        builtin_tools: Whether to include the built-in tools.
         max_retries: How often in a row the model may correct invalid arguments of a tool. Default: the agent's
             ``retries``.
-        user_context: User data as JSON, which every tool and rule can read. A function, as for the next three
-            arguments, is called for each call.
-        session_data: Conversation data for tools and rules.
-        session_id: Session of the facts.
-        deadline: Expiry of the calls.
-        **fields: Further fields of the turn of every call.
+        **options: Further options: ``CallOptions``.
 
     Raises:
-        InvalidMessage: A field is set that belongs to the adapter.
+        InvalidMessage: An option is one that the adapter sets, or is unknown.
         TypeError: ``fleet`` is a blocking ``Fleet``.
     """
 
@@ -79,45 +80,19 @@ class FleetToolset(AbstractToolset[Any]):
         fleet: AsyncFleet,
         agent: str,
         *,
-        tenant: str | None = None,
         run_id: str | Callable[[Context], str] | None = None,
-        timeout: float | None = 300.0,
         interrupt: bool | None = None,
-        console_url: str | None = None,
-        allowed_tools: Collection[str] | None = None,
-        builtin_tools: bool = False,
         max_retries: int | None = None,
-        user_context: Any | Callable[[Context], Any] = None,
-        session_data: Any | Callable[[Context], Any] = None,
-        session_id: str | Callable[[Context], str | None] | None = None,
-        deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
-        **fields: Unpack[CallFields],
+        **options: Unpack[CallOptions[Context]],
     ) -> None:
         if not isinstance(fleet, AsyncFleet):
             raise TypeError("FleetToolset needs an AsyncFleet")
         self._fleet = fleet
         self._agent = agent
-        self._tenant = tenant
         self._run_id = run_id
-        self._timeout = timeout
         self._interrupt = interrupt
         self._max_retries = max_retries
-        self._caller: Caller[Context] = Caller(
-            fleet,
-            agent,
-            tenant=tenant,
-            timeout=timeout,
-            allowed_tools=allowed_tools,
-            builtin_tools=builtin_tools,
-            console_url=console_url,
-            fields={
-                **fields,
-                "user_context": user_context,
-                "session_data": session_data,
-                "session_id": session_id,
-                "deadline": deadline,
-            },
-        )
+        self._caller: Caller[Context] = Caller("pydantic-ai", fleet, agent, options)
 
     @property
     def id(self) -> str | None:
@@ -150,7 +125,7 @@ class FleetToolset(AbstractToolset[Any]):
             InvalidMessage: The run of the call has no id.
         """
         calls = [call_of(name, arguments_text(tool_args), ctx.tool_call_id)]
-        id = turn_id("pydantic-ai", self._agent, *self._origin(ctx, name, tool_args))
+        id = self._caller.turn_id(*self._origin(ctx, name, tool_args))
         interrupts = _may_defer(ctx) if self._interrupt is None else self._interrupt
         found = await self._caller.ask(ctx, calls, id, interrupts)
         if not isinstance(found, Reply):
@@ -176,7 +151,7 @@ class FleetToolset(AbstractToolset[Any]):
         for call in requests.calls:
             about = requests.metadata.get(call.tool_call_id, {})
             if about.get("kind") == "tickfleet_approval":
-                reply = await self._fleet.wait(about["turn"], tenant=self._tenant, timeout=timeout)
+                reply = await self._fleet.wait(about["turn"], tenant=self._caller.tenant, timeout=timeout)
                 found.calls[call.tool_call_id] = _outcome(reply)
         return found
 
@@ -197,11 +172,12 @@ class FleetToolset(AbstractToolset[Any]):
             if response.run_id or response.provider_response_id:
                 origin = _identity(response)
                 return [[origin, sum(_identity(other) == origin for other, _ in made)], *call]
-        raise InvalidMessage(
-            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names "
-            "neither the run nor the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a "
-            "function of its context. It must be the same if the run is resumed. Or keep the history as "
-            "ModelMessagesTypeAdapter writes it"
+        raise indistinct(
+            name,
+            "the message history names neither the run nor the provider's response that made it",
+            "FleetToolset",
+            "its context",
+            ". Or keep the history as ModelMessagesTypeAdapter writes it",
         )
 
 

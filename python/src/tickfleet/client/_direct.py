@@ -119,7 +119,7 @@ class Direct:
         there, what = hub.waiter(place), asked(message)
         if there is not None and there.asked != what and there.asked:
             raise Conflict(id, "the id is in use for other content")
-        waiter = there or Waiter(place, asked=what, is_given=is_given)
+        waiter = there or Waiter(place, asked=what, may_have_ended=is_given or not hub.knows(tenant))
         if there is None:
             self._tenants.add(tenant)
             # Add the waiter before sending. Otherwise a reply could arrive unnoticed.

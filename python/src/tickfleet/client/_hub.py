@@ -15,14 +15,14 @@ from weakref import WeakValueDictionary
 from tickfleet.client._errors import FleetError
 from tickfleet.client._inbox import Entry, Inbox
 from tickfleet.client._redis import Redis
-from tickfleet.client._reply import PendingApproval, Reply, absent, read_record, read_reply
+from tickfleet.client._reply import UNKNOWN_TENANT, PendingApproval, Reply, absent, read_record, read_reply
 
 log = logging.getLogger("tickfleet.client")
 
 _RECORD_AFTER = 1.0
 # Seconds until the record of a turn is read for the first time, if no reply has arrived.
 _RECORD_SOON = 0.1
-# The same if the caller gave the id, because the turn may have ended before it was submitted here.
+# The same if the record may already show the end: the caller gave the id, or the tenant may not exist.
 _RECORD_EVERY_MAX = 10.0
 # Longest interval between two reads of the record, in seconds.
 _LOOKS_AT_ONCE = 50
@@ -42,8 +42,9 @@ class Waiter:
     asked: str = ""
     """The submitted content, which distinguishes another turn with the same id."""
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    is_given: bool = True
-    """Whether the caller gave the id, so that the turn may have been submitted before."""
+    may_have_ended: bool = True
+    """Whether the record may show the end at once: the caller gave the id, so that the turn may have been submitted
+    before, or no tenant of this name has replied to this process."""
     look_at: float = 0.0
     pause: float = 0.0
     pending: list[Reply] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Waiter:
     inbox."""
 
     def __post_init__(self) -> None:
-        self.pause = _RECORD_SOON if self.is_given else _RECORD_AFTER
+        self.pause = _RECORD_SOON if self.may_have_ended else _RECORD_AFTER
         self.look_at = time.monotonic() + self.pause
 
     def sent(self, stream: str, entry: str) -> None:
@@ -70,12 +71,17 @@ class Hub:
         self._redis = redis
         self._prefix = prefix
         self._inboxes: dict[str, Inbox] = {}
+        self._tenants: set[str] = set()
         # Weak references: a caller that stops waiting drops its waiter, and the search for that reply ends.
         self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
+
+    def knows(self, tenant: str) -> bool:
+        """Returns whether the tenant exists, as far as replies show."""
+        return tenant in self._tenants
 
     def waiter(self, place: str) -> Waiter | None:
         """Returns the waiter for the reply about this turn or task."""
@@ -181,6 +187,8 @@ class Hub:
     def _tell(self, waiter: Waiter, reply: Reply) -> None:
         """Delivers the reply, once."""
         self.drop(waiter)
+        if reply.error is None or reply.error.code != UNKNOWN_TENANT:
+            self._tenants.add(reply.tenant)
         if not waiter.reply.done():
             waiter.reply.set_result(reply)
 

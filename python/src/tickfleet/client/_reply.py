@@ -219,11 +219,15 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
         raise FleetError(f"cannot read a reply: {type(error).__name__}: {error}", "unreadable") from error
 
 
+UNKNOWN_TENANT = "unknown_tenant"
+"""Code of the rejection of a message whose tenant is not configured."""
+
+
 def absent(place: str, kind: Literal["turn", "task"]) -> Reply:
     """Returns the rejection of a turn or task (``<tenant>:<id>``) whose tenant is not configured. Such a tenant has no
     inbox, so the fleet writes no reply."""
     tenant, _, id = place.partition(":")
-    error = CallError("unknown_tenant", f"tenant {tenant!r} is not configured: is it misspelt? Nothing was carried out")
+    error = CallError(UNKNOWN_TENANT, f"tenant {tenant!r} is not configured: is it misspelt? Nothing was carried out")
     return Reply(id, kind, tenant, "", "rejected", "raw", [], [], error)
 
 

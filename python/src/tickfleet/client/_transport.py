@@ -68,6 +68,7 @@ class Awaited(Protocol):
     @property
     def pending(self) -> list[Reply]:
         """Replies before the end."""
+        ...
 
     async def reply(self, timeout: float | None) -> Reply | None:
         """Returns the reply, even if it is a rejection. ``None`` if no reply arrived in time."""
@@ -89,6 +90,7 @@ class Transport(Protocol):
     async def submit(self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool) -> Awaited:
         """Submits a message. `is_given` states whether the caller gave the id. With `waits`, the reply is awaited next,
         so that one request can do both."""
+        ...
 
     async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
         """Submits a message without waiting for its reply."""
@@ -114,9 +116,11 @@ class Transport(Protocol):
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         """Yields the events of a task from a position on. A caller that stops early closes the generator."""
+        ...
 
     def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
         """Returns a reader of an inbox, which calls `check` before each read."""
+        ...
 
     async def close(self) -> None:
         """Closes all connections."""

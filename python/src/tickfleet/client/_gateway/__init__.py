@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
+
+if sys.version_info < (3, 11):
+    raise ImportError("a gateway needs Python 3.11 or later")
 
 from tickfleet.client._errors import (
     Conflict,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 try:
     import httpx2 as httpx
 except ImportError as error:  # pragma: no cover - names the package to install
-    raise ImportError("a gateway needs httpx2, which needs Python 3.11 or later") from error
+    raise ImportError("a gateway needs httpx2: pip install tickfleet") from error
 
 from tickfleet.client._errors import (
     FleetError,
