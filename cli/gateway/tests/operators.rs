@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{TestGateway, key};
+use tickfleet_core::audit::history::{self, Sampled};
+use tickfleet_core::{Stored, Transaction};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Policy};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -139,5 +141,45 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
     assert!(!ended.to_string().contains(password), "{ended}");
     fleet.cancel_turn(&turn).await;
     assert_eq!(fleet.reply().await["turn_id"], turn);
+    fleet.stop().await;
+}
+
+/// Makes the last sample a minute older, so that the last full minute is sampled again.
+async fn age_last_sample(fleet: &Fleet) {
+    fleet.store.sample_history(&[]).await.unwrap();
+    let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
+    let mut transaction = Transaction::new(fleet.store.versions().draw());
+    transaction.put(&history::key(), &Sampled { minute: last.value.minute - 1, ..last.value });
+    fleet.store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
+}
+
+#[tokio::test]
+async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_tenants() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let (anna_row, anna) = key("anna", "*", &["*"], &["view"]);
+    let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
+    let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
+    age_last_sample(&fleet).await;
+    fleet.submit(&[("echo", json!({"text": "hi"})), ("none", json!({}))]).await;
+    fleet.reply().await;
+    fleet.store.sample_history(&[]).await.unwrap();
+    let seen = get("").await.json();
+    let points = seen["points"].as_array().unwrap();
+    let sum = |name: &str| points.iter().filter_map(|point| point[name].as_u64()).sum::<u64>();
+    assert_eq!((sum("ok"), sum("refused"), sum("failed"), sum("unknown")), (1, 1, 0, 0), "{seen}");
+    assert_eq!(seen["step_ms"], 60_000, "{seen}");
+    let last = points.last().unwrap();
+    assert_eq!((&last["waiting"], &last["running"]), (&json!(0), &json!(0)), "{seen}");
+    let from_ms = seen["from_ms"].as_i64().unwrap();
+    assert_eq!(seen["gaps"][0]["from_ms"], json!(from_ms), "nobody sampled an hour ago: {seen}");
+    assert!(seen["changes"].as_array().unwrap().iter().all(|change| change["generation"].is_u64()), "{seen}");
+    let hours = get("?step=hour").await.json();
+    assert_eq!((&hours["step_ms"], &hours["points"]), (&json!(3_600_000), &json!([])), "no hour has passed: {hours}");
+    for wrong in ["?step=day", "?from_ms=5&until_ms=5", "?from_ms=now", "?tenant=acme"] {
+        assert_eq!(get(wrong).await.status, 400, "{wrong}");
+    }
+    let refused = front.ask(&acme, "GET", "/v1/operate/history", &Value::Null).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
     fleet.stop().await;
 }

@@ -7,6 +7,7 @@
 pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod dead;
+pub(crate) mod history;
 pub(crate) mod live;
 pub(crate) mod pauses;
 pub(crate) mod rules;
@@ -71,6 +72,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/workers/resume", post(workers::resume))
         .route("/v1/operate/rules", get(rules::show))
         .route("/v1/operate/stats", get(stats::show))
+        .route("/v1/operate/history", get(history::show))
         .route("/v1/operate/audit", get(audit::search))
 }
 
