@@ -183,3 +183,36 @@ async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_te
     assert_eq!(refused.status, 403, "{refused:?}");
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let (row, anna) = key("anna", "*", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[row]).await;
+    let value = |amount: f64| json!({"text": "pay", "value": {"amount": amount, "password": "correct-horse"}});
+    fleet.submit(&[("echo", value(99.5)), ("echo", value(100.5)), ("echo", json!({"text": "other"}))]).await;
+    fleet.reply().await;
+    let search = async |conditions: &str| {
+        let encoded: String = conditions.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        front.ask(&anna, "GET", &format!("/v1/operate/audit?where={encoded}"), &Value::Null).await
+    };
+    for (conditions, found) in [
+        ("value.amount > 100", 1),
+        ("value.amount >= 99.50 and text = \"pay\"", 2),
+        ("text != \"pay\"", 1),
+        ("value.password != \"x\"", 0),
+    ] {
+        let seen = search(conditions).await.json();
+        assert_eq!(seen["entries"].as_array().unwrap().len(), found, "{conditions}: {seen}");
+    }
+    let wrong = search("amount ~ 1").await;
+    assert_eq!(wrong.status, 400);
+    let message = "where: expected =, !=, <, <=, > or >= after amount, found \"~ 1\"";
+    assert_eq!(wrong.json()["error"]["message"], message);
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    for (range, found) in [(format!("from_ms={}", now_ms + 60_000), 0), (format!("until_ms={}", now_ms + 60_000), 3)] {
+        let seen = front.ask(&anna, "GET", &format!("/v1/operate/audit?{range}"), &Value::Null).await.json();
+        assert_eq!(seen["entries"].as_array().unwrap().len(), found, "{range}: {seen}");
+    }
+    fleet.stop().await;
+}
