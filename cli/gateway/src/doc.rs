@@ -22,7 +22,7 @@ use utoipa::{Modify, OpenApi};
         crate::operate::pauses::list, crate::operate::pauses::pause,
         crate::operate::pauses::resume, crate::operate::workers::list, crate::operate::workers::drain,
         crate::operate::workers::resume,
-        crate::operate::tasks::list, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
+        crate::operate::tasks::list, crate::operate::tasks::show, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
     ),
     security(("key" = []), ("token" = [])),
     modifiers(&SecuritySchemes, &CommonResponses)
@@ -100,7 +100,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 45, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 46, "{:?}", paths.keys());
         assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

@@ -216,3 +216,41 @@ async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected
     }
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn a_worker_shows_what_its_slots_run_and_since_when() {
+    let fleet = Fleet::start(Plan::default()).await;
+    let (row, anna) = key("anna", "*", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[row]).await;
+    let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/{path}"), &Value::Null).await;
+    let before_ms = fleet.store.now_ms().await.unwrap();
+    let turn = fleet.submit(&[("echo", json!({"text": "first"})), ("sleep", json!({"ms": 600_000}))]).await;
+    let worker = get("workers").await.json()["workers"][0].clone();
+    assert_eq!(worker["running"], Value::Null, "a list is short");
+    let path = format!("workers?worker={}", worker["name"].as_str().unwrap());
+    let began = Instant::now();
+    let call = loop {
+        let seen = get(&path).await.json();
+        let running = seen["workers"][0]["running"].as_array().unwrap().clone();
+        if let [call] = &running[..]
+            && call["tool"] == "sleep"
+        {
+            break call.clone();
+        }
+        assert!(began.elapsed() < PATIENCE, "the call does not run: {seen}");
+        // A list does not signal changes. The poll is bounded above.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(call["turn"], json!(format!("acme:{turn}")));
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    assert!((before_ms..=now_ms).contains(&call["since_ms"].as_i64().unwrap()), "{call} at {now_ms}");
+    for (range, found) in [(format!("from_ms={before_ms}"), 1), (format!("until_ms={before_ms}"), 0)] {
+        let seen = get(&format!("turns?{range}")).await.json();
+        assert_eq!(seen["turns"].as_array().unwrap().len(), found, "{range}: {seen}");
+    }
+    assert_eq!(get("workers?worker=w-none").await.status, 404);
+    assert_eq!(get("tasks/acme:d-none").await.status, 404);
+    assert_eq!(get("tasks/d-none").await.status, 400, "a key of all tenants names the tenant");
+    fleet.cancel_turn(&turn).await;
+    fleet.stop().await;
+}

@@ -229,7 +229,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
                  turns?state=x limits?agent=kelly audit?cursor=0:x explain?id=: rules?days=0 \
-                 history?step=day audit?where=amount";
+                 history?step=day audit?where=amount tasks/none";
     for path in wrong.split_whitespace() {
         assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
     }
