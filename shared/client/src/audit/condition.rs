@@ -48,7 +48,7 @@ enum Scalar {
 }
 
 impl ArgumentConditions {
-    /// True if there are no conditions.
+    /// True without conditions.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()

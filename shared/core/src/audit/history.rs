@@ -129,7 +129,7 @@ pub struct Sampled {
     /// The last minute with a sample, in minutes since 1970.
     #[serde(rename = "m")]
     pub minute: i64,
-    /// The newest audit entry at the sample. `None` if there was none.
+    /// The newest audit entry at the sample. `None` for an empty log.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
     /// Number of audit entries that were ever appended.
@@ -176,7 +176,7 @@ impl HistoryStep {
         }
     }
 
-    /// The time that one record covers, in milliseconds.
+    /// Length of a record's time range, in milliseconds.
     #[must_use]
     pub const fn record_ms(self) -> i64 {
         match self {
@@ -368,7 +368,7 @@ mod tests {
     fn a_history_has_a_bounded_size() {
         let mut shard = Paper::at(0);
         shard.run(&sample(0, None, "0-0"));
-        let days = 40;
+        let days = 40_i64;
         for minute in 1..days * 24 * 60 {
             shard.pass(MINUTE_MS);
             let before = format!("{}-0", minute - 1);
