@@ -149,7 +149,7 @@ async fn age_last_sample(fleet: &Fleet) {
     fleet.store.sample_history(&[]).await.unwrap();
     let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
     let mut transaction = Transaction::new(fleet.store.versions().draw());
-    transaction.put(&history::key(), &Sampled { minute: last.value.minute - 1, ..last.value });
+    transaction.put_for(&history::key(), &Sampled { minute: last.value.minute - 1, ..last.value }, 3_600_000);
     fleet.store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
 }
 
@@ -219,12 +219,13 @@ async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected
 
 #[tokio::test]
 async fn a_worker_shows_what_its_slots_run_and_since_when() {
-    let fleet = Fleet::start(Plan::default()).await;
+    let mut fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[row]).await;
     let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/{path}"), &Value::Null).await;
     let before_ms = fleet.store.now_ms().await.unwrap();
     let turn = fleet.submit(&[("echo", json!({"text": "first"})), ("sleep", json!({"ms": 600_000}))]).await;
+    fleet.leased().await;
     let worker = get("workers").await.json()["workers"][0].clone();
     assert_eq!(worker["running"], Value::Null, "a list is short");
     let path = format!("workers?worker={}", worker["name"].as_str().unwrap());
@@ -252,5 +253,6 @@ async fn a_worker_shows_what_its_slots_run_and_since_when() {
     assert_eq!(get("tasks/acme:d-none").await.status, 404);
     assert_eq!(get("tasks/d-none").await.status, 400, "a key of all tenants names the tenant");
     fleet.cancel_turn(&turn).await;
+    assert_eq!(fleet.reply().await["turn_id"], turn);
     fleet.stop().await;
 }

@@ -5,7 +5,7 @@
 //!
 //! | Record | Holds | Kept |
 //! |---|---|---|
-//! | `history` | position of the last sample | permanent |
+//! | `history` | position of the last sample | 37 days after the last write |
 //! | `history:minutes:<hour>` | points of the minutes of an hour | 26 hours after the last write |
 //! | `history:hours:<day>` | points of the hours of a day | 37 days after the last write |
 
@@ -264,9 +264,15 @@ impl Decision for Sample {
             generations.drain(..outdated);
         }
         let Self { minute, entries, turns, .. } = *self;
-        transaction.put(&key(), &Sampled { minute, upto: self.upto.clone(), entries, turns, generations });
+        let sampled = Sampled { minute, upto: self.upto.clone(), entries, turns, generations };
+        transaction.put_for(&key(), &sampled, kept_ms(HistoryStep::Hour));
         Ok(Step::Commit(transaction, true))
     }
+}
+
+/// Lifetime of a record after its last write.
+const fn kept_ms(step: HistoryStep) -> i64 {
+    step.kept_ms() + 2 * step.record_ms()
 }
 
 impl Sample {
@@ -290,7 +296,7 @@ impl Sample {
             for (number, point) in added {
                 points.0.entry(number).or_default().extend(&point);
             }
-            transaction.put_for(&record, &points, step.kept_ms() + 2 * step.record_ms());
+            transaction.put_for(&record, &points, kept_ms(step));
         }
         Ok(())
     }
@@ -368,10 +374,13 @@ mod tests {
     fn a_history_has_a_bounded_size() {
         let mut shard = Paper::at(0);
         shard.run(&sample(0, None, "0-0"));
-        let days = 40_i64;
-        for minute in 1..days * 24 * 60 {
-            shard.pass(MINUTE_MS);
-            let before = format!("{}-0", minute - 1);
+        // The last 27 hours have a sample in each minute, the 39 days before in each hour.
+        let days = (1..39 * 24).map(|hour| hour * 60_i64);
+        let mut last = 0;
+        for minute in days.chain((1..27 * 60).map(|minute| 39 * 24 * 60 + minute)) {
+            shard.pass((minute - last) * MINUTE_MS);
+            let before = format!("{last}-0");
+            last = minute;
             let generation = minute.unsigned_abs();
             let full = EndedCalls { ok: 1_000_000, failed: 1_000_000, refused: 1_000_000, unknown: 1_000_000 };
             let waiting = 1_000_000;
