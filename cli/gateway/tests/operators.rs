@@ -172,7 +172,7 @@ async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_te
     let last = points.last().unwrap();
     assert_eq!((&last["waiting"], &last["running"]), (&json!(0), &json!(0)), "{seen}");
     let from_ms = seen["from_ms"].as_i64().unwrap();
-    assert_eq!(seen["gaps"][0]["from_ms"], json!(from_ms), "nobody sampled an hour ago: {seen}");
+    assert_eq!(seen["gaps"][0]["from_ms"], json!(from_ms), "no sample is an hour old: {seen}");
     assert!(seen["changes"].as_array().unwrap().iter().all(|change| change["generation"].is_u64()), "{seen}");
     let hours = get("?step=hour").await.json();
     assert_eq!((&hours["step_ms"], &hours["points"]), (&json!(3_600_000), &json!([])), "no hour has passed: {hours}");

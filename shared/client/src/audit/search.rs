@@ -8,7 +8,7 @@ use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 
-use super::ArgumentConditions;
+use super::condition::ArgumentConditions;
 
 /// Entries per read.
 const PAGE: usize = 500;
