@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod admitter;
 mod held_entries;
+mod history;
 mod inbound_reader;
 pub mod intake;
 mod janitor;
@@ -35,6 +36,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use admitter::Admitter;
+use history::History;
 use intake::Intake;
 use janitor::Janitor;
 use lease::Lease;
@@ -97,6 +99,7 @@ pub struct Scheduler {
     timers: Arc<Timers>,
     recovery: Arc<Recovery>,
     janitor: Arc<Janitor>,
+    history: Arc<History>,
     sealing: Option<Arc<Sealing>>,
 }
 
@@ -148,6 +151,7 @@ impl Scheduler {
             timers: Arc::new(Timers::new(&common, options.tick_poll)),
             recovery: Arc::new(Recovery::new(&common, options.reap_period(lease))),
             janitor: Arc::new(Janitor::new(&common, options)),
+            history: Arc::new(History::new(&common)),
             sealing: options.seal.clone().map(|seal| Arc::new(Sealing::new(&common, seal))),
         }
     }
@@ -191,6 +195,7 @@ impl Scheduler {
         loops.spawn(self.recovery.clone().run(stop.clone()));
         loops.spawn(self.janitor.clone().enforce_bounds(stop.clone()));
         loops.spawn(self.janitor.clone().sample_memory_until(stop.clone()));
+        loops.spawn(self.history.clone().sample_until(consumer.clone(), stop.clone()));
         if let Some(sealing) = &self.sealing {
             loops.spawn(sealing.clone().run(consumer.clone(), stop.clone()));
         }

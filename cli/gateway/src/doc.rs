@@ -15,14 +15,14 @@ use utoipa::{Modify, OpenApi};
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
         crate::tools::list, crate::chat::say, crate::chat::history, crate::agui::run,
         crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits, crate::operate::views::configuration, crate::operate::live::events,
-        crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search, crate::operate::stats::show, crate::operate::rules::show,
+        crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search, crate::operate::stats::show, crate::operate::history::show, crate::operate::rules::show,
         crate::operate::approvals::list, crate::operate::approvals::show, crate::operate::approvals::approve,
         crate::operate::approvals::deny, crate::operate::dead::list, crate::operate::dead::causes, crate::operate::dead::show,
         crate::operate::dead::replay, crate::operate::dead::discard,
         crate::operate::pauses::list, crate::operate::pauses::pause,
         crate::operate::pauses::resume, crate::operate::workers::list, crate::operate::workers::drain,
         crate::operate::workers::resume,
-        crate::operate::tasks::list, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
+        crate::operate::tasks::list, crate::operate::tasks::show, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
     ),
     security(("key" = []), ("token" = [])),
     modifiers(&SecuritySchemes, &CommonResponses)
@@ -100,7 +100,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 44, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 46, "{:?}", paths.keys());
         assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

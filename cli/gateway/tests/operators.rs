@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{TestGateway, key};
+use tickfleet_core::audit::history::{self, Sampled};
+use tickfleet_core::{Stored, Transaction};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Policy};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -137,6 +139,119 @@ async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that
     let ended = get(&anna, &path).await;
     assert_eq!((&ended["state"], &ended["arguments_exact"]), (&json!("used"), &json!(false)), "{ended}");
     assert!(!ended.to_string().contains(password), "{ended}");
+    fleet.cancel_turn(&turn).await;
+    assert_eq!(fleet.reply().await["turn_id"], turn);
+    fleet.stop().await;
+}
+
+/// Makes the last sample a minute older, so that the last full minute is sampled again.
+async fn age_last_sample(fleet: &Fleet) {
+    fleet.store.sample_history(&[]).await.unwrap();
+    let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
+    let mut transaction = Transaction::new(fleet.store.versions().draw());
+    transaction.put_for(&history::key(), &Sampled { minute: last.value.minute - 1, ..last.value }, 3_600_000);
+    fleet.store.seam().commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
+}
+
+#[tokio::test]
+async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_tenants() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let (anna_row, anna) = key("anna", "*", &["*"], &["view"]);
+    let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
+    let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
+    age_last_sample(&fleet).await;
+    fleet.submit(&[("echo", json!({"text": "hi"})), ("none", json!({}))]).await;
+    fleet.reply().await;
+    fleet.store.sample_history(&[]).await.unwrap();
+    let seen = get("").await.json();
+    let points = seen["points"].as_array().unwrap();
+    let sum = |name: &str| points.iter().filter_map(|point| point[name].as_u64()).sum::<u64>();
+    assert_eq!((sum("ok"), sum("refused"), sum("failed"), sum("unknown")), (1, 1, 0, 0), "{seen}");
+    assert_eq!(seen["step_ms"], 60_000, "{seen}");
+    let last = points.last().unwrap();
+    assert_eq!((&last["waiting"], &last["running"]), (&json!(0), &json!(0)), "{seen}");
+    let from_ms = seen["from_ms"].as_i64().unwrap();
+    assert_eq!(seen["gaps"][0]["from_ms"], json!(from_ms), "no sample is an hour old: {seen}");
+    assert!(seen["changes"].as_array().unwrap().iter().all(|change| change["generation"].is_u64()), "{seen}");
+    let hours = get("?step=hour").await.json();
+    assert_eq!((&hours["step_ms"], &hours["points"]), (&json!(3_600_000), &json!([])), "no hour has passed: {hours}");
+    for wrong in ["?step=day", "?from_ms=5&until_ms=5", "?from_ms=now", "?tenant=acme"] {
+        assert_eq!(get(wrong).await.status, 400, "{wrong}");
+    }
+    let refused = front.ask(&acme, "GET", "/v1/operate/history", &Value::Null).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let (row, anna) = key("anna", "*", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[row]).await;
+    let value = |amount: f64| json!({"text": "pay", "value": {"amount": amount, "password": "correct-horse"}});
+    fleet.submit(&[("echo", value(99.5)), ("echo", value(100.5)), ("echo", json!({"text": "other"}))]).await;
+    fleet.reply().await;
+    let search = async |conditions: &str| {
+        let encoded: String = conditions.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        front.ask(&anna, "GET", &format!("/v1/operate/audit?where={encoded}"), &Value::Null).await
+    };
+    for (conditions, found) in [
+        ("value.amount > 100", 1),
+        ("value.amount >= 99.50 and text = \"pay\"", 2),
+        ("text != \"pay\"", 1),
+        ("value.password != \"x\"", 0),
+    ] {
+        let seen = search(conditions).await.json();
+        assert_eq!(seen["entries"].as_array().unwrap().len(), found, "{conditions}: {seen}");
+    }
+    let wrong = search("amount ~ 1").await;
+    assert_eq!(wrong.status, 400);
+    let message = "where: expected =, !=, <, <=, > or >= after amount, found \"~ 1\"";
+    assert_eq!(wrong.json()["error"]["message"], message);
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    for (range, found) in [(format!("from_ms={}", now_ms + 60_000), 0), (format!("until_ms={}", now_ms + 60_000), 3)] {
+        let seen = front.ask(&anna, "GET", &format!("/v1/operate/audit?{range}"), &Value::Null).await.json();
+        assert_eq!(seen["entries"].as_array().unwrap().len(), found, "{range}: {seen}");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_shows_what_its_slots_run_and_since_when() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let (row, anna) = key("anna", "*", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[row]).await;
+    let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/{path}"), &Value::Null).await;
+    let before_ms = fleet.store.now_ms().await.unwrap();
+    let turn = fleet.submit(&[("echo", json!({"text": "first"})), ("sleep", json!({"ms": 600_000}))]).await;
+    fleet.leased().await;
+    let worker = get("workers").await.json()["workers"][0].clone();
+    assert_eq!(worker["running"], Value::Null, "a list is short");
+    let path = format!("workers?worker={}", worker["name"].as_str().unwrap());
+    let began = Instant::now();
+    let call = loop {
+        let seen = get(&path).await.json();
+        let running = seen["workers"][0]["running"].as_array().unwrap().clone();
+        if let [call] = &running[..]
+            && call["tool"] == "sleep"
+        {
+            break call.clone();
+        }
+        assert!(began.elapsed() < PATIENCE, "the call does not run: {seen}");
+        // A list does not signal changes. The poll is bounded above.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(call["turn"], json!(format!("acme:{turn}")));
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    assert!((before_ms..=now_ms).contains(&call["since_ms"].as_i64().unwrap()), "{call} at {now_ms}");
+    for (range, found) in [(format!("from_ms={before_ms}"), 1), (format!("until_ms={before_ms}"), 0)] {
+        let seen = get(&format!("turns?{range}")).await.json();
+        assert_eq!(seen["turns"].as_array().unwrap().len(), found, "{range}: {seen}");
+    }
+    assert_eq!(get("workers?worker=w-none").await.status, 404);
+    assert_eq!(get("tasks/acme:d-none").await.status, 404);
+    assert_eq!(get("tasks/d-none").await.status, 400, "a key of all tenants names the tenant");
     fleet.cancel_turn(&turn).await;
     assert_eq!(fleet.reply().await["turn_id"], turn);
     fleet.stop().await;

@@ -78,6 +78,10 @@ pub struct TurnFilter {
     pub state: Option<TurnState>,
     /// Only turns that were admitted at least this long ago.
     pub older_than: Option<Duration>,
+    /// Only turns that were admitted at or after this time (ms of shard time).
+    pub from_ms: Option<i64>,
+    /// Only turns that were admitted before this time (ms of shard time).
+    pub until_ms: Option<i64>,
     /// Maximum number of turns. A page can exceed the limit by a few turns.
     pub limit: usize,
 }
@@ -168,6 +172,8 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
     filter.agent.as_ref().is_none_or(|agent| live.turn.head.agent == *agent)
         && filter.tool.as_ref().is_none_or(|tool| live.tools_left().contains(tool))
         && filter.state.is_none_or(|state| state == turn_state(live))
+        && filter.from_ms.is_none_or(|from_ms| live.turn.admitted_ms >= from_ms)
+        && filter.until_ms.is_none_or(|until_ms| live.turn.admitted_ms < until_ms)
         && filter
             .older_than
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))

@@ -6,13 +6,15 @@ use serde::Serialize;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::{list, nearest};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{PauseResult, RunningSlice, ShardWorkers, Slots, Store, StoreError, worker_of};
 
 use crate::operate::Operator;
 
 /// The drain flag of a worker that is gone is removed after this age (ms). The age is checked when another worker is
 /// drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
+/// Maximum number of running calls in the details of a worker.
+const RUNNING_MAX: usize = 100;
 
 /// A worker process, with all shards that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,6 +37,20 @@ pub struct WorkerSummary {
     pub drained: Option<Pause>,
     /// False until the worker's heartbeat has read the latest drain or resume.
     pub heard: bool,
+    /// The calls in the worker's slots, the oldest first. `None` in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<Vec<RunningCall>>,
+}
+
+/// The calls in a worker's slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunningCall {
+    /// The turn or task: `tenant:id`.
+    pub turn: String,
+    /// The tool of the call that runs.
+    pub tool: String,
+    /// When the worker took the calls of the turn (ms of shard time).
+    pub since_ms: i64,
 }
 
 /// The result of a drain or resume.
@@ -66,6 +82,34 @@ pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), Stor
     Ok((found.into_values().collect(), now_ms))
 }
 
+/// Returns one worker with what it runs, and the shard time in milliseconds. `None` if no worker has this name.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn worker(shards: &[Store], requested: &str) -> Result<Option<(WorkerSummary, i64)>, StoreError> {
+    let mut known = Vec::with_capacity(shards.len());
+    for store in shards {
+        known.push(store.workers().await?);
+    }
+    let Some(name) = resolve_worker(&known, requested) else { return Ok(None) };
+    let mut found = BTreeMap::new();
+    let mut running = Vec::new();
+    let mut now_ms = 0;
+    for (store, shard) in shards.iter().zip(&known) {
+        now_ms = shard.now_ms;
+        add(&mut found, shard);
+        let own = shard.consumers.iter().map(|node| node.name.as_str()).filter(|node| worker_of(node) == Some(name));
+        running.extend(store.running_slices(&own.collect::<Vec<_>>(), RUNNING_MAX).await?);
+    }
+    running.sort_by_key(|slice| slice.since_ms);
+    running.truncate(RUNNING_MAX);
+    let call =
+        |slice: RunningSlice| RunningCall { turn: slice.turn.to_string(), tool: slice.tool, since_ms: slice.since_ms };
+    let summary = found.remove(name);
+    let running = Some(running.into_iter().map(call).collect());
+    Ok(summary.map(|worker| (WorkerSummary { running, ..worker }, now_ms)))
+}
+
 fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     let unheard = |name: &str| WorkerSummary {
         name: name.to_owned(),
@@ -76,6 +120,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
         beat_age_ms: None,
         drained: None,
         heard: true,
+        running: None,
     };
     for node in &shard.consumers {
         let Some(name) = worker_of(&node.name) else { continue };

@@ -10,6 +10,7 @@ pub mod knowledge;
 pub mod limit;
 pub mod limits;
 pub mod local;
+pub mod number;
 pub mod numbers;
 pub mod outcome;
 pub mod policy;

@@ -14,6 +14,12 @@ const MARKER_BYTES: usize = 120;
 /// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
+/// True if this JSON replaces a value that was cut.
+#[must_use]
+pub fn is_cut_object(json: &str) -> bool {
+    json.starts_with(CUT_OBJECT)
+}
+
 /// Cuts an output to at most `bytes_max` bytes, in the form that results contain.
 #[must_use]
 pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {

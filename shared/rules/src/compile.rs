@@ -8,12 +8,12 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, SelectEx
 use cel::parser::{Expression, PrattParser};
 use regex::RegexBuilder;
 use tickfleet_model::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX, RULE_NODES_MAX, RULE_QUANTIFIERS_MAX};
+use tickfleet_model::number::Number;
 use tickfleet_model::suggest;
 
 use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextTest};
 use crate::facts::Variable;
 use crate::names::{self, UnknownName};
-use crate::number::Number;
 
 /// Sizes of a regular expression's compiled program, in KiB. The smallest size that a pattern fits into is also its
 /// cost: the steps of work for each byte of text.

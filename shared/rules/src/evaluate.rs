@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 
 use regex::Regex;
 use tickfleet_model::limits::RULE_PATTERN_TEXT_BYTES_MAX;
+use tickfleet_model::number::Number;
 
 use crate::facts::{Facts, Variable};
-use crate::number::Number;
 use crate::value::Value;
 use crate::work::{Problem, Work};
 

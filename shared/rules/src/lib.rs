@@ -6,7 +6,7 @@
 //! exact decimals, and values that a condition does not use are not parsed. If this crate and `cel` can both evaluate a
 //! condition, they give the same result, as a test checks. ADR 14 has the reasons.
 //!
-//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (the names that a
+//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `facts` (the names that a
 //! condition may use), `message` (the message of a rule), `names` (checks that names exist).
 
 mod compile;
@@ -14,7 +14,6 @@ mod evaluate;
 mod facts;
 mod message;
 mod names;
-mod number;
 mod value;
 mod work;
 

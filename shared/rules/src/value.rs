@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use tickfleet_model::number::Number;
 
-use crate::number::Number;
 use crate::work::{Problem, Work};
 
 /// A value. Lists and objects are reference-counted, because conditions read them repeatedly.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::audit::{AuditMatch, AuditQuery};
+use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
 use utoipa::IntoParams;
 
 use super::{Operator, bounded};
@@ -33,8 +33,16 @@ pub(crate) struct AuditSearchQuery {
     outcome: Option<String>,
     /// Only entries that contain this text.
     text: Option<String>,
+    /// Only calls whose arguments meet these conditions, joined by `and`. Operators: `=`, `!=`, `<`, `<=`, `>`, `>=`.
+    #[serde(rename = "where")]
+    #[param(example = "amount > 100 and customer = \"c-17\"")]
+    conditions: Option<String>,
     /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
+    /// Only entries at or after this time (ms by Redis' clock).
+    from_ms: Option<i64>,
+    /// Only entries before this time (ms by Redis' clock).
+    until_ms: Option<i64>,
     /// Entries per shard. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
@@ -73,6 +81,8 @@ pub(crate) async fn search(
         tool: super::resolve_tool_filter(&shared, filters.tool).await?,
         outcome: non_empty(filters.outcome),
         text: non_empty(filters.text),
+        conditions: non_empty(filters.conditions).map(|text| parse_conditions(&text)).transpose()?.unwrap_or_default(),
+        until_ms: filters.until_ms,
         found_max: bounded("limit", filters.limit, ENTRIES.0, ENTRIES.1)?,
         read_max: READ_MAX,
         cursor: at.map(|(_, entry)| entry.to_owned()),
@@ -85,13 +95,18 @@ pub(crate) async fn search(
             continue;
         }
         let now_ms = store.now_ms().await?;
-        let from_ms = filters.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000);
+        let since_ms = filters.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000);
+        let from_ms = filters.from_ms.max(since_ms);
         let found = AuditQuery { from_ms, ..audit_query.clone() }.search(store).await?;
         response.read += found.read;
         response.entries.extend(found.entries);
         response.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
     }
     Ok(Json(response))
+}
+
+fn parse_conditions(text: &str) -> Result<ArgumentConditions, Problem> {
+    text.parse().map_err(|error: String| Problem::invalid(format!("where: {error}")))
 }
 
 /// Parses a position such as `0:1700000000000-3`: shard and entry.

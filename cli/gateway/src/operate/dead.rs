@@ -46,6 +46,8 @@ pub(crate) struct DeadQuery {
     untold: Option<bool>,
     /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
+    /// Only entries at or after this time (ms by Redis' clock).
+    from_ms: Option<i64>,
     /// Only entries before this time, in milliseconds: `now_ms` of an earlier response.
     before_ms: Option<i64>,
     /// Entries per page. Default: 50.
@@ -89,7 +91,7 @@ impl DeadQuery {
             error: non_empty(self.error),
             told: non_empty(self.told),
             untold: self.untold.unwrap_or_default(),
-            from_ms: self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000),
+            from_ms: self.from_ms.max(self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000)),
             until_ms: self.before_ms,
             limit: bounded("limit", self.limit, LISTED.0, LISTED.1)?,
         };

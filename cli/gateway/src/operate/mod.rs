@@ -7,6 +7,7 @@
 pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod dead;
+pub(crate) mod history;
 pub(crate) mod live;
 pub(crate) mod pauses;
 pub(crate) mod rules;
@@ -66,11 +67,13 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/tools/disable", post(switches::disable))
         .route("/v1/operate/tools/enable", post(switches::enable))
         .route("/v1/operate/tasks", get(tasks::list))
+        .route("/v1/operate/tasks/{id}", get(tasks::show))
         .route("/v1/operate/workers", get(workers::list))
         .route("/v1/operate/workers/drain", post(workers::drain))
         .route("/v1/operate/workers/resume", post(workers::resume))
         .route("/v1/operate/rules", get(rules::show))
         .route("/v1/operate/stats", get(stats::show))
+        .route("/v1/operate/history", get(history::show))
         .route("/v1/operate/audit", get(audit::search))
 }
 

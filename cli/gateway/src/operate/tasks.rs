@@ -3,18 +3,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use serde::Deserialize;
-use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskPage, task_page};
-use tickfleet_model::Outcome;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::tasks::{TaskCursor, TaskDetails, TaskFilter, TaskPage, task_page};
+use tickfleet_model::{Outcome, TaskId};
+use tickfleet_store::TurnName;
 use utoipa::IntoParams;
 
 use super::{Operator, Page, bounded, optional, parse_cursor};
 use crate::Shared;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemBody};
 use crate::tasks::TaskStateParam;
-use crate::turns::query;
+use crate::turns::{path, query};
 use crate::verbs::Verb;
 
 /// Tasks per page: default and maximum.
@@ -69,6 +70,42 @@ pub(crate) async fn list(
         None => shared.backend.names().await?.tenants(&shared.client).await?,
     };
     Page::of(&shared, task_page(&shared.client, &tenants, &filter, from.as_ref()).await?).await
+}
+
+/// A task with its subtasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct TaskTree {
+    task: TaskDetails,
+    /// The ids from the task to the first failed task without a failed subtask. Empty if no task has failed.
+    failing: Vec<TaskId>,
+    /// The current time (ms of shard time).
+    now_ms: i64,
+}
+
+/// Return a task with its steps, calls, waits and subtasks, those with a failure first.
+///
+/// The tree has at most 200 tasks, and at most 50 subtasks per task.
+#[utoipa::path(get, path = "/v1/operate/tasks/{id}", tag = "operators", params(("id" = String, Path, description = "Id of the task: `tenant:task`, or the id for a key of one tenant")),
+    responses((status = 200, description = "`task` with nested `children`, `failing`: the path of ids to the first failed task, and `now_ms`", body = Object),
+        (status = 400, description = "Invalid id, or missing tenant", body = ProblemBody),
+        (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody)))]
+pub(crate) async fn show(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<TaskTree>, Problem> {
+    operator.may(Verb::View)?;
+    let id = path(id)?;
+    let (tenant, task) = operator.split_tenant(&id)?;
+    let tenant = tenant.ok_or_else(|| Problem::invalid("id: expected tenant:task"))?;
+    let task = TaskId::new(task).map_err(|error| Problem::invalid(format!("id: {error}")))?;
+    let name = TurnName::task(&tenant, &task);
+    let Some(task) = shared.client.task(&name).await? else {
+        return Err(Problem::not_found(format!("unknown task {name}")));
+    };
+    let mut task = task.for_onlookers(&shared.backend.redactor());
+    let failing = task.failing_first();
+    Ok(Json(TaskTree { task, failing, now_ms: shared.client.now_ms().await? }))
 }
 
 fn outcome(word: String) -> Result<String, Problem> {

@@ -36,6 +36,10 @@ pub(crate) struct TurnsQuery {
     state: Option<TurnState>,
     /// Only turns that were admitted at least this many seconds ago.
     older_than_s: Option<u32>,
+    /// Only turns that were admitted at or after this time (ms of shard time).
+    from_ms: Option<i64>,
+    /// Only turns that were admitted before this time (ms of shard time).
+    until_ms: Option<i64>,
     /// Turns per page. Default: 50. A page can have a few more.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
@@ -61,6 +65,8 @@ pub(crate) async fn list(
         tool: super::resolve_tool_filter(&shared, filters.tool).await?,
         state: filters.state,
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        from_ms: filters.from_ms,
+        until_ms: filters.until_ms,
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
     let from: Option<TurnCursor> = parse_cursor(filters.from)?;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use tickfleet_client::audit::{AuditMatch, AuditQuery};
+use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
 use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 
@@ -29,6 +29,9 @@ pub(crate) struct Search {
     /// Only entries that contain this text.
     #[arg(long)]
     text: Option<String>,
+    /// Only calls whose arguments meet these conditions, such as 'amount > 100 and customer = "c-17"'. Can be repeated.
+    #[arg(long = "where", value_name = "CONDITIONS")]
+    conditions: Vec<ArgumentConditions>,
     /// Only entries since this time: 2h (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     since: Option<TimeArg>,
@@ -76,6 +79,7 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
             tool: tool.clone(),
             outcome: args.outcome.clone(),
             text: args.text.clone(),
+            conditions: args.conditions.iter().cloned().fold(ArgumentConditions::default(), ArgumentConditions::and),
             from_ms: args.since.map(|since| since.at(now_ms)),
             until_ms: args.until.map(|until| until.at(now_ms)),
             found_max: args.limit,

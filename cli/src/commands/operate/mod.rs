@@ -3,6 +3,7 @@
 pub(crate) mod audit_note;
 mod causes;
 pub(crate) mod dead;
+mod history;
 pub(crate) mod pause;
 pub(crate) mod stats;
 pub(crate) mod turns;

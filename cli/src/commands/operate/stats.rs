@@ -11,9 +11,10 @@ use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
+use super::history;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
-use crate::output::time_format::from_now;
+use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
@@ -31,6 +32,8 @@ Examples:
   tickfleet stats --days 7 --by day,tool
   tickfleet stats --days 7 --by tenant,agent       with model usage in tokens and money
   tickfleet stats --tenant demo --by agent,tool --csv > calls.csv
+  tickfleet stats --by tenant                      today's cost of each tenant
+  tickfleet stats --history 1h                     the last hour, by minute
 
 Days are UTC. Durations are those of the last attempt; quantiles are up to 20 % too high. Entries that leave the audit log
 before they are counted are missing, so run this command more often than retention.audit. Rows without tools include model
@@ -54,6 +57,10 @@ pub(crate) struct Stats {
     /// Print comma-separated values with a header.
     #[arg(long)]
     csv: bool,
+    /// Show the fleet's figures since this time instead: 1h (ago) or 2026-03-01T12:00:00Z. By minute for the last 24
+    /// hours, otherwise by hour for the last 35 days.
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse, conflicts_with_all = ["by", "days", "tenant", "agent", "tool"])]
+    history: Option<TimeArg>,
 }
 
 /// Grouping of rows.
@@ -131,6 +138,9 @@ pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Resul
 /// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
+    if let Some(since) = args.history {
+        return history::run(&client, since, args.csv, output).await;
+    }
     let counted = count_new_entries(&client, output).await?;
     let mut stats_output =
         StatsOutput { rows: Vec::new(), models: None, counted_upto_ms: counted.upto_ms, gap: counted.gap };

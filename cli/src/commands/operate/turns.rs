@@ -15,7 +15,7 @@ use tickfleet_store::TurnName;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::commands::operate::audit_note::age;
 use crate::failure::Failure;
-use crate::output::time_format::from_now;
+use crate::output::time_format::{TimeArg, clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
@@ -63,6 +63,12 @@ struct TurnsFilter {
     /// Only turns that were admitted at least this long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
+    /// Only turns that were admitted since this time: 2h (ago) or 2026-03-01T12:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
+    /// Only turns that were admitted before this time.
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +86,7 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct CancelArgs {
     /// Ids, as tenant:turn. If missing, all turns that match the filter.
-    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than"])]
+    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than", "since", "until"])]
     ids: Vec<TurnName>,
     #[command(flatten)]
     filter: TurnsFilter,
@@ -133,12 +139,15 @@ fn id(text: &str) -> Result<TurnName, String> {
 
 impl TurnsFilter {
     async fn to_filter(&self, setup: &Setup, client: &Client, limit: usize) -> Result<TurnFilter, Failure> {
+        let now_ms = client.now_ms().await?;
         Ok(TurnFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
             state: self.state.map(Into::into),
             older_than: self.older_than,
+            from_ms: self.since.map(|since| since.at(now_ms)),
+            until_ms: self.until.map(|until| until.at(now_ms)),
             limit,
         })
     }
@@ -149,6 +158,8 @@ impl TurnsFilter {
             && self.tool.is_none()
             && self.state.is_none()
             && self.older_than.is_none()
+            && self.since.is_none()
+            && self.until.is_none()
     }
 }
 
@@ -156,6 +167,10 @@ impl TurnsFilter {
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());
+        let time = |time: TimeArg| match time {
+            TimeArg::At(ms) => clock(ms),
+            TimeArg::Ago(ms) => format!("{} s ago", ms / 1_000),
+        };
         let older = self.older_than.map(|age| format!("{} s", age.as_secs()));
         let given = [
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
@@ -163,6 +178,8 @@ impl std::fmt::Display for TurnsFilter {
             ("tool", self.tool.clone()),
             ("state", state),
             ("older_than", older),
+            ("since", self.since.map(time)),
+            ("until", self.until.map(time)),
         ];
         let given: Vec<String> =
             given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();

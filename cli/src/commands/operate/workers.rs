@@ -17,6 +17,7 @@ use crate::setup::Setup;
 #[command(after_help = "\
 Examples:
   tickfleet workers list
+  tickfleet workers show w-host-7-1a4                what each slot runs
   tickfleet workers drain w-host-7-1a4 --reason 'the machine gets a new kernel'
   tickfleet workers resume w-host-7-1a4 --reason 'it is back'
 
@@ -32,6 +33,12 @@ pub(crate) struct Workers {
 enum WorkersCommand {
     /// List live workers, and drained workers that are gone.
     List,
+    /// Show a worker and what its slots run.
+    Show {
+        /// Worker id from the list, or a name from `tickfleet top`.
+        #[arg(value_name = "NAME")]
+        worker: String,
+    },
     /// Drain a worker: it takes no new work, finishes its current work, and stays alive.
     Drain(WorkerArgs),
     /// Resume a drained worker.
@@ -67,6 +74,13 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
             let (found, now_ms) = workers::workers(setup.client().await?.stores()).await?;
             return output.show(&found, |found| workers_text(found, now_ms, output));
         }
+        WorkersCommand::Show { worker } => {
+            let client = setup.client().await?;
+            let Some((found, now_ms)) = workers::worker(client.stores(), worker).await? else {
+                return Err(VerbError::Unknown(workers::no_worker(client.stores(), worker).await?).into());
+            };
+            return output.show(&found, |found| worker_text(found, now_ms, output));
+        }
         WorkersCommand::Drain(args) => (args, true),
         WorkersCommand::Resume(args) => (args, false),
     };
@@ -85,6 +99,21 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
         (false, true) => format!("{worker} takes new work again as soon as it receives the change"),
         (false, false) => format!("{worker} was not drained"),
     })
+}
+
+fn worker_text(worker: &WorkerSummary, now_ms: i64, output: &Output) -> String {
+    let mut text = workers_text(std::slice::from_ref(worker), now_ms, output);
+    let running = worker.running.as_deref().unwrap_or_default();
+    if running.is_empty() {
+        return format!("{text}\n\nNo slot is busy.");
+    }
+    let mut rows = table(&["TURN", "TOOL", "SINCE"]);
+    for call in running {
+        rows.add_row([call.turn.clone(), call.tool.clone(), from_now(call.since_ms, now_ms)]);
+    }
+    text.push_str("\n\n");
+    text.push_str(&lines(rows));
+    text
 }
 
 fn workers_text(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {

@@ -97,6 +97,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         &["turns", "list"][..],
         &["workers", "list"],
         &["stats"],
+        &["stats", "--history", "1h"],
         &["dead", "list"],
         &["pause", "demo", "--reason", "x", "--by", "anna"],
         &["resume", "demo", "--reason", "x", "--by", "anna"],

@@ -144,7 +144,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
     let mut verbs: Vec<_> =
-        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats rules audit tools"
+        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats history rules audit tools"
             .split(' ')
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
             .collect();
@@ -228,7 +228,8 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
-                 turns?state=x limits?agent=kelly audit?cursor=0:x explain?id=: rules?days=0";
+                 turns?state=x limits?agent=kelly audit?cursor=0:x explain?id=: rules?days=0 \
+                 history?step=day audit?where=amount tasks/none";
     for path in wrong.split_whitespace() {
         assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
     }

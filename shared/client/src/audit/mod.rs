@@ -1,9 +1,11 @@
 //! The audit log, for operators: search, follow, and export it with its seals.
 
+mod condition;
 mod export;
 mod follow;
 mod search;
 
+pub use condition::ArgumentConditions;
 pub use export::{Export, ExportError, ExportRange, ExportResume};
 pub use follow::{LogBatch, LogItem, LogPosition, begin, next};
 pub use search::{AuditMatch, AuditQuery, SearchResult};

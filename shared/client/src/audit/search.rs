@@ -8,6 +8,8 @@ use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 
+use super::condition::ArgumentConditions;
+
 /// Entries per read.
 const PAGE: usize = 500;
 
@@ -24,6 +26,8 @@ pub struct AuditQuery {
     pub outcome: Option<String>,
     /// Only entries that contain this text.
     pub text: Option<String>,
+    /// Only calls whose arguments meet these conditions.
+    pub conditions: ArgumentConditions,
     /// Start of the time range (ms by Redis' clock).
     pub from_ms: Option<i64>,
     /// End of the time range, exclusive (ms by Redis' clock).
@@ -100,7 +104,8 @@ impl AuditQuery {
         let fits = is(self.tenant.as_ref().map(TenantId::as_str), &[entry.tenant.as_deref()])
             && is(self.agent.as_deref(), &[Some(&*entry.actor_id), entry.meta.agent.as_deref()])
             && is(self.tool.as_deref(), &[Some(&*entry.entity_id)])
-            && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)]);
+            && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)])
+            && self.conditions.are_met_by(&entry);
         // Returns the entry's text without parsing it, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }

@@ -1,7 +1,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::turn::{State, Turn, WaitReason as Waits};
-use tickfleet_model::TaskId;
+use tickfleet_model::{Outcome, Redactor, TaskId};
 use tickfleet_store::{Store, StoreError, ThrottledTurn, TurnName, TurnView};
 
 use super::history::HistoryStep;
@@ -36,6 +36,52 @@ pub struct TaskDetails {
     /// The tasks that this task delegated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<TaskDetails>,
+}
+
+impl TaskDetails {
+    /// Puts tasks with a failure below them first, at each level. Returns the path from this task to the first failed
+    /// task without a failed subtask; empty if no task has failed.
+    pub fn failing_first(&mut self) -> Vec<TaskId> {
+        let mut first = Vec::new();
+        let mut failing = Vec::new();
+        let mut others = Vec::new();
+        for mut child in std::mem::take(&mut self.children) {
+            let path = child.failing_first();
+            if path.is_empty() {
+                others.push(child);
+            } else {
+                failing.push(child);
+                first = if first.is_empty() { path } else { first };
+            }
+        }
+        self.children = failing.into_iter().chain(others).collect();
+        let has_failed = self.summary.outcome.as_ref().is_some_and(|outcome| outcome != Outcome::Ok.as_str());
+        if has_failed || !first.is_empty() {
+            first.insert(0, self.summary.id.clone());
+        }
+        first
+    }
+
+    /// Removes secrets for readers who may see the task, but not the secrets in its arguments and results.
+    #[must_use]
+    pub fn for_onlookers(mut self, redactor: &Redactor) -> Self {
+        let text = |text: &mut String| *text = redactor.text(text).into_owned();
+        let json = |text: &mut String| *text = redactor.json(text).into_owned();
+        self.summary.description.iter_mut().for_each(text);
+        self.error.iter_mut().chain(&mut self.cancelled).for_each(text);
+        self.output = self.output.map(|output| {
+            RawValue::from_string(redactor.json(output.get()).into_owned())
+                .unwrap_or_else(|_| RawValue::NULL.to_owned())
+        });
+        for round in &mut self.rounds {
+            std::iter::once(&mut round.text).chain(&mut round.notes).for_each(text);
+            for call in &mut round.calls {
+                std::iter::once(&mut call.arguments).chain(&mut call.content).for_each(json);
+            }
+        }
+        self.children = self.children.into_iter().map(|child| child.for_onlookers(redactor)).collect();
+        self
+    }
 }
 
 /// One response of the model, and what followed: the steps `plan`, `execute` and `validate`, or `answer`.
@@ -303,5 +349,60 @@ fn of_turn(turn: String, wait: &ThrottledTurn) -> TaskWait {
             TaskWait { reason: WaitReason::Capped { turn, limit: limit_of(counter) }, until_ms: wait.due_ms }
         }
         _ => TaskWait { reason: WaitReason::Turn { turn }, until_ms: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_model::TenantId;
+
+    use super::*;
+
+    fn task(id: &str, outcome: Option<&str>, children: Vec<TaskDetails>) -> TaskDetails {
+        let summary = TaskSummary {
+            tenant: TenantId::new("acme").unwrap(),
+            id: TaskId::new(id).unwrap(),
+            state: TaskState::Ended,
+            agent: None,
+            delegator: None,
+            description: None,
+            accepted_ms: None,
+            ended_ms: None,
+            deadline_ms: None,
+            outcome: outcome.map(Into::into),
+            waits_for: None,
+        };
+        TaskDetails { summary, rounds: vec![], waits: None, output: None, error: None, cancelled: None, children }
+    }
+
+    #[test]
+    fn the_failed_leaf_comes_first() {
+        let leaf = task("d-leaf", Some("permanent"), vec![]);
+        let middle = task("d-middle", Some("permanent"), vec![task("d-fine", Some("ok"), vec![]), leaf]);
+        let mut root = task("d-root", None, vec![task("d-other", Some("ok"), vec![]), middle]);
+        let path: Vec<String> = root.failing_first().iter().map(ToString::to_string).collect();
+        assert_eq!(path, ["d-root", "d-middle", "d-leaf"]);
+        let order: Vec<&str> = root.children.iter().map(|child| child.summary.id.as_str()).collect();
+        assert_eq!(order, ["d-middle", "d-other"]);
+        assert_eq!(root.children[0].children[0].summary.id.as_str(), "d-leaf");
+        assert!(task("d-root", Some("ok"), vec![task("d-fine", None, vec![])]).failing_first().is_empty());
+    }
+
+    #[test]
+    fn an_onlooker_sees_no_secrets() {
+        let call = TaskCall {
+            tool: "pay".into(),
+            arguments: r#"{"api_key":"k-1"}"#.into(),
+            ok: Some(true),
+            content: Some("password: hunter2".into()),
+        };
+        let round = Round { calls: vec![call], text: "password: hunter2".into(), ..Round::default() };
+        let output = Some(RawValue::from_string(r#"{"api_key":"k-1","n":1.10}"#.into()).unwrap());
+        let child = TaskDetails { rounds: vec![round], output, ..task("d-child", Some("ok"), vec![]) };
+        let shown = task("d-root", Some("ok"), vec![child]).for_onlookers(&Redactor::default());
+        let shown = serde_json::to_string(&shown).unwrap();
+        assert!(!shown.contains("k-1") && !shown.contains("hunter2") && shown.contains("1.10"), "{shown}");
     }
 }

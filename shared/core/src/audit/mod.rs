@@ -8,9 +8,11 @@
 //! | logs `seals`, `anchors` | the seals; copies of chain heads, if they are stored in the shard |
 //! | record `statistics` | the last counted entry of the log, see [`statistics`] |
 //! | counters of the limit `_calls:<day>` | the counts of a day |
+//! | records `history`, `history:minutes:<hour>`, `history:hours:<day>` | figures over time, see [`history`] |
 
 pub mod admitted;
 pub mod follow;
+pub mod history;
 pub mod seal;
 pub mod statistics;
 

@@ -88,8 +88,11 @@ pub(crate) mod audit {
 pub(crate) mod upkeep {
     mod check;
     mod grants;
+    mod history;
     mod tool_lists;
 
     pub use check::*;
+    pub use history::*;
+    pub use tickfleet_core::audit::history::{EndedCalls, HistoryStep, Point};
     pub use tool_lists::*;
 }

@@ -12,14 +12,15 @@ const SCALE_MAX: i32 = 1_000;
 /// The value is `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that
 /// equal numbers have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Number {
+pub struct Number {
     digits: i128,
     scale: i32,
 }
 
 impl Number {
-    /// Parses a JSON number. `None` if it has more than [`DIGITS_MAX`] digits, or if its scale exceeds `SCALE_MAX`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// Parses a JSON number. `None` if it has more than 38 digits, or if its scale exceeds 1,000.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
         let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -40,11 +41,13 @@ impl Number {
     }
 
     /// The decimal number that is printed for a double; `None` if the double is infinite.
-    pub(crate) fn from_double(double: f64) -> Option<Self> {
+    #[must_use]
+    pub fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
     }
 
-    pub(crate) fn count(count: usize) -> Self {
+    #[must_use]
+    pub fn count(count: usize) -> Self {
         i128::try_from(count).ok().and_then(|count| Self::of(count, 0)).unwrap_or(Self { digits: 0, scale: 0 })
     }
 
@@ -60,18 +63,21 @@ impl Number {
     }
 
     /// The number as an index; `None` if it is negative, fractional or too large.
-    pub(crate) fn as_index(self) -> Option<usize> {
+    #[must_use]
+    pub fn as_index(self) -> Option<usize> {
         let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
         usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
     }
 
     /// The difference; `None` if it has too many digits.
-    pub(crate) fn minus(self, other: Self) -> Option<Self> {
+    #[must_use]
+    pub fn minus(self, other: Self) -> Option<Self> {
         self.plus(other.negated())
     }
 
     /// The sum; `None` if it has too many digits.
-    pub(crate) fn plus(self, other: Self) -> Option<Self> {
+    #[must_use]
+    pub fn plus(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
         let aligned = |number: Self| {
             let shift = u32::try_from(scale.checked_sub(number.scale)?).ok()?;
@@ -81,13 +87,15 @@ impl Number {
     }
 
     /// The product; `None` if it has too many digits.
-    pub(crate) fn times(self, other: Self) -> Option<Self> {
+    #[must_use]
+    pub fn times(self, other: Self) -> Option<Self> {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// The number with the opposite sign. The negation cannot overflow, because numbers of [`DIGITS_MAX`] digits are
+    /// The number with the opposite sign. The negation cannot overflow, because numbers of 38 digits are
     /// far from the limits of `i128`.
-    pub(crate) const fn negated(self) -> Self {
+    #[must_use]
+    pub const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }
 
