@@ -10,6 +10,7 @@ use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
+use tickfleet_core::{Query, Value};
 use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalDecision, approval_entry};
@@ -295,6 +296,38 @@ async fn of_tenant(
             return Ok((found, end));
         }
     }
+}
+
+/// The waiting approvals of a shard, whichever tenant they belong to.
+#[derive(Debug, Clone, Default)]
+pub struct WaitingApprovals {
+    /// The number of waiting approvals.
+    pub count: u64,
+    /// The approvals that were requested first, as far as they were read.
+    pub oldest: Vec<Approval>,
+}
+
+/// Counts the waiting approvals of a shard, and reads the `most` oldest ones.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingApprovals, StoreError> {
+    let Value::Size(count @ 1..) = store.query(Query::Size(core::waiting())).await? else {
+        return Ok(WaitingApprovals::default());
+    };
+    let first = Query::First { set: core::waiting(), upto: None, count: most };
+    let Value::Members(members) = store.query(first).await? else { return Ok(WaitingApprovals::default()) };
+    let names = members.iter().filter_map(|(name, _)| {
+        let (tenant, id) = name.split_once(':')?;
+        Some((TenantId::new(tenant).ok()?, id))
+    });
+    let names: Vec<(TenantId, &str)> = names.collect();
+    let views = try_join_all(names.iter().map(|(tenant, id)| store.approval(tenant, id))).await?;
+    let found = names.iter().zip(views).filter_map(|((tenant, _), view)| Some(Approval::of(tenant, view?)));
+    // An approval that was decided or expired since the query is no longer counted.
+    let oldest: Vec<Approval> = found.filter(|approval| approval.state == "waiting").collect();
+    let gone = u64::try_from(names.len() - oldest.len()).unwrap_or_default();
+    Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
 }
 
 pub(crate) async fn list(store: &Store, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {

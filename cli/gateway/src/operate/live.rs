@@ -146,10 +146,14 @@ where
     }
 }
 
-/// The parts of a snapshot that show a change. Ages and rates are left out, because they always differ.
+/// The parts of a snapshot that show a change. Ages, rates and the texts of findings are left out, because they always
+/// differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
-    json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
+    let findings = fleet["findings"].as_array().into_iter().flatten();
+    let findings: Vec<[&Value; 4]> =
+        findings.map(|one| ["kind", "severity", "subject", "count"].map(|field| &one[field])).collect();
+    json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
 /// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.

@@ -14,7 +14,6 @@ use tickfleet_client::rules::{ConfiguredRule, rules_of};
 use tickfleet_client::verbs::{FleetNames, VerbError};
 use tickfleet_gateway::{BackendFuture, LimitFilter, OperatorBackend};
 use tickfleet_model::day::Tz;
-use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::StoreError;
 use tokio::sync::Mutex;
@@ -49,17 +48,17 @@ struct FrameCache {
 
 impl FrameCache {
     #[allow(clippy::disallowed_methods, reason = "the edge: how old a picture is, is a question to the clock")]
-    async fn now(&mut self, policy: &Policy) -> Result<Frame, Failure> {
+    async fn now(&mut self, setup: &Setup) -> Result<Frame, Failure> {
         let age = self.last.as_ref().map(|(at, _)| at.elapsed());
         match (&self.last, age) {
             (Some((_, frame)), Some(age)) if age < FRAME_FRESH => return Ok(frame.clone()),
             (Some(_), Some(age)) if age < FRAME_STALE => {}
             _ => {
-                self.poller.poll(policy).await?;
+                self.poller.poll(setup).await?;
                 tokio::time::sleep(FRAME_FRESH).await;
             }
         }
-        let frame = self.poller.poll(policy).await?;
+        let frame = self.poller.poll(setup).await?;
         self.last = Some((Instant::now(), frame.clone()));
         Ok(frame)
     }
@@ -140,7 +139,7 @@ impl OperatorBackend for LocalBackend {
     fn overview(&self) -> BackendFuture<'_> {
         async {
             let setup = self.current_or_previous().await;
-            let frame = self.frames.lock().await.now(&setup.configuration.policy).await.map_err(refused)?;
+            let frame = self.frames.lock().await.now(&setup).await.map_err(refused)?;
             serde_json::to_value(frame).map_err(|error| VerbError::Unavailable(error.to_string()))
         }
         .boxed()
