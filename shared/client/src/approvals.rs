@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
 use tickfleet_core::{Query, Value};
 use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
+use tickfleet_model::suggest::nearest;
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalDecision, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
@@ -328,6 +329,16 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
     let oldest: Vec<Approval> = found.filter(|approval| approval.state == "waiting").collect();
     let gone = u64::try_from(names.len() - oldest.len()).unwrap_or_default();
     Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
+}
+
+/// The waiting approvals of these tenants whose IDs are nearest to `id`, closest first.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn nearest_approvals(client: &Client, tenants: &[TenantId], id: &str) -> Result<Vec<String>, StoreError> {
+    let filter = ApprovalFilter { limit: APPROVALS_LISTED_MAX, ..ApprovalFilter::default() };
+    let waiting = approval_page(client, tenants, &filter, None).await?.approvals;
+    Ok(nearest(id, waiting.iter().map(|approval| approval.id.as_str())).into_iter().map(str::to_owned).collect())
 }
 
 pub(crate) async fn list(store: &Store, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {

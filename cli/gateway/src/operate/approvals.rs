@@ -9,14 +9,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{
     APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, RequiredApprovers, approval_page,
+    nearest_approvals,
 };
-use tickfleet_client::verbs::or_default;
+use tickfleet_client::verbs::{FilteredNames, or_default};
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 use tickfleet_model::approval::{NarrowedValues, is_same};
-use tickfleet_model::{TenantId, limits};
+use tickfleet_model::{AgentId, TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
+use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -49,7 +50,8 @@ pub(crate) struct ApprovalsQuery {
 /// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
 /// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
-    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -64,8 +66,14 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
     let from: Option<ApprovalCursor> = parse_cursor(filters.from)?;
-    let tenants = tenants(&shared, operator.restrict_tenant(filters.tenant)?).await?;
+    let tenant = operator.restrict_tenant(filters.tenant)?;
+    let tenants = tenants(&shared, tenant.clone()).await?;
     let mut page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
+    if page.approvals.is_empty() && from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        let tool = filter.tool.as_deref();
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool }).await?;
+    }
     let redactor = shared.backend.redactor();
     page.approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
     Page::of(&shared, page).await
@@ -104,8 +112,14 @@ async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -
 
 async fn find_approval(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
     let (tenant, id) = operator.split_tenant(name)?;
-    let found = shared.client.approval_of_any(&tenants(shared, tenant).await?, id).await?;
-    found.ok_or_else(|| Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
+    let among = tenants(shared, tenant.clone()).await?;
+    if let Some(found) = shared.client.approval_of_any(&among, id).await? {
+        return Ok(found);
+    }
+    check_filter(shared, FilteredNames { tenant: tenant.as_ref(), ..FilteredNames::default() }).await?;
+    let near = nearest_approvals(&shared.client, &among, id).await?;
+    let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
+    Err(Problem::not_found(format!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
 /// An approval with its reason and changed arguments.

@@ -10,10 +10,13 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::approvals::{
+    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page, nearest_approvals,
+};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
 use tickfleet_model::approval::NarrowedValues;
-use tickfleet_model::suggest::{closest, list as listed_names, nearest};
+use tickfleet_model::suggest::{closest, list as listed_names};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
@@ -154,7 +157,7 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
     match &args.command {
         ApprovalsCommand::List(args) => list(setup, &client, args, output).await,
         ApprovalsCommand::Show(approval_args) => {
-            let (name, approval) = find(&client, approval_args).await?;
+            let (name, approval) = find(setup, &client, approval_args).await?;
             let now_ms = client.store(&name.tenant).now_ms().await?;
             output.show(&approval, |approval| text::story(approval, now_ms, output))
         }
@@ -171,14 +174,19 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
     }
 }
 
-async fn find(client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
+async fn find(
+    setup: &Setup,
+    client: &Client,
+    approval_args: &ApprovalArgs,
+) -> Result<(TurnName, Approval), Failure> {
     let name = parse_turn_name(&approval_args.tenant, approval_args.id.as_ref())?;
     let found = client.approval(&name.tenant, name.turn.as_str()).await?;
     if let Some(approval) = found {
         return Ok((name, approval));
     }
-    let waiting = client.approvals(&name.tenant, APPROVALS_LISTED_MAX).await?;
-    let near = nearest(name.turn.as_str(), waiting.iter().map(|approval| approval.id.as_str()));
+    let tenant = FilteredNames { tenant: Some(&name.tenant), ..FilteredNames::default() };
+    setup.names().check_filter(client, tenant).await?;
+    let near = nearest_approvals(client, std::slice::from_ref(&name.tenant), name.turn.as_str()).await?;
     let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
     Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
@@ -196,6 +204,11 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     };
     let tenants = Vec::from_iter(tenants);
     let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;
+    if page.approvals.is_empty() && args.from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: filter.tool.as_deref() };
+        setup.names().check_filter(client, names).await?;
+    }
     let now_ms = match tenants.last() {
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
@@ -237,7 +250,7 @@ async fn decide(
     let by = decision.by.map_or_else(by_environment, Ok)?;
     let approvers = &setup.configuration.policy.permissions.approvers;
     let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
-    let (name, approval) = find(client, approval_args).await?;
+    let (name, approval) = find(setup, client, approval_args).await?;
     let verdict = ApprovalVerdict {
         by: &by,
         roles,

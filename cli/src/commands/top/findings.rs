@@ -270,7 +270,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
         let oldest = row.oldest_ms.map(|age| format!(", the oldest for {}", span(age))).unwrap_or_default();
         let text = format!("{} {waits} for {what}{oldest}", counted(row.turns, "turn"));
         let action = match &row.limit {
-            Some(limit) => format!("tickfleet limits {limit}"),
+            Some(limit) => format!("tickfleet limits --limit {limit}"),
             None => format!("tickfleet explain {}", row.first),
         };
         let count = usize::try_from(row.turns).unwrap_or(usize::MAX);
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                ("2 turns wait for limit mails, the oldest for 1 min 0 s", "tickfleet limits mails"),
+                ("2 turns wait for limit mails, the oldest for 1 min 0 s", "tickfleet limits --limit mails"),
                 (
                     "demo:kelly is paused by anna for 1 min 0 s (too fast): its calls wait",
                     "tickfleet resume demo kelly"
