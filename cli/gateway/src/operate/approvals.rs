@@ -156,7 +156,7 @@ pub(crate) struct DenyRequest {
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/approve", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
     request_body = ApproveRequest,
     responses((status = 200, description = "`state` is `approved`, or `waiting` with the number of `missing` approvals", body = Object),
-        (status = 400, description = "Invalid change of arguments", body = ProblemBody),
+        (status = 400, description = "The change is not narrower, or does not fit the tool's schema. The approval waits as before", body = ProblemBody),
         (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
         (status = 409, description = "The approval has ended, the approver already approved, or the arguments have changed", body = ProblemBody),
@@ -216,6 +216,10 @@ async fn decide(
         seen: changes_seen(&approval, request.narrowed.as_deref())?,
         redactor: &shared.backend.redactor(),
     };
+    if !verdict.narrow.is_empty() {
+        let checked = shared.backend.check_narrowed(&approval, &verdict.narrow).await;
+        checked.map_err(|error| decision_problem(error, &approval))?;
+    }
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
     let counted = counted.map_err(|error| decision_problem(error, &approval))?;
     // Two keys may have the same approver: the log shows which one was used.
@@ -249,6 +253,6 @@ fn decision_problem(error: ApprovalError, approval: &Approval) -> Problem {
         ApprovalError::Ended(_) | ApprovalError::Gone | ApprovalError::Changed | ApprovalError::Again(_) => {
             Problem::conflict(message)
         }
-        ApprovalError::Narrow(_) | ApprovalError::TooLong(_) => Problem::invalid(message),
+        ApprovalError::Narrow(_) | ApprovalError::Schema(_) | ApprovalError::TooLong(_) => Problem::invalid(message),
     }
 }

@@ -212,10 +212,13 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    use futures::future::BoxFuture;
     use futures::{FutureExt, StreamExt};
     use serde_json::value::RawValue;
     use tickfleet_client::rules::ConfiguredRule;
     use tickfleet_client::verbs::FleetNames;
+    use tickfleet_client::{Approval, ApprovalError};
+    use tickfleet_model::approval::NarrowedValues;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
@@ -251,6 +254,13 @@ mod tests {
         }
         fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()
+        }
+        fn check_narrowed<'a>(
+            &'a self,
+            _: &'a Approval,
+            _: &'a NarrowedValues,
+        ) -> BoxFuture<'a, Result<(), ApprovalError>> {
+            async { Ok(()) }.boxed()
         }
         fn redactor(&self) -> Arc<Redactor> {
             Arc::default()

@@ -1,6 +1,7 @@
 //! `tickfleet approvals`: lists the calls that wait for approval, and approves or denies them. [`text`] formats the
 //! output.
 
+pub(crate) mod narrowing;
 mod notify;
 pub(crate) mod text;
 
@@ -9,13 +10,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tickfleet_client::approvals::{
     APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page, nearest_approvals,
 };
 use tickfleet_client::verbs::FilteredNames;
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
-use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::suggest::{closest, list as listed_names};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
@@ -26,6 +25,7 @@ use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
+use narrowing::ArgumentChange;
 
 /// Number of approvals listed by default.
 const LISTED: usize = 50;
@@ -38,7 +38,7 @@ Examples:
   tickfleet approvals list --tool pay_invoice --older-than 10m
   tickfleet approvals show demo:apr-3f2a91c04b77d1e0
   tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --reason 'agreed with Ben'
-  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set /amount=400
+  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set amount=400
   tickfleet approvals deny demo:apr-3f2a91c04b77d1e0 --by ann --reason 'not this month'
 
 permissions.yaml lists the approvers. The command does not authenticate --by: everyone who can run it with a
@@ -109,9 +109,9 @@ struct ApproveArgs {
     /// Reason for the audit log.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
     reason: String,
-    /// New value of an argument that can be changed: /pointer=JSON. Repeatable.
-    #[arg(long = "set", value_name = "POINTER=JSON", value_parser = setting)]
-    set: Vec<(String, Box<RawValue>)>,
+    /// Lower value of an argument that can be changed: amount=400, or a JSON pointer such as /lines/0=400. Repeatable.
+    #[arg(long = "set", value_name = "ARGUMENT=VALUE", value_parser = ArgumentChange::parse)]
+    set: Vec<ArgumentChange>,
     /// Approve the arguments as another approver changed them.
     #[arg(long)]
     narrowed: bool,
@@ -136,16 +136,6 @@ fn reason(text: &str) -> Result<String, String> {
     if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
 }
 
-/// Parses `/amount=400`. A value that is not JSON is taken as text.
-fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
-    let (pointer, value) = text
-        .split_once('=')
-        .filter(|(pointer, _)| pointer.starts_with('/'))
-        .ok_or_else(|| "expected a JSON pointer and a value, such as /amount=400".to_owned())?;
-    let value = serde_json::from_str::<Box<RawValue>>(value).or_else(|_| serde_json::value::to_raw_value(value));
-    Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
-}
-
 /// # Errors
 /// The approval is unknown or no longer valid, or this approver has no permission to decide it.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
@@ -163,12 +153,11 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
         }
         ApprovalsCommand::Approve(args) => {
             let decision = Decision { by: args.by.clone(), agrees: true, reason: &args.reason };
-            let narrow = args.set.iter().cloned().collect();
-            decide(setup, &client, &args.approval_args, decision, (narrow, args.narrowed), output).await
+            decide(setup, &client, &args.approval_args, decision, (&args.set, args.narrowed), output).await
         }
         ApprovalsCommand::Deny(args) => {
             let decision = Decision { by: args.by.clone(), agrees: false, reason: &args.reason };
-            decide(setup, &client, &args.approval_args, decision, (NarrowedValues::new(), false), output).await
+            decide(setup, &client, &args.approval_args, decision, (&[], false), output).await
         }
         ApprovalsCommand::Notify(_) => Ok(()),
     }
@@ -244,13 +233,15 @@ async fn decide(
     client: &Client,
     approval_args: &ApprovalArgs,
     decision: Decision<'_>,
-    (narrow, as_narrowed): (NarrowedValues, bool),
+    (changes, as_narrowed): (&[ArgumentChange], bool),
     output: &Output,
 ) -> Result<(), Failure> {
     let by = decision.by.map_or_else(by_environment, Ok)?;
     let approvers = &setup.configuration.policy.permissions.approvers;
     let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
     let (name, approval) = find(setup, client, approval_args).await?;
+    let narrow = narrowing::values(changes, &approval).map_err(Failure::failed)?;
+    narrowing::check(client, &approval, &narrow).await.map_err(|error| not_counted(error, &name, &approval))?;
     let verdict = ApprovalVerdict {
         by: &by,
         roles,

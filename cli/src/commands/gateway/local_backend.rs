@@ -7,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use tickfleet_client::Client;
+use tickfleet_client::{Approval, ApprovalError, Client};
 use tickfleet_client::rules::{ConfiguredRule, rules_of};
 use tickfleet_client::verbs::{FleetNames, VerbError};
 use tickfleet_gateway::{BackendFuture, LimitFilter, OperatorBackend};
+use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::day::Tz;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::StoreError;
 use tokio::sync::Mutex;
 
 use super::configuration_view;
+use crate::commands::approvals::narrowing;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, usage};
 use crate::failure::Failure;
@@ -208,6 +211,14 @@ impl OperatorBackend for LocalBackend {
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }
         .boxed()
+    }
+
+    fn check_narrowed<'a>(
+        &'a self,
+        approval: &'a Approval,
+        changes: &'a NarrowedValues,
+    ) -> BoxFuture<'a, Result<(), ApprovalError>> {
+        narrowing::check(&self.client, approval, changes).boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {
