@@ -35,7 +35,7 @@ pub(crate) struct ApprovalsQuery {
     tenant: Option<String>,
     /// Only calls of this agent.
     agent: Option<String>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     tool: Option<String>,
     /// Only calls that have waited at least this many seconds.
     older_than_s: Option<u32>,

@@ -28,7 +28,7 @@ pub(crate) struct AuditSearchQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only this tool.
+    /// Only entries about this tool (name or id): calls, approvals, pauses and switches.
     tool: Option<String>,
     /// Only this outcome.
     outcome: Option<String>,

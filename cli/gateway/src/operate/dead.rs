@@ -35,7 +35,7 @@ pub(crate) struct DeadQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     tool: Option<String>,
     /// Only this cause: a rejection code or an outcome.
     cause: Option<String>,

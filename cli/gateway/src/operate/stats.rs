@@ -32,7 +32,7 @@ pub(crate) struct CallStatsQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only this tool, by id.
+    /// Only this tool (name or id).
     tool: Option<String>,
     /// Grouping: `day`, `tenant`, `agent` and `tool`, separated by commas. Default: `tool`.
     #[param(example = "day,tool")]

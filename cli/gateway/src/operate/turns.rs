@@ -30,7 +30,7 @@ pub(crate) struct TurnsQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only turns with an unfinished call of this tool.
+    /// Only turns with an unfinished call of this tool (name or id).
     tool: Option<String>,
     /// Only this state.
     #[param(inline)]

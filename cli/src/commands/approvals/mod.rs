@@ -70,7 +70,7 @@ struct ListArgs {
     /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only calls that have waited at least this long, such as 10m.

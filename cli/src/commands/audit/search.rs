@@ -21,7 +21,7 @@ pub(crate) struct Search {
     /// Only entries of this agent.
     #[arg(long)]
     agent: Option<String>,
-    /// Only entries of this tool.
+    /// Only entries about this tool (name or id): calls, approvals, pauses and switches.
     #[arg(long)]
     tool: Option<String>,
     /// Only entries with this outcome.

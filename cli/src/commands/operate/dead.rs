@@ -69,7 +69,7 @@ struct DeadEntriesFilter {
     /// Only entries of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only entries with this cause: a rejection code (unknown_agent) or an outcome (transient).

@@ -49,7 +49,7 @@ pub(crate) struct Stats {
     /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool, by id.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Print comma-separated values with a header.
@@ -66,7 +66,7 @@ enum ByArg {
     Tenant,
     /// Agent that made the calls or executed the task.
     Agent,
-    /// Tool, by id.
+    /// Tool, by name.
     Tool,
 }
 

@@ -54,7 +54,7 @@ struct TurnsFilter {
     /// Only turns of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only turns with an unfinished call of this tool.
+    /// Only turns with an unfinished call of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only turns in this state.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tickfleet_client::Approval;
 use tickfleet_client::approvals::waiting_approvals;
 use tickfleet_client::dead::{DeadEntry, FailuresSeen, RecentFailures};
-use tickfleet_client::workers::{RunningSlice, running_slices};
+use tickfleet_client::held_slices::{HeldSlice, held_slices};
 use tickfleet_store::{RunTimeConfig, ShardView, Store, StoreError};
 
 use crate::checks::{CheckResult, problems_of_servers};
@@ -37,7 +37,7 @@ pub(super) struct FleetFacts {
     pub(super) failures_partial: bool,
     pub(super) settings: Vec<RunTimeConfig>,
     /// Slices that workers hold for longer than all their calls may take.
-    pub(super) stuck: Vec<RunningSlice>,
+    pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
     /// What could not be read, and why: by shard, or `None` for the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
@@ -91,7 +91,7 @@ impl FactsReader {
         facts.settings.push(store.run_time_config().await?);
         let longest_ms = view.streams.iter().map(|stream| stream.oldest_held_ms).max().unwrap_or(0);
         if longest_ms > allowed_ms(setup, &[]) {
-            let slices = running_slices(store, SLICES_READ).await?;
+            let slices = held_slices(store, SLICES_READ).await?;
             facts.stuck.extend(slices.into_iter().filter(|slice| slice.held_ms > allowed_ms(setup, &slice.tools)));
         }
         Ok(())

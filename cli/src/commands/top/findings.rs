@@ -229,9 +229,9 @@ fn drained(frame: &Frame, polled: &PollResult) -> Vec<Finding> {
 }
 
 fn stuck(facts: &FleetFacts) -> Vec<Finding> {
-    let mut by_worker: BTreeMap<&str, Vec<&tickfleet_client::workers::RunningSlice>> = BTreeMap::new();
+    let mut by_worker: BTreeMap<&str, Vec<&tickfleet_client::held_slices::HeldSlice>> = BTreeMap::new();
     facts.stuck.iter().for_each(|slice| by_worker.entry(&slice.worker).or_default().push(slice));
-    let of = |(worker, slices): (&str, Vec<&tickfleet_client::workers::RunningSlice>)| {
+    let of = |(worker, slices): (&str, Vec<&tickfleet_client::held_slices::HeldSlice>)| {
         let longest = slices.iter().max_by_key(|slice| slice.held_ms)?;
         let more = slices.len() - 1;
         let more = if more > 0 { format!(", and {more} more slices for too long") } else { String::new() };
@@ -425,7 +425,7 @@ mod tests {
     use std::time::Instant;
 
     use serde_json::json;
-    use tickfleet_client::workers::RunningSlice;
+    use tickfleet_client::held_slices::HeldSlice;
     use tickfleet_model::policy::{Paused, PausedTool};
     use tickfleet_model::{AgentId, TenantId};
     use tickfleet_store::{
@@ -625,7 +625,7 @@ mod tests {
         assert_eq!(kinds(&of_shard(late.clone())), [(FindingKind::Other, Severity::Bad)]);
         let short = of_shard(ShardView { pressure: true, ..late });
         assert_eq!(kinds(&short), [(FindingKind::Store, Severity::Bad)]);
-        let slice = RunningSlice {
+        let slice = HeldSlice {
             worker: "w-host-1".into(),
             turn: "demo:t".into(),
             tool: "pay".into(),
