@@ -51,7 +51,8 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
 pub(crate) fn no_tenant<'a>(tenant: &TenantId, known: impl Iterator<Item = &'a TenantId>) -> Failure {
     let known: Vec<&str> = known.map(TenantId::as_str).collect();
     let near = nearest(tenant.as_str(), known.iter().copied());
-    let near = if near.is_empty() { format!("Known: {}", list(known)) } else { format!("Nearest: {}", near.join(", ")) };
+    let near =
+        if near.is_empty() { format!("Known: {}", list(known)) } else { format!("Nearest: {}", near.join(", ")) };
     Failure::failed(anyhow::anyhow!("unknown tenant {:?}. {near}.", tenant.as_str()))
 }
 

@@ -8,9 +8,9 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::rules::ConfiguredRule;
+use tickfleet_client::verbs::{FleetNames, VerbError};
 use tickfleet_client::{Approval, ApprovalError};
 use tickfleet_model::approval::NarrowedValues;
-use tickfleet_client::verbs::{FleetNames, VerbError};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 

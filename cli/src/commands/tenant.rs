@@ -9,8 +9,8 @@ use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
 use tickfleet_store::RunTimeConfig;
 
-use crate::commands::operate::audit_note::AuditNote;
 use crate::caller::no_tenant;
+use crate::commands::operate::audit_note::AuditNote;
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;

@@ -30,7 +30,8 @@ pub async fn end_many(
     for name in names {
         known.push(turn_exists(client, name).await?);
     }
-    let found: Vec<TurnName> = names.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| name.clone()).collect();
+    let found: Vec<TurnName> =
+        names.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| name.clone()).collect();
     note(client, &found, filter, operator).await?;
     // The results state the operator together with the reason.
     let reason = format!("{}: {}", operator.by, operator.reason);

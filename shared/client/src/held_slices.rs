@@ -69,4 +69,3 @@ async fn slice(
     let tool = agent.or_else(|| tools.get(begun).cloned()).unwrap_or_default();
     Ok(Some(HeldSlice { worker: worker.to_owned(), turn: slice.name.to_string(), tool, tools, held_ms }))
 }
-

@@ -163,11 +163,7 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
     }
 }
 
-async fn find(
-    setup: &Setup,
-    client: &Client,
-    approval_args: &ApprovalArgs,
-) -> Result<(TurnName, Approval), Failure> {
+async fn find(setup: &Setup, client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
     let name = parse_turn_name(&approval_args.tenant, approval_args.id.as_ref())?;
     let found = client.approval(&name.tenant, name.turn.as_str()).await?;
     if let Some(approval) = found {

@@ -27,8 +27,11 @@ impl ArgumentChange {
         if matches!(name, "" | "/") || value.is_empty() {
             return Err(expected());
         }
-        let pointer =
-            if name.starts_with('/') { name.to_owned() } else { format!("/{}", name.replace('~', "~0").replace('/', "~1")) };
+        let pointer = if name.starts_with('/') {
+            name.to_owned()
+        } else {
+            format!("/{}", name.replace('~', "~0").replace('/', "~1"))
+        };
         Ok(Self { pointer, value: value.to_owned() })
     }
 

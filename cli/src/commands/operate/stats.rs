@@ -7,8 +7,8 @@ use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
-use tickfleet_client::verbs::FilteredNames;
 use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 

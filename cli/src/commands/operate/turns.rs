@@ -205,15 +205,20 @@ fn turns_text(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
     if turns.is_empty() {
         return "No turns match.".into();
     }
-    let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "DONE", "CALLS LEFT"]);
+    let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "ENDED", "CALLS LEFT"]);
     for turn in turns {
         let (color, word) = state(turn.state);
+        let ended = format!("{} of {}", turn.done, turn.calls);
+        let (color, ended) = match turn.failed {
+            0 => (color, Cell::new(ended)),
+            failed => (StatusColor::Doubtful, output.cell(StatusColor::Bad, &format!("{ended}, {failed} failed"))),
+        };
         rows.add_row([
             Cell::new(format!("{}:{}", turn.tenant, turn.id)),
             Cell::new(turn.agent.as_deref().unwrap_or_default()),
             output.cell(color, word),
             Cell::new(turn.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
-            Cell::new(format!("{} of {}", turn.done, turn.calls)),
+            ended,
             Cell::new(short(&turn.tools.join(", "), 48)),
         ]);
     }

@@ -9,8 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use tickfleet_client::Client;
 use tickfleet_client::end_many::turn_exists;
-use tickfleet_client::verbs::FilteredNames;
 use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, task_page};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 

@@ -115,7 +115,8 @@ fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
         let text = text.split('@').next().unwrap_or(text);
         text == tool || text.strip_prefix("tool_") == Some(tool)
     };
-    entry.entity_id == tool || entry.meta.tool == tool || !is_call && spelled(&entry.entity_id)
+    [&*entry.entity_id, &*entry.meta.tool, &*entry.meta.tool_id].contains(&tool)
+        || !is_call && spelled(&entry.entity_id)
 }
 
 #[cfg(test)]
@@ -127,7 +128,9 @@ mod tests {
     #[test]
     fn a_tool_is_found_under_its_name_however_an_entry_spells_it() {
         let entry = |action: &str, entity: &str, outcome: &str, tool: &str| {
-            format!(r#"{{"action":"{action}","entity_id":"{entity}","meta":{{"outcome":"{outcome}","tool":"{tool}"}}}}"#)
+            format!(
+                r#"{{"action":"{action}","entity_id":"{entity}","meta":{{"outcome":"{outcome}","tool":"{tool}"}}}}"#
+            )
         };
         let query = AuditQuery { tool: Some("pay".into()), ..AuditQuery::default() };
         for (action, entity, outcome, tool, is_found) in [
@@ -142,5 +145,9 @@ mod tests {
             let text = entry(action, entity, outcome, tool);
             assert_eq!(query.fits(&text).is_some(), is_found, "{text}");
         }
+        // The tool with this ID is no longer configured, so the ID leads to no name.
+        let by_id = AuditQuery { tool: Some("payments".into()), ..AuditQuery::default() };
+        let call = r#"{"action":"TOOL_CALL","entity_id":"pay","meta":{"outcome":"ok","tool_id":"payments"}}"#;
+        assert!(by_id.fits(call).is_some());
     }
 }
