@@ -175,7 +175,7 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
 }
 
-/// True if a stored result is a success. An unreadable result is none.
+/// True if a stored result is a success. An unreadable result counts as a failure.
 fn is_success(result: &str) -> bool {
     #[derive(Deserialize)]
     struct StoredResult {

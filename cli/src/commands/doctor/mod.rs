@@ -102,7 +102,7 @@ async fn store_findings(
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
-/// The findings of the fleet, as the console and `tickfleet top` show them, except those that other checks describe.
+/// The findings of the fleet, as the console and `tickfleet top` show them. Leaves out [`CHECKED_KINDS`].
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
         Ok(mut poller) => poller.poll(setup).await,

@@ -173,7 +173,7 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// The findings, one per line, with the number of those that do not fit. Without findings, one line says so.
+/// The findings, one per line. If some do not fit, the last line counts them. Without findings, one line says so.
 fn finding_lines(
     frame: &Frame,
     view_state: Option<&ViewState>,
