@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::policy::{Policy, UnknownCaller};
-use tickfleet_model::suggest::{closest, list};
+use tickfleet_model::suggest::{closest, list, nearest};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::Store;
 
@@ -47,9 +47,18 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
+/// The failure for a tenant that the fleet does not have, with the nearest names.
+pub(crate) fn no_tenant<'a>(tenant: &TenantId, known: impl Iterator<Item = &'a TenantId>) -> Failure {
+    let known: Vec<&str> = known.map(TenantId::as_str).collect();
+    let near = nearest(tenant.as_str(), known.iter().copied());
+    let near =
+        if near.is_empty() { format!("Known: {}", list(known)) } else { format!("Nearest: {}", near.join(", ")) };
+    Failure::failed(anyhow::anyhow!("unknown tenant {:?}. {near}.", tenant.as_str()))
+}
+
 pub(crate) fn nobody(unknown: UnknownCaller, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
-        UnknownCaller::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        UnknownCaller::Tenant => return no_tenant(tenant, policy.tenants.keys()),
         UnknownCaller::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
         UnknownCaller::Agent => {
             let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();

@@ -6,6 +6,7 @@
 
 mod args;
 mod caller;
+mod checks;
 mod commands;
 mod failure;
 mod fleet;

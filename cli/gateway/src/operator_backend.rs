@@ -9,6 +9,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::rules::ConfiguredRule;
 use tickfleet_client::verbs::{FleetNames, VerbError};
+use tickfleet_client::{Approval, ApprovalError};
+use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 
@@ -54,6 +56,13 @@ pub trait OperatorBackend: Send + Sync {
 
     /// The roles of an approver in the current configuration; `None` if the configuration has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
+
+    /// Checks the arguments of an approval's call, with these changes, against the schema of its tool.
+    fn check_narrowed<'a>(
+        &'a self,
+        approval: &'a Approval,
+        changes: &'a NarrowedValues,
+    ) -> BoxFuture<'a, Result<(), ApprovalError>>;
 
     /// Masks secrets in text that is stored.
     fn redactor(&self) -> Arc<Redactor>;

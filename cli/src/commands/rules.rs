@@ -7,6 +7,7 @@ use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows, rules_of};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::TenantId;
 
 use crate::commands::operate::stats::{DAY_MS, count_new_entries};
@@ -70,6 +71,10 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     let here = rules_of(&setup.configuration.policy);
     let span = (today - i64::from(args.days.get()) + 1, today);
     let RuleCounts { mut rules, calls } = rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
+    if calls == 0 {
+        let tenant = FilteredNames { tenant: args.tenant.as_ref(), ..FilteredNames::default() };
+        setup.names().check_filter(&client, tenant).await?;
+    }
     rules.retain(|row| args.mode.as_deref().is_none_or(|mode| row.here.mode == Some(mode)));
     if counted.gap {
         output.note("entries may have been trimmed before they were counted: some calls may be missing");

@@ -9,6 +9,7 @@ use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
 use tickfleet_store::RunTimeConfig;
 
+use crate::caller::no_tenant;
 use crate::commands::operate::audit_note::AuditNote;
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
@@ -133,7 +134,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             }
             let found = set.declared.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
-            let unknown = || Failure::failed(anyhow::anyhow!("unknown tenant {tenant:?}; see tickfleet tenant list"));
+            let known = configured.keys().chain(set.declared.keys());
+            let unknown = || no_tenant(tenant, known.clone());
             output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
         }
         TenantCommand::Set(change) => {

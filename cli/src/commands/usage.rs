@@ -11,7 +11,7 @@ use tickfleet_model::limit::amount;
 use tickfleet_model::{TenantId, limits};
 use tickfleet_store::{DayUsage, Used};
 
-use crate::caller::with_tenant;
+use crate::caller::{no_tenant, with_tenant};
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
@@ -55,8 +55,7 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     with_tenant(setup, &active, &args.tenant).await?;
     let policy = &active.load().policy;
     let Some(owner) = policy.tenants.get(&args.tenant) else {
-        let message = format!("unknown tenant {:?}; see tickfleet tenant list", args.tenant.as_str());
-        return Err(Failure::failed(anyhow::anyhow!(message)));
+        return Err(no_tenant(&args.tenant, policy.tenants.keys()));
     };
     let zone = zone(policy.time_zone(owner)).map_err(Failure::failed)?;
     let client = setup.client().await?;

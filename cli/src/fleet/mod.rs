@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker::{Breakers, ProcessParts, Worker};
 
-use crate::commands::doctor::{Level, durable};
+use crate::checks::{Level, durable};
 use crate::failure::Failure;
 use crate::fleet::registrar::Registrar;
 use crate::fleet::reload::Reload;

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
+use tickfleet_core::{Query, Value as Stored};
 use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
+use tickfleet_model::suggest::nearest;
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalDecision, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
@@ -149,6 +152,9 @@ pub enum ApprovalError {
     /// The arguments cannot be changed as requested.
     #[error(transparent)]
     Narrow(#[from] NarrowError),
+    /// The changed arguments do not fit the schema of the tool.
+    #[error("the changed arguments do not fit the tool: {0} The approval waits as before")]
+    Schema(String),
     /// The changed arguments have too many bytes.
     #[error("the changed arguments have {0} bytes; at most {max} are allowed", max = limits::APPROVAL_NARROWED_BYTES_MAX)]
     TooLong(usize),
@@ -164,6 +170,45 @@ pub struct VerdictResult {
     pub state: String,
     /// The number of approvers that are still missing.
     pub missing: u32,
+}
+
+/// A call with the arguments that approvers have changed.
+#[derive(Debug, Clone)]
+pub struct NarrowedCall {
+    /// The arguments, as JSON.
+    pub arguments: String,
+    /// The input schema of the tool. `None` if no worker has published it.
+    pub schema: Option<Value>,
+}
+
+/// The call of an approval with these changes, in addition to earlier changes of the approval.
+///
+/// # Errors
+/// [`ApprovalError::Narrow`]; [`ApprovalError::Store`].
+pub async fn narrowed_call(
+    client: &Client,
+    approval: &Approval,
+    changes: &NarrowedValues,
+) -> Result<NarrowedCall, ApprovalError> {
+    let earlier = approval.narrowed.as_ref().map_or("", |narrowed| narrowed.get());
+    let mut values: NarrowedValues = serde_json::from_str(earlier).unwrap_or_default();
+    values.extend(changes.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
+    let may: BTreeSet<String> = approval.may_narrow.iter().cloned().collect();
+    let arguments = narrow(approval.arguments.get(), &may, &values)?;
+    Ok(NarrowedCall { arguments, schema: published_schema(client, approval).await? })
+}
+
+/// The input schema of the approval's tool, in the version of the call.
+async fn published_schema(client: &Client, approval: &Approval) -> Result<Option<Value>, StoreError> {
+    let Ok(agent) = AgentId::new(&approval.agent) else { return Ok(None) };
+    let Some(list) = client.store(&approval.tenant).tool_list(&approval.tenant, &agent).await? else { return Ok(None) };
+    let list: Value = serde_json::from_str(&list).unwrap_or_default();
+    let mut tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
+    let is_it = |tool: &&Value| {
+        tool.get("name").and_then(Value::as_str) == Some(&approval.tool)
+            && tool.get("version").and_then(Value::as_str).is_none_or(|version| version == approval.version)
+    };
+    Ok(tools.find(is_it).and_then(|tool| tool.get("input_schema")).cloned())
 }
 
 /// A filter of approvals. An unset field matches all.
@@ -295,6 +340,48 @@ async fn of_tenant(
             return Ok((found, end));
         }
     }
+}
+
+/// The waiting approvals of a shard, whichever tenant they belong to.
+#[derive(Debug, Clone, Default)]
+pub struct WaitingApprovals {
+    /// The number of waiting approvals.
+    pub count: u64,
+    /// The approvals that were requested first, as far as they were read.
+    pub oldest: Vec<Approval>,
+}
+
+/// Counts the waiting approvals of a shard, and reads the `most` oldest ones.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingApprovals, StoreError> {
+    let Stored::Size(count @ 1..) = store.query(Query::Size(core::waiting())).await? else {
+        return Ok(WaitingApprovals::default());
+    };
+    let first = Query::First { set: core::waiting(), upto: None, count: most };
+    let Stored::Members(members) = store.query(first).await? else { return Ok(WaitingApprovals::default()) };
+    let names = members.iter().filter_map(|(name, _)| {
+        let (tenant, id) = name.split_once(':')?;
+        Some((TenantId::new(tenant).ok()?, id))
+    });
+    let names: Vec<(TenantId, &str)> = names.collect();
+    let views = try_join_all(names.iter().map(|(tenant, id)| store.approval(tenant, id))).await?;
+    let found = names.iter().zip(views).filter_map(|((tenant, _), view)| Some(Approval::of(tenant, view?)));
+    // An approval that was decided or expired since the query is no longer counted.
+    let oldest: Vec<Approval> = found.filter(|approval| approval.state == "waiting").collect();
+    let gone = u64::try_from(names.len() - oldest.len()).unwrap_or_default();
+    Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
+}
+
+/// The waiting approvals of these tenants whose IDs are nearest to `id`, closest first.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn nearest_approvals(client: &Client, tenants: &[TenantId], id: &str) -> Result<Vec<String>, StoreError> {
+    let filter = ApprovalFilter { limit: APPROVALS_LISTED_MAX, ..ApprovalFilter::default() };
+    let waiting = approval_page(client, tenants, &filter, None).await?.approvals;
+    Ok(nearest(id, waiting.iter().map(|approval| approval.id.as_str())).into_iter().map(str::to_owned).collect())
 }
 
 pub(crate) async fn list(store: &Store, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {

@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 100;
 
 /// Cancels turns and tasks, and returns the results in the same order. Canceling a task also ends everything that the
 /// task began. Before the first cancel, each tenant's audit log gets an entry. The entry has the operator, the
-/// reason, the number of turns and their names. The entry also has `filter`, unless `filter` is empty. The results of
+/// reason, the number of turns and their names. Unknown turns are not in it. The entry also has `filter`, unless `filter` is empty. The results of
 /// the canceled calls contain the reason, too.
 ///
 /// # Errors
@@ -26,12 +26,18 @@ pub async fn end_many(
     filter: &str,
     operator: Operator<'_>,
 ) -> Result<Vec<CancelStatus>, StoreError> {
-    note(client, names, filter, operator).await?;
+    let mut known = Vec::with_capacity(names.len());
+    for name in names {
+        known.push(turn_exists(client, name).await?);
+    }
+    let found: Vec<TurnName> =
+        names.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| name.clone()).collect();
+    note(client, &found, filter, operator).await?;
     // The results state the operator together with the reason.
     let reason = format!("{}: {}", operator.by, operator.reason);
     let mut answers = Vec::with_capacity(names.len());
-    for name in names {
-        answers.push(end(client, name, &reason).await?);
+    for (name, known) in names.iter().zip(known) {
+        answers.push(if known { end(client, name, &reason).await? } else { CancelStatus::Unknown });
     }
     Ok(answers)
 }
@@ -51,9 +57,7 @@ pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, Store
 async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelStatus, StoreError> {
     let is_task = match client.store(&name.tenant).turn_view(name).await? {
         TurnView::Live(live) => live.turn.is_task(),
-        TurnView::Finished(_) => false,
-        TurnView::Unknown if !turn_exists(client, name).await? => return Ok(CancelStatus::Unknown),
-        TurnView::Unknown => false,
+        TurnView::Finished(_) | TurnView::Unknown => false,
     };
     if is_task {
         return Ok(client.cancel_task(name, reason).await?.answer);

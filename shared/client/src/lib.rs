@@ -32,6 +32,7 @@ pub mod approvals;
 pub mod audit;
 pub mod dead;
 pub mod end_many;
+pub mod held_slices;
 pub mod history;
 pub mod inner;
 mod model_use;

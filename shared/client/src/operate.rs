@@ -54,6 +54,8 @@ pub struct TurnSummary {
     pub calls: usize,
     /// The number of calls that already have a result.
     pub done: usize,
+    /// The number of calls whose result is not a success.
+    pub failed: usize,
     /// When the turn was admitted (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
@@ -179,6 +181,15 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
 }
 
+/// True if a stored result is a success. An unreadable result counts as a failure.
+fn is_success(result: &str) -> bool {
+    #[derive(Deserialize)]
+    struct StoredResult {
+        success: bool,
+    }
+    serde_json::from_str::<StoredResult>(result).is_ok_and(|result| result.success)
+}
+
 fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
     let turn = &live.turn;
     TurnSummary {
@@ -189,6 +200,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
         tools: live.tools_left().into_iter().collect(),
         calls: turn.head.calls,
         done: turn.position,
+        failed: live.results.iter().filter(|result| !is_success(result)).count(),
         accepted_ms: Some(turn.admitted_ms),
         deadline_ms: Some(turn.head.deadline_ms),
         holder: live.holder.clone(),

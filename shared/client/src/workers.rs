@@ -6,8 +6,9 @@ use serde::Serialize;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::{list, nearest};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{PauseResult, RunningSlice, ShardWorkers, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worker_of};
 
+use crate::held_slices::held_slices;
 use crate::operate::Operator;
 
 /// The drain flag of a worker that is gone is removed after this age (ms). The age is checked when another worker is
@@ -98,16 +99,14 @@ pub async fn worker(shards: &[Store], requested: &str) -> Result<Option<(WorkerS
     for (store, shard) in shards.iter().zip(&known) {
         now_ms = shard.now_ms;
         add(&mut found, shard);
-        let own = shard.consumers.iter().map(|node| node.name.as_str()).filter(|node| worker_of(node) == Some(name));
-        running.extend(store.running_slices(&own.collect::<Vec<_>>(), RUNNING_MAX).await?);
+        for slice in held_slices(store, Some(name), RUNNING_MAX).await? {
+            running.push(RunningCall { turn: slice.turn, tool: slice.tool, since_ms: now_ms - slice.held_ms });
+        }
     }
     running.sort_by_key(|slice| slice.since_ms);
     running.truncate(RUNNING_MAX);
-    let call =
-        |slice: RunningSlice| RunningCall { turn: slice.turn.to_string(), tool: slice.tool, since_ms: slice.since_ms };
     let summary = found.remove(name);
-    let running = Some(running.into_iter().map(call).collect());
-    Ok(summary.map(|worker| (WorkerSummary { running, ..worker }, now_ms)))
+    Ok(summary.map(|worker| (WorkerSummary { running: Some(running), ..worker }, now_ms)))
 }
 
 fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {

@@ -45,7 +45,6 @@ pub use reads::notes::{
     AdmissionNote, BreakerWait, FailedAttempt, admissions, breaker_waits, current_breaker_wait, failed_attempts,
 };
 pub use reads::preflight::{DefaultUser, ServerFacts};
-pub use reads::running::RunningSlice;
 pub use reads::tasks::{TaskSteps, ThrottledTurn};
 pub use reads::tenant_usage::TenantUsage;
 pub use reads::turn_view::{LiveTurn, TurnView};

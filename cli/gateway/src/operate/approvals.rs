@@ -9,14 +9,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{
     APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, RequiredApprovers, approval_page,
+    nearest_approvals,
 };
-use tickfleet_client::verbs::or_default;
+use tickfleet_client::verbs::{FilteredNames, or_default};
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 use tickfleet_model::approval::{NarrowedValues, is_same};
-use tickfleet_model::{TenantId, limits};
+use tickfleet_model::{AgentId, TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
+use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -34,7 +35,7 @@ pub(crate) struct ApprovalsQuery {
     tenant: Option<String>,
     /// Only calls of this agent.
     agent: Option<String>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     tool: Option<String>,
     /// Only calls that have waited at least this many seconds.
     older_than_s: Option<u32>,
@@ -49,7 +50,8 @@ pub(crate) struct ApprovalsQuery {
 /// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
 /// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
-    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -64,8 +66,14 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
     let from: Option<ApprovalCursor> = parse_cursor(filters.from)?;
-    let tenants = tenants(&shared, operator.restrict_tenant(filters.tenant)?).await?;
+    let tenant = operator.restrict_tenant(filters.tenant)?;
+    let tenants = tenants(&shared, tenant.clone()).await?;
     let mut page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
+    if page.approvals.is_empty() && from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        let tool = filter.tool.as_deref();
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool }).await?;
+    }
     let redactor = shared.backend.redactor();
     page.approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
     Page::of(&shared, page).await
@@ -104,8 +112,14 @@ async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -
 
 async fn find_approval(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
     let (tenant, id) = operator.split_tenant(name)?;
-    let found = shared.client.approval_of_any(&tenants(shared, tenant).await?, id).await?;
-    found.ok_or_else(|| Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
+    let among = tenants(shared, tenant.clone()).await?;
+    if let Some(found) = shared.client.approval_of_any(&among, id).await? {
+        return Ok(found);
+    }
+    check_filter(shared, FilteredNames { tenant: tenant.as_ref(), ..FilteredNames::default() }).await?;
+    let near = nearest_approvals(&shared.client, &among, id).await?;
+    let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
+    Err(Problem::not_found(format!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
 /// An approval with its reason and changed arguments.
@@ -142,7 +156,7 @@ pub(crate) struct DenyRequest {
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/approve", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
     request_body = ApproveRequest,
     responses((status = 200, description = "`state` is `approved`, or `waiting` with the number of `missing` approvals", body = Object),
-        (status = 400, description = "Invalid change of arguments", body = ProblemBody),
+        (status = 400, description = "The change is not narrower, or does not fit the tool's schema. The approval waits as before", body = ProblemBody),
         (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
         (status = 409, description = "The approval has ended, the approver already approved, or the arguments have changed", body = ProblemBody),
@@ -202,6 +216,10 @@ async fn decide(
         seen: changes_seen(&approval, request.narrowed.as_deref())?,
         redactor: &shared.backend.redactor(),
     };
+    if !verdict.narrow.is_empty() {
+        let checked = shared.backend.check_narrowed(&approval, &verdict.narrow).await;
+        checked.map_err(|error| decision_problem(error, &approval))?;
+    }
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
     let counted = counted.map_err(|error| decision_problem(error, &approval))?;
     // Two keys may have the same approver: the log shows which one was used.
@@ -235,6 +253,6 @@ fn decision_problem(error: ApprovalError, approval: &Approval) -> Problem {
         ApprovalError::Ended(_) | ApprovalError::Gone | ApprovalError::Changed | ApprovalError::Again(_) => {
             Problem::conflict(message)
         }
-        ApprovalError::Narrow(_) | ApprovalError::TooLong(_) => Problem::invalid(message),
+        ApprovalError::Narrow(_) | ApprovalError::Schema(_) | ApprovalError::TooLong(_) => Problem::invalid(message),
     }
 }

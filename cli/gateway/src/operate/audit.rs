@@ -5,11 +5,12 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
+use tickfleet_client::verbs::FilteredNames;
 use utoipa::IntoParams;
 
-use super::{Operator, bounded};
+use super::{Operator, bounded, check_filter};
 use crate::Shared;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -27,7 +28,7 @@ pub(crate) struct AuditSearchQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only this tool.
+    /// Only entries about this tool (name or id): calls, approvals, pauses and switches.
     tool: Option<String>,
     /// Only this outcome.
     outcome: Option<String>,
@@ -64,7 +65,8 @@ pub(crate) struct AuditSearchResponse {
 ///
 /// A request reads at most 20,000 entries per shard. The response contains the positions to continue from.
 #[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(AuditSearchQuery),
-    responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object)))]
+    responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn search(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -101,6 +103,11 @@ pub(crate) async fn search(
         response.read += found.read;
         response.entries.extend(found.entries);
         response.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
+    }
+    if response.entries.is_empty() && at.is_none() {
+        let AuditQuery { tenant, agent, tool, .. } = &audit_query;
+        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        check_filter(&shared, names).await?;
     }
     Ok(Json(response))
 }

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::dead::{
     self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage, ReplayReport,
 };
-use tickfleet_client::verbs::{DropRequest, ReplayRequest};
+use tickfleet_client::verbs::{DropRequest, FilteredNames, ReplayRequest};
+use tickfleet_model::AgentId;
 use utoipa::IntoParams;
 
-use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
+use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -34,7 +35,7 @@ pub(crate) struct DeadQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     tool: Option<String>,
     /// Only this cause: a rejection code or an outcome.
     cause: Option<String>,
@@ -61,7 +62,8 @@ pub(crate) struct DeadQuery {
 ///
 /// A page reads at most 20,000 entries and contains the position to continue from.
 #[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -70,8 +72,17 @@ pub(crate) async fn list(
     operator.may(Verb::View)?;
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
+    let is_first = from == DeadCursor::default();
     let page = dead::list(shared.client.stores(), &filter, from).await?;
+    if page.dead.is_empty() && is_first {
+        check_filter(&shared, names_of(&filter)).await?;
+    }
     Ok(Json(Page { page, now_ms }))
+}
+
+fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
+    let agent = filter.agent.as_ref().map(AgentId::as_str);
+    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
 }
 
 impl DeadQuery {
@@ -121,7 +132,8 @@ pub(crate) struct DeadCausesPage {
 /// `tool` and `told` (or `untold`), list its entries. A response reads about 20,000 entries and contains the position
 /// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -131,7 +143,11 @@ pub(crate) async fn causes(
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
+    let is_first = from == DeadCursor::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
+    if found.is_empty() && is_first {
+        check_filter(&shared, names_of(&filter)).await?;
+    }
     let read = found.read;
     let others = found.others;
     let next = next.map(|next| next.to_string());

@@ -146,10 +146,14 @@ where
     }
 }
 
-/// The parts of a snapshot that show a change. Ages and rates are left out, because they always differ.
+/// The parts of a snapshot that show a change. Ages, rates and the texts of findings are left out, because they always
+/// differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
-    json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
+    let findings = fleet["findings"].as_array().into_iter().flatten();
+    let findings: Vec<[&Value; 4]> =
+        findings.map(|one| ["kind", "severity", "subject", "count"].map(|field| &one[field])).collect();
+    json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
 /// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.
@@ -208,10 +212,13 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    use futures::future::BoxFuture;
     use futures::{FutureExt, StreamExt};
     use serde_json::value::RawValue;
     use tickfleet_client::rules::ConfiguredRule;
     use tickfleet_client::verbs::FleetNames;
+    use tickfleet_client::{Approval, ApprovalError};
+    use tickfleet_model::approval::NarrowedValues;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
@@ -247,6 +254,13 @@ mod tests {
         }
         fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()
+        }
+        fn check_narrowed<'a>(
+            &'a self,
+            _: &'a Approval,
+            _: &'a NarrowedValues,
+        ) -> BoxFuture<'a, Result<(), ApprovalError>> {
+            async { Ok(()) }.boxed()
         }
         fn redactor(&self) -> Arc<Redactor> {
             Arc::default()

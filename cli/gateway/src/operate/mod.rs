@@ -30,7 +30,7 @@ use axum::{Json, Router};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tickfleet_client::verbs::{self, VerbContext};
+use tickfleet_client::verbs::{self, FilteredNames, VerbContext};
 use tickfleet_model::{TenantId, limits};
 use tickfleet_protocol::json::{self, Bounds};
 use utoipa::ToSchema;
@@ -106,6 +106,14 @@ pub(crate) struct ChangeResult {
 /// 503.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
+}
+
+/// Rejects a filter that matched nothing because the fleet does not have one of its names.
+///
+/// # Errors
+/// 404, with the nearest names; 503.
+async fn check_filter(shared: &Shared, filter: FilteredNames<'_>) -> Result<(), Problem> {
+    Ok(shared.backend.names().await?.check_filter(&shared.client, filter).await?)
 }
 
 /// The holder of a valid key or token. Each handler checks the permission that it needs.

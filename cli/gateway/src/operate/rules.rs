@@ -5,12 +5,13 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows};
+use tickfleet_client::verbs::FilteredNames;
 use utoipa::IntoParams;
 
 use super::stats::{DAY_MS, DAYS, count_new_entries};
-use super::{Operator, bounded, optional};
+use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -50,7 +51,8 @@ pub(crate) struct RulesResponse {
 ///
 /// Other causes of denials follow. The request counts new audit entries first, as `stats` does.
 #[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(RulesQuery),
-    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object)))]
+    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object),
+        (status = 404, description = "No calls were counted, and the fleet does not have the tenant", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -65,6 +67,9 @@ pub(crate) async fn show(
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = shared.backend.rules().await?;
     let found = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
+    if found.calls == 0 {
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), ..FilteredNames::default() }).await?;
+    }
     let counted_upto_ms = counted.upto_ms;
     let more = counted.more;
     let gap = counted.gap;

@@ -7,12 +7,13 @@ use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
 use tickfleet_client::usage::{ModelUseTotal, add_use};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
 
-use super::{Operator, bounded, optional};
+use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -31,7 +32,7 @@ pub(crate) struct CallStatsQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only this tool, by id.
+    /// Only this tool (name or id).
     tool: Option<String>,
     /// Grouping: `day`, `tenant`, `agent` and `tool`, separated by commas. Default: `tool`.
     #[param(example = "day,tool")]
@@ -63,7 +64,8 @@ pub(crate) struct CallStatsResponse {
 /// The request counts new audit entries first, at most 20,000 per shard. Counts are kept for 400 days. Rows without
 /// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(CallStatsQuery),
-    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object)))]
+    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -87,6 +89,11 @@ pub(crate) async fn show(
     let agent = agent.map(|agent| agent.to_string());
     let stats_query = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
     response.rows = stats(shared.client.stores(), &stats_query).await?;
+    if response.rows.is_empty() {
+        let StatsQuery { tenant, agent, tool, .. } = &stats_query;
+        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        check_filter(&shared, names).await?;
+    }
     response.models = add_use(&shared.client, &shared.backend.zones().await?, &stats_query, &mut response.rows).await?;
     Ok(Json(response))
 }

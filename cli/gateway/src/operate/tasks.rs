@@ -7,11 +7,12 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::tasks::{TaskCursor, TaskDetails, TaskFilter, TaskPage, task_page};
-use tickfleet_model::{Outcome, TaskId};
+use tickfleet_client::verbs::FilteredNames;
+use tickfleet_model::{AgentId, Outcome, TaskId};
 use tickfleet_store::TurnName;
 use utoipa::IntoParams;
 
-use super::{Operator, Page, bounded, optional, parse_cursor};
+use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::tasks::TaskStateParam;
@@ -49,7 +50,8 @@ pub(crate) struct AllTasksQuery {
 /// A page reads about 2,000 tasks and contains the position to continue from. `POST /v1/operate/cancel` cancels tasks
 /// too.
 #[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(AllTasksQuery),
-    responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -65,11 +67,17 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
     let from: Option<TaskCursor> = parse_cursor(filters.from)?;
-    let tenants = match operator.restrict_tenant(filters.tenant)? {
-        Some(tenant) => BTreeSet::from([tenant]),
+    let tenant = operator.restrict_tenant(filters.tenant)?;
+    let tenants = match &tenant {
+        Some(tenant) => BTreeSet::from([tenant.clone()]),
         None => shared.backend.names().await?.tenants(&shared.client).await?,
     };
-    Page::of(&shared, task_page(&shared.client, &tenants, &filter, from.as_ref()).await?).await
+    let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
+    if page.tasks.is_empty() && from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: None }).await?;
+    }
+    Page::of(&shared, page).await
 }
 
 /// A task with its subtasks.

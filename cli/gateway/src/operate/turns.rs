@@ -8,10 +8,11 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::Deserialize;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, list_turns};
-use tickfleet_client::verbs::{CancelTurnsRequest, TurnCancelResult};
+use tickfleet_client::verbs::{CancelTurnsRequest, FilteredNames, TurnCancelResult};
+use tickfleet_model::AgentId;
 use utoipa::IntoParams;
 
-use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
+use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
@@ -29,7 +30,7 @@ pub(crate) struct TurnsQuery {
     tenant: Option<String>,
     /// Only this agent.
     agent: Option<String>,
-    /// Only turns with an unfinished call of this tool.
+    /// Only turns with an unfinished call of this tool (name or id).
     tool: Option<String>,
     /// Only this state.
     #[param(inline)]
@@ -51,7 +52,8 @@ pub(crate) struct TurnsQuery {
 ///
 /// Turns have no index: a page scans up to about 200,000 keys.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
-    responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object)))]
+    responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -70,13 +72,20 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
     let from: Option<TurnCursor> = parse_cursor(filters.from)?;
-    Page::of(&shared, list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?).await
+    let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
+    if page.turns.is_empty() && from.is_none() {
+        let TurnFilter { tenant, agent, tool, .. } = &filter;
+        let agent = agent.as_ref().map(AgentId::as_str);
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: tool.as_deref() }).await?;
+    }
+    Page::of(&shared, page).await
 }
 
 /// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = CancelTurnsRequest,
     responses((status = 200, description = "One result per id, in order", body = Vec<TurnCancelResult>),
         (status = 400, description = "Invalid list of names, or missing reason", body = ProblemBody),
+        (status = 404, description = "None of the turns and tasks exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been canceled; repeat the request", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,

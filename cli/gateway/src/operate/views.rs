@@ -21,8 +21,11 @@ use crate::verbs::Verb;
 const TOP: (usize, usize) = (5, 100);
 
 /// Return the state of the fleet, as `tickfleet top --json` prints it. Requires a key of all tenants.
+///
+/// A finding has `kind`, `severity` (`bad`, `doubt` or `info`), `text`, `count`, `subject` (the name of a tool, worker,
+/// limit or tenant, or null) and `action`, a command.
 #[utoipa::path(get, path = "/v1/operate/overview", tag = "operators",
-    responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, warnings", body = Object)))]
+    responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, and `findings`: what needs a person, the most urgent first", body = Object)))]
 pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_client::Client;
 use tickfleet_client::rules::ConfiguredRule;
 use tickfleet_client::verbs::{FleetNames, VerbError};
+use tickfleet_client::{Approval, ApprovalError, Client};
 use tickfleet_gateway::{BackendFuture, Gateway, KeysFile, LimitFilter, NewKey, OperatorBackend, TlsFiles};
+use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::day::Tz;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::Observer;
@@ -63,6 +65,14 @@ impl OperatorBackend for TestBackend {
 
     fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async { Ok(Some(BTreeSet::new())) }.boxed()
+    }
+
+    fn check_narrowed<'a>(
+        &'a self,
+        _: &'a Approval,
+        _: &'a NarrowedValues,
+    ) -> BoxFuture<'a, Result<(), ApprovalError>> {
+        async { Ok(()) }.boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {

@@ -1,6 +1,7 @@
 //! `tickfleet approvals`: lists the calls that wait for approval, and approves or denies them. [`text`] formats the
 //! output.
 
+pub(crate) mod narrowing;
 mod notify;
 pub(crate) mod text;
 
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::approvals::{
+    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page, nearest_approvals,
+};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
-use tickfleet_model::approval::NarrowedValues;
-use tickfleet_model::suggest::{closest, list as listed_names, nearest};
+use tickfleet_model::suggest::{closest, list as listed_names};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
@@ -23,6 +25,7 @@ use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
+use narrowing::ArgumentChange;
 
 /// Number of approvals listed by default.
 const LISTED: usize = 50;
@@ -35,7 +38,7 @@ Examples:
   tickfleet approvals list --tool pay_invoice --older-than 10m
   tickfleet approvals show demo:apr-3f2a91c04b77d1e0
   tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --reason 'agreed with Ben'
-  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set /amount=400
+  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set amount=400
   tickfleet approvals deny demo:apr-3f2a91c04b77d1e0 --by ann --reason 'not this month'
 
 permissions.yaml lists the approvers. The command does not authenticate --by: everyone who can run it with a
@@ -67,7 +70,7 @@ struct ListArgs {
     /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only calls that have waited at least this long, such as 10m.
@@ -106,9 +109,9 @@ struct ApproveArgs {
     /// Reason for the audit log.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
     reason: String,
-    /// New value of an argument that can be changed: /pointer=JSON. Repeatable.
-    #[arg(long = "set", value_name = "POINTER=JSON", value_parser = setting)]
-    set: Vec<(String, Box<RawValue>)>,
+    /// Lower value of an argument that can be changed: amount=400, or a JSON pointer such as /lines/0=400. Repeatable.
+    #[arg(long = "set", value_name = "ARGUMENT=VALUE", value_parser = ArgumentChange::parse)]
+    set: Vec<ArgumentChange>,
     /// Approve the arguments as another approver changed them.
     #[arg(long)]
     narrowed: bool,
@@ -133,16 +136,6 @@ fn reason(text: &str) -> Result<String, String> {
     if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
 }
 
-/// Parses `/amount=400`. A value that is not JSON is taken as text.
-fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
-    let (pointer, value) = text
-        .split_once('=')
-        .filter(|(pointer, _)| pointer.starts_with('/'))
-        .ok_or_else(|| "expected a JSON pointer and a value, such as /amount=400".to_owned())?;
-    let value = serde_json::from_str::<Box<RawValue>>(value).or_else(|_| serde_json::value::to_raw_value(value));
-    Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
-}
-
 /// # Errors
 /// The approval is unknown or no longer valid, or this approver has no permission to decide it.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
@@ -154,31 +147,31 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
     match &args.command {
         ApprovalsCommand::List(args) => list(setup, &client, args, output).await,
         ApprovalsCommand::Show(approval_args) => {
-            let (name, approval) = find(&client, approval_args).await?;
+            let (name, approval) = find(setup, &client, approval_args).await?;
             let now_ms = client.store(&name.tenant).now_ms().await?;
             output.show(&approval, |approval| text::story(approval, now_ms, output))
         }
         ApprovalsCommand::Approve(args) => {
             let decision = Decision { by: args.by.clone(), agrees: true, reason: &args.reason };
-            let narrow = args.set.iter().cloned().collect();
-            decide(setup, &client, &args.approval_args, decision, (narrow, args.narrowed), output).await
+            decide(setup, &client, &args.approval_args, decision, (&args.set, args.narrowed), output).await
         }
         ApprovalsCommand::Deny(args) => {
             let decision = Decision { by: args.by.clone(), agrees: false, reason: &args.reason };
-            decide(setup, &client, &args.approval_args, decision, (NarrowedValues::new(), false), output).await
+            decide(setup, &client, &args.approval_args, decision, (&[], false), output).await
         }
         ApprovalsCommand::Notify(_) => Ok(()),
     }
 }
 
-async fn find(client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
+async fn find(setup: &Setup, client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
     let name = parse_turn_name(&approval_args.tenant, approval_args.id.as_ref())?;
     let found = client.approval(&name.tenant, name.turn.as_str()).await?;
     if let Some(approval) = found {
         return Ok((name, approval));
     }
-    let waiting = client.approvals(&name.tenant, APPROVALS_LISTED_MAX).await?;
-    let near = nearest(name.turn.as_str(), waiting.iter().map(|approval| approval.id.as_str()));
+    let tenant = FilteredNames { tenant: Some(&name.tenant), ..FilteredNames::default() };
+    setup.names().check_filter(client, tenant).await?;
+    let near = nearest_approvals(client, std::slice::from_ref(&name.tenant), name.turn.as_str()).await?;
     let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
     Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
@@ -196,6 +189,11 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     };
     let tenants = Vec::from_iter(tenants);
     let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;
+    if page.approvals.is_empty() && args.from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: filter.tool.as_deref() };
+        setup.names().check_filter(client, names).await?;
+    }
     let now_ms = match tenants.last() {
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
@@ -231,13 +229,15 @@ async fn decide(
     client: &Client,
     approval_args: &ApprovalArgs,
     decision: Decision<'_>,
-    (narrow, as_narrowed): (NarrowedValues, bool),
+    (changes, as_narrowed): (&[ArgumentChange], bool),
     output: &Output,
 ) -> Result<(), Failure> {
     let by = decision.by.map_or_else(by_environment, Ok)?;
     let approvers = &setup.configuration.policy.permissions.approvers;
     let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
-    let (name, approval) = find(client, approval_args).await?;
+    let (name, approval) = find(setup, client, approval_args).await?;
+    let narrow = narrowing::values(changes, &approval).map_err(Failure::failed)?;
+    narrowing::check(client, &approval, &narrow).await.map_err(|error| not_counted(error, &name, &approval))?;
     let verdict = ApprovalVerdict {
         by: &by,
         roles,

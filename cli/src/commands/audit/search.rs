@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 
@@ -20,7 +21,7 @@ pub(crate) struct Search {
     /// Only entries of this agent.
     #[arg(long)]
     agent: Option<String>,
-    /// Only entries of this tool.
+    /// Only entries about this tool (name or id): calls, approvals, pauses and switches.
     #[arg(long)]
     tool: Option<String>,
     /// Only entries with this outcome.
@@ -90,6 +91,10 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
         result.read += found.read;
         result.entries.extend(found.entries);
         result.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
+    }
+    if result.entries.is_empty() && at.is_none() {
+        let names = FilteredNames { tenant: args.tenant.as_ref(), agent: args.agent.as_deref(), tool: tool.as_deref() };
+        setup.names().check_filter(&client, names).await?;
     }
     output.show(&result, result_text)
 }

@@ -2,17 +2,17 @@
 
 use tickfleet_store::{ClusterView, HolderView};
 
-use super::Finding;
+use crate::checks::CheckResult;
 
 /// Minimum number of shards per primary. With fewer shards, the next primary that is added might get none.
 const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
 /// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
-pub(super) fn check(view: &ClusterView) -> Vec<Finding> {
+pub(super) fn check(view: &ClusterView) -> Vec<CheckResult> {
     [agreement(view), placement(view)].into_iter().chain(fewness(view)).collect()
 }
 
-fn agreement(view: &ClusterView) -> Finding {
+fn agreement(view: &ClusterView) -> CheckResult {
     const ADVICE: &str = "start or repair the node; after a failover or a slot migration, views differ for a moment";
     let told = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
     let odd = view.nodes.iter().find_map(|said| match &said.primaries {
@@ -23,12 +23,12 @@ fn agreement(view: &ClusterView) -> Finding {
     let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == told && told.is_some()).count();
     let text = format!("{agree} of {} nodes agree on the slot owners", view.nodes.len());
     match odd {
-        None => Finding::ok("cluster", text),
-        Some(odd) => Finding::warn("cluster", format!("{text}; {odd}"), ADVICE),
+        None => CheckResult::ok("cluster", text),
+        Some(odd) => CheckResult::warn("cluster", format!("{text}; {odd}"), ADVICE),
     }
 }
 
-fn placement(view: &ClusterView) -> Finding {
+fn placement(view: &ClusterView) -> CheckResult {
     let named = |shard: &u32| {
         let slot = view.slots.get(*shard as usize).copied().unwrap_or_default();
         format!("{shard} (slot {slot})")
@@ -41,15 +41,15 @@ fn placement(view: &ClusterView) -> Finding {
     let homeless =
         (0_u32..).take(view.slots.len()).find(|shard| !view.holders.iter().any(|h| h.shards.contains(shard)));
     if let Some(shard) = homeless {
-        return Finding::fail(
+        return CheckResult::fail(
             "placement",
             format!("no node owns the slot of shard {}", named(&shard)),
             "repair the cluster",
         );
     }
     match moves(view) {
-        moves if moves.is_empty() => Finding::ok("placement", says),
-        moves => Finding::warn("placement", says, format!("for balance, move {}", moves.join(", "))),
+        moves if moves.is_empty() => CheckResult::ok("placement", says),
+        moves => CheckResult::warn("placement", says, format!("for balance, move {}", moves.join(", "))),
     }
 }
 
@@ -74,13 +74,13 @@ fn moves(view: &ClusterView) -> Vec<String> {
     moves
 }
 
-fn fewness(view: &ClusterView) -> Option<Finding> {
+fn fewness(view: &ClusterView) -> Option<CheckResult> {
     let shards = view.slots.len();
     let primaries = view.holders.len();
     let advice = "a running fleet keeps its number of shards: choose redis.shards for the primaries you plan for";
     (primaries > 0 && shards < primaries * SHARDS_PER_PRIMARY_MIN).then(|| {
         let says = format!("{shards} shards over {primaries} primaries: fewer than {SHARDS_PER_PRIMARY_MIN} for each");
-        Finding::warn("shards", says, advice)
+        CheckResult::warn("shards", says, advice)
     })
 }
 
@@ -88,8 +88,8 @@ fn fewness(view: &ClusterView) -> Option<Finding> {
 mod tests {
     use tickfleet_store::NodeReport;
 
-    use super::super::Level;
     use super::*;
+    use crate::checks::Level;
 
     fn view(shards: [&[u32]; 2]) -> ClusterView {
         let holders = [("a:1", shards[0]), ("b:1", shards[1])].map(|(address, shards)| HolderView {

@@ -1,25 +1,24 @@
 //! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
-//! whether the stored data is consistent. This file collects the data. [`server`], [`cluster`], [`queues`] and
-//! [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
+//! whether the stored data is consistent. This file collects the data. [`crate::checks`], [`cluster`],
+//! [`queues`] and [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
 
 pub(crate) mod acl;
 mod cluster;
-pub(crate) mod durable;
 mod queues;
 mod repair;
 mod seals;
-mod server;
 mod unreachable;
 
 use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
-use tickfleet_model::suggest::list;
 use tickfleet_model::{Durability, TenantId};
 use tickfleet_store::{Keys, Pool, Refusal, ShardFacts, Store, StoreError};
 
 use self::unreachable::UnreachableShards;
+use crate::checks::{CheckResult, Level, durable, server};
+use crate::commands::top::{FindingKind, Poller};
 use crate::failure::{Failure, is_away};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
@@ -45,42 +44,11 @@ pub(crate) struct Doctor {
     by: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub(crate) enum Level {
-    Ok,
-    Warn,
-    Fail,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) level: Level,
-    what: &'static str,
-    pub(crate) says: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-}
-
-impl Finding {
-    fn ok(what: &'static str, says: impl Into<String>) -> Self {
-        Self { level: Level::Ok, what, says: says.into(), advice: None }
-    }
-
-    fn warn(what: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { level: Level::Warn, what, says: says.into(), advice: Some(advice.into()) }
-    }
-
-    fn fail(what: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { level: Level::Fail, what, says: says.into(), advice: Some(advice.into()) }
-    }
-}
-
 #[derive(Serialize)]
 struct Report {
     redis: String,
     level: Level,
-    findings: Vec<Finding>,
+    findings: Vec<CheckResult>,
 }
 
 /// # Errors
@@ -93,6 +61,9 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     };
     let stores = setup.stores()?;
     let (mut findings, away) = store_findings(setup, &stores, by.as_deref()).await?;
+    if away.is_none() {
+        findings.extend(fleet_findings(setup).await);
+    }
     findings.extend(mcp_findings(setup).await);
     findings.extend(sandbox_finding(setup));
     findings.extend(policy_findings(setup, &stores).await);
@@ -111,7 +82,7 @@ async fn store_findings(
     setup: &Setup,
     stores: &[Store],
     by: Option<&str>,
-) -> Result<(Vec<Finding>, Option<Failure>), Failure> {
+) -> Result<(Vec<CheckResult>, Option<Failure>), Failure> {
     let (mut findings, mut away, is_cluster) = match setup.is_in_memory() {
         true => (vec![in_memory()], UnreachableShards::default(), false),
         false => servers_findings(setup, &setup.pool()?, stores).await?,
@@ -127,8 +98,29 @@ async fn store_findings(
     Ok((findings, away.first))
 }
 
-fn in_memory() -> Finding {
-    Finding::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
+/// Kinds of findings that the checks of this command describe in more detail.
+const CHECKED_KINDS: [FindingKind; 4] =
+    [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
+
+/// The findings of the fleet, as the console and `tickfleet top` show them. Leaves out [`CHECKED_KINDS`].
+async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
+    let polled = match Poller::new(setup) {
+        Ok(mut poller) => poller.poll(setup).await,
+        Err(failure) => Err(failure),
+    };
+    let frame = match polled {
+        Ok(frame) => frame,
+        Err(failure) => {
+            let says = format!("the fleet's state could not be read: {}", failure.message().unwrap_or_default());
+            return vec![CheckResult::warn("fleet", says, "check the rights of the Redis user: tickfleet acl")];
+        }
+    };
+    let findings = frame.findings.into_iter().filter(|finding| !CHECKED_KINDS.contains(&finding.kind));
+    findings.map(|finding| CheckResult::warn(finding.kind.as_str(), finding.text, finding.action)).collect()
+}
+
+fn in_memory() -> CheckResult {
+    CheckResult::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
 /// Findings about the server. In a cluster, checks each primary that has a shard, over the connection of its first
@@ -137,7 +129,7 @@ async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
     stores: &[Store],
-) -> Result<(Vec<Finding>, UnreachableShards, bool), Failure> {
+) -> Result<(Vec<CheckResult>, UnreachableShards, bool), Failure> {
     let mut away = UnreachableShards::default();
     let wanted = durable::durability_needs(setup);
     let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
@@ -158,7 +150,7 @@ async fn server_findings(
     pool: &Pool,
     wanted: &[(String, Durability)],
     is_cluster: bool,
-) -> Result<Vec<Finding>, Failure> {
+) -> Result<Vec<CheckResult>, Failure> {
     let mut facts = pool.server().await?;
     facts.default_user = pool.default_user().await?;
     let mut findings = server::check(&facts);
@@ -174,7 +166,7 @@ async fn server_findings(
     let loaded = pool.load_function().await;
     findings.extend(or_refused(
         "function",
-        loaded.map(|()| vec![Finding::ok("function", "the function that commits loads".to_owned())]),
+        loaded.map(|()| vec![CheckResult::ok("function", "the function that commits loads".to_owned())]),
     )?);
     Ok(findings)
 }
@@ -184,7 +176,7 @@ async fn server_findings(
 ///
 /// # Errors
 /// Redis is unreachable, or the login failed. In both cases nothing else can be checked.
-fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Result<Vec<Finding>, Failure> {
+fn or_refused(what: &'static str, found: Result<Vec<CheckResult>, StoreError>) -> Result<Vec<CheckResult>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
         Ok(found) => Ok(found),
@@ -193,18 +185,18 @@ fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Re
             if !is_away(&error) =>
         {
             let advice = error.remedy().unwrap_or(UNEXPECTED);
-            Ok(vec![Finding::fail(what, format!("check failed: {error}"), advice)])
+            Ok(vec![CheckResult::fail(what, format!("check failed: {error}"), advice)])
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
+async fn mcp_findings(setup: &Setup) -> Vec<CheckResult> {
     let finding = |(name, verdict): (String, Result<String, String>)| match verdict {
-        Ok(says) => Finding::ok("mcp", format!("{name}: {says}")),
+        Ok(says) => CheckResult::ok("mcp", format!("{name}: {says}")),
         Err(why) => {
             let advice = "changed tools are quarantined, or all of them while the server is unreachable; run tickfleet mcp check";
-            Finding::warn("mcp", format!("{name}: {why}"), advice)
+            CheckResult::warn("mcp", format!("{name}: {why}"), advice)
         }
     };
     let looked = crate::commands::mcp::check_all_servers(&setup.configuration.mcp, &setup.tool_environment()).await;
@@ -212,50 +204,54 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
 }
 
 /// Reports which sandbox levels this machine provides. `None` if no tool needs a sandbox.
-fn sandbox_finding(setup: &Setup) -> Option<Finding> {
+fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     let unheld = setup.sandboxed()?;
     let found = setup.shell.abilities().to_string();
     Some(match unheld.first() {
-        None => Finding::ok("sandbox", found),
+        None => CheckResult::ok("sandbox", found),
         Some(first) => {
             let advice = match setup.starts_without_sandbox() {
                 true => "a worker here rejects its calls; docs/reference/sandbox-levels.md#requirements",
                 false => "a worker here refuses to start with this tool; docs/reference/sandbox-levels.md#requirements",
             };
-            Finding::warn("sandbox", format!("{first}; {found}"), advice)
+            CheckResult::warn("sandbox", format!("{first}; {found}"), advice)
         }
     })
 }
 
 /// Checks whether the operator wrote the policy (it is not the built-in sample), and whether it admits any turn.
-async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
+async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<CheckResult> {
     const WHAT: &str = "configuration";
     let configuration = &setup.configuration;
     let dir = setup.folder();
     if !setup.knows_policy() {
         let says = format!("invalid; no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
         let folder = dir.map(|dir| format!(" --config {}", dir.display())).unwrap_or_default();
-        return vec![Finding::fail(WHAT, says, format!("fix it; tickfleet config check{folder} lists all problems"))];
+        return vec![CheckResult::fail(
+            WHAT,
+            says,
+            format!("fix it; tickfleet config check{folder} lists all problems"),
+        )];
     }
     let mut findings = Vec::new();
     if configuration.policy.agents.is_empty() {
         let says = format!("no agents configured; every turn is rejected: {}", lacking(dir, "agents.yaml"));
-        findings.push(Finding::fail(WHAT, says, "write agents.yaml and permissions.yaml; with Helm: config.files"));
+        findings.push(CheckResult::fail(WHAT, says, "write agents.yaml and permissions.yaml; with Helm: config.files"));
     }
     if configuration.policy.tenants.is_empty() && !any_tenant_is_set(stores).await {
         let says = format!("no tenants configured; every turn is rejected: {}", lacking(dir, "tenants.yaml"));
         let advice = "write tenants.yaml (with Helm: config.files), or set one with tickfleet tenant set";
-        findings.push(Finding::fail(WHAT, says, advice));
+        findings.push(CheckResult::fail(WHAT, says, advice));
     }
     let Some(dir) = dir.map(Path::display).filter(|_| findings.is_empty()) else { return findings };
     let samples = configuration.samples();
     if samples.is_empty() {
         let says = format!("agents: {}; all files from {dir}", configuration.policy.agents.len());
-        return vec![Finding::ok(WHAT, says)];
+        return vec![CheckResult::ok(WHAT, says)];
     }
     let says = format!("{} come from the built-in sample business", samples.join(", "));
     let advice = format!("put your own files into {dir}, or set permission.samples to false");
-    vec![Finding::warn(WHAT, says, advice)]
+    vec![CheckResult::warn(WHAT, says, advice)]
 }
 
 /// Explains why a file of the configuration declares nothing.
@@ -288,7 +284,7 @@ async fn shard_findings(
     setup: &Setup,
     (store, shard): (&Store, usize),
     by: Option<&str>,
-) -> Result<Vec<Finding>, Failure> {
+) -> Result<Vec<CheckResult>, Failure> {
     let mut facts = match store.facts().await {
         Ok(facts) => facts,
         Err(error) => return or_refused("shard", Err(error)),
@@ -307,7 +303,7 @@ async fn shard_findings(
     findings.extend(agrees);
     findings.extend(or_refused(
         "writes",
-        store.probe().await.map(|()| vec![Finding::ok("writes", "the store takes them")]),
+        store.probe().await.map(|()| vec![CheckResult::ok("writes", "the store takes them")]),
     )?);
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);
@@ -319,14 +315,14 @@ async fn shard_findings(
 }
 
 /// Warns about agents whose clients cannot fetch a tool list.
-async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
+async fn tool_lists(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");
     let advice = "grant by role instead of by agent, so that more agents share a list, or shorten descriptions";
-    Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
+    Ok((left_out > 0).then(|| CheckResult::warn("tool lists", says, advice)).into_iter().collect())
 }
 
-async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
+async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<CheckResult>, StoreError> {
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());
     findings.extend(queues::consumers(facts));
@@ -335,32 +331,14 @@ async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec
     Ok(findings)
 }
 
-/// Findings about tenants whose settings are unreadable, and about paused calls.
-async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
+/// Findings about tenants whose settings are unreadable.
+async fn tenants(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
-        Finding::fail("tenants", format!("{tenant}: {why}; its turns are rejected"), advice)
+        CheckResult::fail("tenants", format!("{tenant}: {why}; its turns are rejected"), advice)
     };
     let set = store.run_time_config().await?;
-    let mut findings: Vec<Finding> = crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect();
-    let callers = set.pauses.keys().map(|who| match &who.agent {
-        Some(agent) => format!("{}:{agent}", who.tenant),
-        None => who.tenant.to_string(),
-    });
-    let tools = set.tool_pauses.keys().map(|who| match &who.tenant {
-        Some(tenant) => format!("{} for {tenant}", who.tool),
-        None => format!("{} for all", who.tool),
-    });
-    let paused: Vec<String> = callers.chain(tools).collect();
-    if !paused.is_empty() {
-        let says = format!("their calls wait: {}", list(paused.iter().map(String::as_str)));
-        findings.push(Finding::warn(
-            "paused",
-            says,
-            "tickfleet pause lists who paused what and why; tickfleet resume ends a pause",
-        ));
-    }
-    Ok(findings)
+    Ok(crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: doctor compares this machine's clock with that of Redis")]

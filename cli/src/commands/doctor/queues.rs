@@ -8,13 +8,10 @@ use tickfleet_model::Redactor;
 use tickfleet_model::suggest::list;
 use tickfleet_store::{DeadLetter, ShardBacklog, ShardFacts};
 
-use super::Finding;
+use crate::checks::CheckResult;
 use crate::output::short;
-use crate::output::time_format::millis;
 use crate::output::time_format::{from_now, span};
 
-/// If work waits longer than this time (ms) to be read, no process reads it.
-const UNREAD_MS_MAX: i64 = 10_000;
 /// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
 /// checks it.
 const LATE_MS_MAX: i64 = 2_000;
@@ -22,29 +19,29 @@ const LATE_MS_MAX: i64 = 2_000;
 const NAMED_MAX: usize = 5;
 
 /// Checks the shard settings, the policy and the clock.
-pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
+pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<CheckResult> {
     if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
-        return vec![Finding::warn("shard", format!("shard {number} has never been used"), advice)];
+        return vec![CheckResult::warn("shard", format!("shard {number} has never been used"), advice)];
     }
     let mut findings = Vec::new();
     findings.push(match facts.shards {
-        Some(stored) if stored != shards => Finding::fail(
+        Some(stored) if stored != shards => CheckResult::fail(
             "shards",
             format!("this configuration has {shards} shards; the data was written with {stored}"),
             format!("set redis.shards to {stored}: a tenant's shard depends on the number of shards"),
         ),
-        _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
+        _ => CheckResult::ok("shards", format!("{shards} in use, this is number {number}")),
     });
     findings.push(policy(facts, digest));
     findings.extend(others(facts));
     if !facts.tools_off.is_empty() {
         let says = format!("disabled at run time for all agents: {}", facts.tools_off.join(", "));
-        findings.push(Finding::warn("tools", says, "tickfleet tools enable <tool> enables one again"));
+        findings.push(CheckResult::warn("tools", says, "tickfleet tools enable <tool> enables one again"));
     }
     findings.push(match facts.steps {
-        (0, _) => Finding::ok("shard time", "the store's clock has never stepped back"),
-        (count, step) => Finding::warn(
+        (0, _) => CheckResult::ok("shard time", "the store's clock has never stepped back"),
+        (count, step) => CheckResult::warn(
             "shard time",
             format!(
                 "the store's clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
@@ -56,18 +53,21 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
     findings
 }
 
-fn policy(facts: &ShardFacts, digest: &str) -> Finding {
+fn policy(facts: &ShardFacts, digest: &str) -> CheckResult {
     let generation = facts.policy_generation;
     let short_of = |digest: &str| short(digest, 12);
     if facts.policy_digest == digest {
-        return Finding::ok("policy", format!("generation {generation} is in force and matches this configuration"));
+        return CheckResult::ok(
+            "policy",
+            format!("generation {generation} is in force and matches this configuration"),
+        );
     }
     let says = format!(
         "generation {generation} ({}) is in force; this configuration is {}",
         short_of(&facts.policy_digest),
         short_of(digest)
     );
-    Finding::warn(
+    CheckResult::warn(
         "policy",
         says,
         "compare `tickfleet config print` on both sides, or restart the schedulers with this configuration",
@@ -76,7 +76,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
 
 /// Finds processes whose policy differs from the policy in force. Schedulers and workers report their policy with each
 /// heartbeat.
-fn others(facts: &ShardFacts) -> Option<Finding> {
+fn others(facts: &ShardFacts) -> Option<CheckResult> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
     let mut by_policy: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -92,22 +92,22 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     let named: Vec<String> = named.collect();
     let says = format!("{in_force} is in force, but {}", named.join("; "));
     let advice = "normal for seconds after a change; if it lasts, a process rejected the change and logged the reason. Until then: tickfleet tools disable <tool>";
-    (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
+    (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
 /// Reports low memory. If memory is low, that is the only cause to report for waiting work.
-fn memory(b: &ShardBacklog) -> Option<Finding> {
+fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
         b.memory.used >> 20,
         b.memory.max >> 20
     );
     let advice = "raise maxmemory, read the inboxes, or shorten retention.*; accepted work is not lost";
-    (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
+    (b.pressure || b.memory.is_tight()).then(|| CheckResult::fail("pressure", says, advice))
 }
 
-/// Checks how much work waits, and how long it has waited.
-pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<Finding> {
+/// Checks how much work waits, and whether timers fire.
+pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<CheckResult> {
     let b = backlog;
     let memory = memory(b);
     let short = memory.is_some();
@@ -117,64 +117,42 @@ pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<Findin
         "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
         b.inbound, b.tasks, b.ready, b.running, b.timers
     );
-    let mut findings: Vec<Finding> = memory.into_iter().collect();
+    let mut findings: Vec<CheckResult> = memory.into_iter().collect();
     findings.push(if b.inbound >= settings.queues.turns_max {
-        Finding::fail(
+        CheckResult::fail(
             "backlog",
             format!("{counts}: new turns are rejected (queue_full)"),
             because("add schedulers, or find out why admission stalls"),
         )
     } else {
-        Finding::ok("backlog", counts)
+        CheckResult::ok("backlog", counts)
     });
-    let unread = [
-        ("inbound", b.oldest_inbound_ms, "add a scheduler, or check the schedulers' logs"),
-        ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or check the workers' logs"),
-    ];
-    for (what, age_ms, advice) in unread {
-        if age_ms > UNREAD_MS_MAX {
-            findings.push(Finding::warn(
-                what,
-                format!("the oldest entry has waited unread for {}", span(age_ms)),
-                because(advice),
-            ));
-        }
-    }
-    let worst = millis(settings.worker.tool_timeout) + millis(settings.worker.lease);
-    if b.oldest_pending_ms > worst {
-        let says = format!("the oldest slice has been held for {}", span(b.oldest_pending_ms));
-        findings.push(Finding::warn(
-            "running",
-            says,
-            "a long-running tool or a hanging worker: tickfleet explain shows which worker holds a turn",
-        ));
-    }
     findings.push(if b.late_ms > LATE_MS_MAX {
-        Finding::fail(
+        CheckResult::fail(
             "timers",
             format!("the oldest due timer is {} late", span(b.late_ms)),
             because("no scheduler fires timers: start one"),
         )
     } else {
-        Finding::ok("timers", "none is late")
+        CheckResult::ok("timers", "none is late")
     });
     findings
 }
 
 /// Reports live processes, and lost processes that still hold work.
-pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
+pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
     };
     let mut findings = Vec::new();
     for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "no calls run")] {
         findings.push(match alive(kind) {
-            0 => Finding::fail(
+            0 => CheckResult::fail(
                 what,
                 format!("none alive: {does}"),
                 format!("start one: tickfleet {}", what.trim_end_matches('s')),
             ),
-            count => Finding::ok(what, format!("{count} alive")),
+            count => CheckResult::ok(what, format!("{count} alive")),
         });
     }
     let mut lost: Vec<&str> =
@@ -182,7 +160,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     if !lost.is_empty() {
         lost.sort_unstable();
         let says = format!("stopped without deregistering, or hanging: {}", list(lost));
-        findings.push(Finding::warn(
+        findings.push(CheckResult::warn(
             "lost",
             says,
             "check their logs and the orchestrator's; other processes take over",
@@ -199,7 +177,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
             .take(NAMED_MAX)
             .map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
         let says = format!("without a heartbeat but holding entries: {}", named.collect::<Vec<_>>().join("; "));
-        findings.push(Finding::warn(
+        findings.push(CheckResult::warn(
             "the gone",
             says,
             "a scheduler recovers them within about one lease; if they remain, no scheduler runs",
@@ -210,9 +188,9 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
 
 /// Reports the number of dead letters, and describes the newest ones. Leaves out their text, which can contain
 /// anything.
-pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
+pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
-        return Finding::ok("dead", "no rejected or poison messages");
+        return CheckResult::ok("dead", "no rejected or poison messages");
     }
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
@@ -224,7 +202,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
         )
     });
     let says = format!("{count} rejected or poison messages; the latest:{}", told.collect::<String>());
-    Finding::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
+    CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
 /// Describes a message: its IDs and the names of its agent and tools, as far as they can be read.
@@ -250,8 +228,8 @@ mod tests {
 
     use tickfleet_store::{ConsumerFacts, MemoryUsage};
 
-    use super::super::Level;
     use super::*;
+    use crate::checks::Level;
 
     fn facts() -> ShardFacts {
         ShardFacts {
@@ -265,7 +243,7 @@ mod tests {
         }
     }
 
-    fn worst(findings: &[Finding]) -> Level {
+    fn worst(findings: &[CheckResult]) -> Level {
         findings.iter().map(|finding| finding.level).max().unwrap()
     }
 
@@ -336,16 +314,12 @@ mod tests {
             worst(&backlog(&ShardBacklog { late_ms: 5_000, ..ShardBacklog::default() }, &settings)),
             Level::Fail
         );
-        assert_eq!(
-            worst(&backlog(&ShardBacklog { oldest_ready_ms: 60_000, ..ShardBacklog::default() }, &settings)),
-            Level::Warn
-        );
         // Full memory is reported as the only cause, even if the pressure flag for scripts is not set.
         let memory = MemoryUsage { used: 90 << 20, max: 100 << 20 };
-        let full = ShardBacklog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..ShardBacklog::default() };
+        let full = ShardBacklog { late_ms: 5_000, memory, ..ShardBacklog::default() };
         let found = backlog(&full, &settings);
         assert_eq!((found[0].what, found[0].level), ("pressure", Level::Fail));
         let advice: Vec<_> = found[1..].iter().filter_map(|finding| finding.advice.as_deref()).collect();
-        assert_eq!(advice, ["caused by low Redis memory"; 2]);
+        assert_eq!(advice, ["caused by low Redis memory"]);
     }
 }

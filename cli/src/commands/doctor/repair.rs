@@ -6,7 +6,7 @@ use tickfleet_core::check::Fault;
 use tickfleet_protocol::{ShardRepair, repair_entry};
 use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 
-use super::{Finding, Level};
+use crate::checks::{CheckResult, Level};
 use crate::setup::Setup;
 
 /// Maximum number of examples named for each kind of fault.
@@ -20,12 +20,12 @@ const AUDITED_MAX: usize = 50;
 ///
 /// # Errors
 /// [`StoreError`] during a repair. Without a repair, an error becomes a finding.
-pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<Finding>, StoreError> {
+pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<CheckResult>, StoreError> {
     let check = match store.check(by.is_some()).await {
         Ok(check) => check,
         Err(error) if by.is_none() => {
             let advice = error.remedy().unwrap_or("check the Redis server's log and run it again");
-            return Ok(vec![Finding::warn("repair", format!("check failed: {error}"), advice)]);
+            return Ok(vec![CheckResult::warn("repair", format!("check failed: {error}"), advice)]);
         }
         Err(error) => return Err(error),
     };
@@ -53,36 +53,37 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
 }
 
 /// Returns one finding per kind of fault.
-fn findings(check: &ShardCheck) -> Vec<Finding> {
+fn findings(check: &ShardCheck) -> Vec<CheckResult> {
     let mut by_kind: BTreeMap<(bool, &'static str), Vec<&FaultFound>> = BTreeMap::new();
     for found in &check.faults {
         by_kind.entry((found.repaired, found.kind.word())).or_default().push(found);
     }
-    let mut findings: Vec<Finding> =
+    let mut findings: Vec<CheckResult> =
         by_kind.iter().filter_map(|((repaired, word), all)| finding(*repaired, word, all)).collect();
     if check.more > 0 {
         let says = format!("{} more inconsistencies are not listed", check.more);
-        findings.push(Finding::warn("repair", says, "run it again when these are fixed"));
+        findings.push(CheckResult::warn("repair", says, "run it again when these are fixed"));
     }
     if findings.is_empty() {
         let uncounted =
             if check.compared { "" } else { "; tenant counters were not compared: too much work is in progress" };
-        findings.push(Finding::ok("repair", format!("{} records checked, all consistent{uncounted}", check.checked)));
+        findings
+            .push(CheckResult::ok("repair", format!("{} records checked, all consistent{uncounted}", check.checked)));
     }
     findings
 }
 
-fn finding(repaired: bool, word: &str, all: &[&FaultFound]) -> Option<Finding> {
+fn finding(repaired: bool, word: &str, all: &[&FaultFound]) -> Option<CheckResult> {
     let mut named: Vec<String> = all.iter().take(NAMED_MAX).map(|found| subject(found)).collect();
     if all.len() > NAMED_MAX {
         named.push(format!("and {} more", all.len() - NAMED_MAX));
     }
     let says = format!("{} {word}: {}", all.len(), named.join(", "));
     if repaired {
-        return Some(Finding::ok("repaired", says));
+        return Some(CheckResult::ok("repaired", says));
     }
     let (level, advice) = advice(&all.first()?.kind);
-    Some(Finding { level, what: "repair", says, advice: Some(advice.to_owned()) })
+    Some(CheckResult { level, what: "repair", says, advice: Some(advice.to_owned()) })
 }
 
 fn subject(found: &FaultFound) -> String {

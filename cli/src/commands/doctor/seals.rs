@@ -9,7 +9,7 @@ use tickfleet_proof::seal::{EntryId, SealBody, Signer};
 use tickfleet_proof::verify::Verifier;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-use super::Finding;
+use crate::checks::CheckResult;
 use crate::output::time_format::{millis, span};
 use crate::setup::Setup;
 
@@ -22,18 +22,22 @@ const PAGE: usize = 500;
 const LATE_MS_MIN: i64 = 30_000;
 
 /// Checks a shard. Returns no findings if no key is configured and nothing was ever sealed.
-pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, StoreError> {
+pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let is_sealed = store.sealed_state().await?.is_some();
     let signer = match setup.signer() {
         Ok(Some(signer)) => signer,
         Ok(None) if is_sealed => {
             let says = "the audit log has seals, but this configuration has no seal.key: sealing has stopped";
-            return Ok(vec![Finding::warn("seals", says, "configure the key; entries without a seal prove nothing")]);
+            return Ok(vec![CheckResult::warn(
+                "seals",
+                says,
+                "configure the key; entries without a seal prove nothing",
+            )]);
         }
         Ok(None) => return Ok(Vec::new()),
         Err(failure) => {
             let says = failure.message().unwrap_or_default();
-            return Ok(vec![Finding::fail(
+            return Ok(vec![CheckResult::fail(
                 "seals",
                 says,
                 "tickfleet audit key --new FILE creates one; schedulers need it",
@@ -43,7 +47,7 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
     let mut keys = store.seal_keys().await?;
     if keys.get(signer.key_id()).is_some_and(|known| *known != signer.public_key()) {
         let says = format!("another key has signed under the id {:?}: this key seals nothing", signer.key_id());
-        return Ok(vec![Finding::fail("seals", says, "give the newer key another seal.key_id")]);
+        return Ok(vec![CheckResult::fail("seals", says, "give the newer key another seal.key_id")]);
     }
     keys.insert(signer.key_id().to_owned(), signer.public_key());
     let seals = store.newest_seals(CHECKED).await?;
@@ -56,20 +60,20 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
 }
 
 /// Checks whether sealing makes progress.
-async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding, StoreError> {
+async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<CheckResult, StoreError> {
     let unsealed_ms = store.unsealed_ms().await?;
     let late_ms = LATE_MS_MIN.max(millis(setup.settings().seal.every).saturating_mul(10));
     let key = signer.key_id();
     Ok(if unsealed_ms <= late_ms {
-        Finding::ok("seals", format!("audit log sealed by {key}, up to {} ago", span(unsealed_ms)))
+        CheckResult::ok("seals", format!("audit log sealed by {key}, up to {} ago", span(unsealed_ms)))
     } else {
         let says = format!("the oldest unsealed audit entry is {} old", span(unsealed_ms));
-        Finding::fail("seals", says, "check that a scheduler runs with this key; its log has the reason")
+        CheckResult::fail("seals", says, "check that a scheduler runs with this key; its log has the reason")
     })
 }
 
 /// Checks whether the hashes of new seals are copied to the external anchor.
-async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<Finding>, StoreError> {
+async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<CheckResult>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);
     }
@@ -78,14 +82,18 @@ async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Opt
     let kept = store.anchored().await?.map_or_else(EntryId::default, |id| number(&id));
     let behind_ms = i64::try_from(newest.ms.saturating_sub(kept.ms)).unwrap_or(i64::MAX);
     if kept >= newest || behind_ms <= LATE_MS_MIN {
-        return Ok(Some(Finding::ok("anchors", "anchors of the chains are written to seal.anchor")));
+        return Ok(Some(CheckResult::ok("anchors", "anchors of the chains are written to seal.anchor")));
     }
     let says = "anchors of the chains are not written to seal.anchor: a removed end would not be detected";
-    Ok(Some(Finding::fail("anchors", says, "the schedulers' logs have the reason")))
+    Ok(Some(CheckResult::fail("anchors", says, "the schedulers' logs have the reason")))
 }
 
 /// Checks whether the newest seals and their entries are unchanged.
-async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<LogSeal>) -> Result<Finding, StoreError> {
+async fn holds(
+    store: &Store,
+    keys: BTreeMap<String, String>,
+    mut seals: Vec<LogSeal>,
+) -> Result<CheckResult, StoreError> {
     seals.reverse();
     let mut ids = BTreeSet::new();
     for seal in &seals {
@@ -94,7 +102,7 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
     }
     let mut verifier = Verifier::new(keys);
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
-        return Ok(Finding::ok("seals", "the newest seals record losses only"));
+        return Ok(CheckResult::ok("seals", "the newest seals record losses only"));
     };
     let mut from = first.to_string();
     let until = last.to_string();
@@ -109,7 +117,7 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
         from = format!("({}", last.id);
     }
     if read >= READ_MAX {
-        return Ok(Finding::ok("seals", "too many entries to check here: export and verify the log"));
+        return Ok(CheckResult::ok("seals", "too many entries to check here: export and verify the log"));
     }
     let count = seals.len();
     for seal in seals {
@@ -117,10 +125,10 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
     }
     let verdict = verifier.finish(&[], None);
     Ok(match verdict.findings.first() {
-        None => Finding::ok("seals", format!("the newest {count}, with {} entries, are unchanged", verdict.sealed)),
+        None => CheckResult::ok("seals", format!("the newest {count}, with {} entries, are unchanged", verdict.sealed)),
         Some(first) => {
             let says = format!("the audit log was CHANGED: {first}");
-            Finding::fail(
+            CheckResult::fail(
                 "seals",
                 says,
                 "tickfleet audit export and tickfleet audit verify list every problem and its place",

@@ -1,6 +1,6 @@
 //! Handles unreachable primaries of a cluster, so that the other primaries are still checked.
 
-use super::Finding;
+use crate::checks::CheckResult;
 use crate::failure::Failure;
 
 #[derive(Default)]
@@ -26,8 +26,8 @@ impl UnreachableShards {
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],
-        found: Result<Vec<Finding>, Failure>,
-    ) -> Result<Vec<Finding>, Failure> {
+        found: Result<Vec<CheckResult>, Failure>,
+    ) -> Result<Vec<CheckResult>, Failure> {
         let (failure, why) = match found {
             Err(Failure::Redis(why)) => (Failure::Redis(why.clone()), why),
             Err(Failure::RedisReported(why)) => (Failure::RedisReported(why.clone()), why),
@@ -38,6 +38,6 @@ impl UnreachableShards {
         self.shards.extend(shards);
         self.first.get_or_insert(failure);
         let advice = "start their primary or fail over to a replica; turns of their tenants wait until then";
-        Ok(vec![Finding::fail("primary", says, advice)])
+        Ok(vec![CheckResult::fail("primary", says, advice)])
     }
 }

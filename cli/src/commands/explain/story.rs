@@ -7,6 +7,7 @@ use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
+use tickfleet_model::outcome::Tone;
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
@@ -108,7 +109,6 @@ fn audit(story: &Story, text: &mut String) {
 }
 
 fn head(story: &Story, output: &Output) -> String {
-    let what = if story.is_task { "Task" } else { "Turn" };
     let (color, word) = match story.state {
         StoryState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
         StoryState::Rejected => (StatusColor::Bad, "was rejected"),
@@ -127,16 +127,40 @@ fn head(story: &Story, output: &Output) -> String {
         }
         StoryState::Retry => (StatusColor::Doubtful, "waits for a retry"),
         StoryState::Ending => (StatusColor::Doubtful, "is being ended"),
-        StoryState::Done => (StatusColor::Good, "has ended"),
+        StoryState::Done => return headline(story, output, ended(story)),
         StoryState::Forgotten => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
     };
+    headline(story, output, (color, word.to_owned()))
+}
+
+fn headline(story: &Story, output: &Output, (color, word): (StatusColor, String)) -> String {
+    let what = if story.is_task { "Task" } else { "Turn" };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
         "{what} {}:{}{agent} {}",
         story.tenant,
         output.paint(StatusColor::Strong, story.id.as_str()),
-        output.paint(color, word)
+        output.paint(color, &word)
     )
+}
+
+/// How the turn or call ended. Only if all calls succeeded, the color is that of success.
+fn ended(story: &Story) -> (StatusColor, String) {
+    let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
+    let shown: Vec<&CallResult> =
+        story.results.iter().filter(|result| story.position.is_none() || position(result) == story.position).collect();
+    let failed: Vec<&CallResult> = shown.iter().copied().filter(|result| !result.outcome.is_success()).collect();
+    let color = match failed.iter().find(|result| result.outcome.tone() == Tone::Bad) {
+        Some(_) => StatusColor::Bad,
+        None if !failed.is_empty() || shown.is_empty() => StatusColor::Doubtful,
+        None => StatusColor::Good,
+    };
+    let word = match (failed.as_slice(), shown.len()) {
+        ([], _) => "has ended".to_owned(),
+        ([one], 1) => format!("has ended: {}", one.outcome.as_str()),
+        (failed, all) => format!("has ended: {} of {} did not succeed", failed.len(), plural(all, "call")),
+    };
+    (color, word)
 }
 
 /// Admissions, failed attempts and waits for a tool, in chronological order.
@@ -310,7 +334,9 @@ fn present(story: &Story) -> Vec<String> {
     let done = story.calls_done;
     let admitted = story.calls_admitted;
     let all = story.calls;
-    lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
+    let failed = story.results.iter().filter(|result| !result.outcome.is_success()).count();
+    let failed = if failed > 0 { format!(" ({failed} without success)") } else { String::new() };
+    lines.push(format!("Now: {done} of {} ended{failed}, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(held(story, holder)),
         (None, StoryState::Ready) => lines.extend(story.attendance.as_ref().map(QueueReaders::describe)),

@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use tickfleet_client::Client;
 use tickfleet_client::rules::{ConfiguredRule, rules_of};
 use tickfleet_client::verbs::{FleetNames, VerbError};
+use tickfleet_client::{Approval, ApprovalError, Client};
 use tickfleet_gateway::{BackendFuture, LimitFilter, OperatorBackend};
+use tickfleet_model::approval::NarrowedValues;
 use tickfleet_model::day::Tz;
-use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::StoreError;
 use tokio::sync::Mutex;
 
 use super::configuration_view;
+use crate::commands::approvals::narrowing;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, usage};
 use crate::failure::Failure;
@@ -49,17 +51,17 @@ struct FrameCache {
 
 impl FrameCache {
     #[allow(clippy::disallowed_methods, reason = "the edge: how old a picture is, is a question to the clock")]
-    async fn now(&mut self, policy: &Policy) -> Result<Frame, Failure> {
+    async fn now(&mut self, setup: &Setup) -> Result<Frame, Failure> {
         let age = self.last.as_ref().map(|(at, _)| at.elapsed());
         match (&self.last, age) {
             (Some((_, frame)), Some(age)) if age < FRAME_FRESH => return Ok(frame.clone()),
             (Some(_), Some(age)) if age < FRAME_STALE => {}
             _ => {
-                self.poller.poll(policy).await?;
+                self.poller.poll(setup).await?;
                 tokio::time::sleep(FRAME_FRESH).await;
             }
         }
-        let frame = self.poller.poll(policy).await?;
+        let frame = self.poller.poll(setup).await?;
         self.last = Some((Instant::now(), frame.clone()));
         Ok(frame)
     }
@@ -140,7 +142,7 @@ impl OperatorBackend for LocalBackend {
     fn overview(&self) -> BackendFuture<'_> {
         async {
             let setup = self.current_or_previous().await;
-            let frame = self.frames.lock().await.now(&setup.configuration.policy).await.map_err(refused)?;
+            let frame = self.frames.lock().await.now(&setup).await.map_err(refused)?;
             serde_json::to_value(frame).map_err(|error| VerbError::Unavailable(error.to_string()))
         }
         .boxed()
@@ -209,6 +211,14 @@ impl OperatorBackend for LocalBackend {
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }
         .boxed()
+    }
+
+    fn check_narrowed<'a>(
+        &'a self,
+        approval: &'a Approval,
+        changes: &'a NarrowedValues,
+    ) -> BoxFuture<'a, Result<(), ApprovalError>> {
+        narrowing::check(&self.client, approval, changes).boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {

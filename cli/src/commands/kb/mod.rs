@@ -10,7 +10,7 @@ use tickfleet_model::knowledge::Document;
 use tickfleet_store::Store;
 use tickfleet_tools_knowledge::search::{Findings, Ranking};
 
-use crate::caller::with_tenant;
+use crate::caller::{no_tenant, with_tenant};
 use crate::failure::Failure;
 use crate::output::time_format::stamp;
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -110,9 +110,9 @@ pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(),
 async fn store(setup: &Setup, tenant: &TenantId) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, tenant).await?;
-    if !active.load().policy.tenants.contains_key(tenant) {
-        let unknown = format!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str());
-        return Err(Failure::failed(anyhow::anyhow!(unknown)));
+    let tenants = &active.load().policy.tenants;
+    if !tenants.contains_key(tenant) {
+        return Err(no_tenant(tenant, tenants.keys()));
     }
     Ok(setup.client().await?.store(tenant).clone())
 }

@@ -14,7 +14,7 @@ use super::LimitsFilter;
 use super::caps::{self, CounterOwner};
 use super::counters::{self, CounterKey, LimitCounters, Shard, Tally};
 use super::views::{CounterView, LimitView};
-use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::caller::{self, nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
@@ -96,11 +96,10 @@ impl<'a> Caller<'a> {
 }
 
 fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
-    Failure::failed(if policy.withheld.contains(tenant) {
-        anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant))
-    } else {
-        anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str())
-    })
+    if policy.withheld.contains(tenant) {
+        return Failure::failed(anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)));
+    }
+    caller::no_tenant(tenant, policy.tenants.keys())
 }
 
 /// # Errors

@@ -5,6 +5,8 @@ use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::dead::{self, Cause, Causes, DeadCursor, DeadFilter, DeadKind};
+use tickfleet_client::verbs::{FilteredNames, FleetNames};
+use tickfleet_model::AgentId;
 
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -24,11 +26,22 @@ const fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
+/// The names in a filter.
+pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
+    let agent = filter.agent.as_ref().map(AgentId::as_str);
+    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
+}
+
 /// Reads all matching entries, and shows the most frequent causes.
 ///
 /// # Errors
-/// Redis does not respond.
-pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, output: &Output) -> Result<(), Failure> {
+/// The fleet does not have a name of the filter, or Redis does not respond.
+pub(super) async fn show(
+    (client, names): (&Client, &FleetNames),
+    filter: &DeadFilter,
+    now_ms: i64,
+    output: &Output,
+) -> Result<(), Failure> {
     let mut causes = Causes::default();
     let mut from = Some(DeadCursor::default());
     while let Some(at) = from {
@@ -36,6 +49,9 @@ pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, outp
         if from.is_some() {
             output.note(&format!("{} entries read so far", causes.read));
         }
+    }
+    if causes.is_empty() {
+        names.check_filter(client, names_of(filter)).await?;
     }
     let read = causes.read;
     let others = causes.others;

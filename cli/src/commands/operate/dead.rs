@@ -12,7 +12,7 @@ use tickfleet_client::dead::{
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::causes;
+use crate::commands::operate::causes::{self, names_of};
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -69,7 +69,7 @@ struct DeadEntriesFilter {
     /// Only entries of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only entries with this cause: a rejection code (unknown_agent) or an outcome (transient).
@@ -244,9 +244,12 @@ async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Fai
     let now_ms = client.now_ms().await?;
     let filter = args.filter.to_filter(setup, &client, now_ms, args.limit).await?;
     if args.by_cause {
-        return causes::show(&client, &filter, now_ms, output).await;
+        return causes::show((&client, &setup.names()), &filter, now_ms, output).await;
     }
     let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
+    if page.dead.is_empty() && args.from.is_none() {
+        setup.names().check_filter(&client, names_of(&filter)).await?;
+    }
     output.show(&page, |page| {
         let mut text = entries_text(&page.dead, now_ms, output);
         if let Some(next) = &page.next {
@@ -323,7 +326,9 @@ async fn handle_entries(
         for id in args.ids.iter().filter(|_| args.yes) {
             summary.add(context.handle_dead(id, action, &args.reason).await?, true);
         }
-        return show_summary(&summary, action, output);
+        show_summary(&summary, action, output)?;
+        let is_unknown = args.yes && summary.answers.iter().all(|answer| answer.answer == ReplayStatus::Gone);
+        return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
     // Exclude entries that fail after this command started. Otherwise an entry could be replayed repeatedly.
     let mut began_ms = 0;
@@ -358,6 +363,9 @@ async fn handle_entries(
             ));
         }
         from = page.next;
+    }
+    if summary.found == 0 {
+        context.names.check_filter(client, names_of(&filter)).await?;
     }
     show_summary(&summary, action, output)
 }

@@ -24,7 +24,7 @@ Examples:
   tickfleet pause --tool post_to_x --reason 'the service is being moved'
   tickfleet pause demo --tool post_to_x --reason 'their account is locked'
   tickfleet pause                                    list what is paused
-  tickfleet resume demo kelly --reason 'fixed'
+  tickfleet resume demo kelly
 
 Calls to a paused tool wait until their deadline; workers apply the pause within a quarter of worker.lease. `tickfleet tools
 disable` denies calls instead. Tasks that are delegated to a paused agent start; the calls that it makes for them wait.")]
@@ -44,7 +44,10 @@ pub(crate) struct PauseArgs {
 
 /// Resume a paused tenant, agent or tool.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: tickfleet resume demo kelly --reason 'fixed'")]
+#[command(after_help = "\
+Examples:
+  tickfleet resume demo kelly
+  tickfleet resume --tool post_to_x --reason 'the service has moved'")]
 pub(crate) struct ResumeArgs {
     /// Tenant to resume.
     #[arg(value_name = "TENANT", required_unless_present = "tool")]
@@ -56,7 +59,7 @@ pub(crate) struct ResumeArgs {
     tool: Option<String>,
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
-    reason: String,
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -103,7 +106,8 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
 /// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let target = (args.tenant.as_ref(), args.tool.as_ref());
-    let (request, context) = args.rest.request(setup, target, &args.reason, output).await?;
+    let (request, context) =
+        args.rest.request(setup, target, args.reason.as_deref().unwrap_or_default(), output).await?;
     let report = request.resume(&context).await?;
     output.show(&report, |report| {
         let target = match &report.target {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::stats::{StatsDimension, StatsQuery, StatsRow, count_on, stats};
 use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
@@ -51,7 +52,7 @@ pub(crate) struct Stats {
     /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only calls of this tool, by id.
+    /// Only calls of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Print comma-separated values with a header.
@@ -72,7 +73,7 @@ enum ByArg {
     Tenant,
     /// Agent that made the calls or executed the task.
     Agent,
-    /// Tool, by id.
+    /// Tool, by name.
     Tool,
 }
 
@@ -154,6 +155,11 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
         by: args.by.iter().map(|by| StatsDimension::from(*by)).collect::<BTreeSet<_>>(),
     };
     stats_output.rows = stats(client.stores(), &query).await?;
+    if stats_output.rows.is_empty() {
+        let StatsQuery { tenant, agent, tool, .. } = &query;
+        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        setup.names().check_filter(&client, names).await?;
+    }
     stats_output.models = add_use(&client, &zones(setup, &client).await?, &query, &mut stats_output.rows).await?;
     if stats_output.models.is_some_and(|models| !models.complete) {
         output.note("not all model usage was read: it is kept for 40 days, and large fleets are read in part; narrow with --tenant and --days");

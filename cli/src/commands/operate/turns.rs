@@ -8,7 +8,7 @@ use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
 use tickfleet_client::tasks::CancelStatus;
-use tickfleet_client::verbs::VerbContext;
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
@@ -54,7 +54,7 @@ struct TurnsFilter {
     /// Only turns of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only turns with an unfinished call of this tool.
+    /// Only turns with an unfinished call of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
     /// Only turns in this state.
@@ -196,10 +196,18 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
     }
 }
 
+fn names_of(filter: &TurnFilter) -> FilteredNames<'_> {
+    let agent = filter.agent.as_ref().map(AgentId::as_str);
+    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
+}
+
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let filter = args.filter.to_filter(setup, &client, args.limit).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
+    if page.turns.is_empty() && args.from.is_none() {
+        setup.names().check_filter(&client, names_of(&filter)).await?;
+    }
     let now_ms = client.now_ms().await?;
     output.show(&page, |page| {
         let mut text = turns_text(&page.turns, now_ms, output);
@@ -214,15 +222,20 @@ fn turns_text(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
     if turns.is_empty() {
         return "No turns match.".into();
     }
-    let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "DONE", "CALLS LEFT"]);
+    let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "ENDED", "CALLS LEFT"]);
     for turn in turns {
         let (color, word) = state(turn.state);
+        let ended = format!("{} of {}", turn.done, turn.calls);
+        let (color, ended) = match turn.failed {
+            0 => (color, Cell::new(ended)),
+            failed => (StatusColor::Doubtful, output.cell(StatusColor::Bad, &format!("{ended}, {failed} failed"))),
+        };
         rows.add_row([
             Cell::new(format!("{}:{}", turn.tenant, turn.id)),
             Cell::new(turn.agent.as_deref().unwrap_or_default()),
             output.cell(color, word),
             Cell::new(turn.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
-            Cell::new(format!("{} of {}", turn.done, turn.calls)),
+            ended,
             Cell::new(short(&turn.tools.join(", "), 48)),
         ]);
     }
@@ -256,10 +269,19 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
     let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
     if !args.ids.is_empty() {
         summary.found = args.ids.len();
-        if args.yes {
-            summary.cancelled = end(&context, &args.ids, "", &args.reason).await?;
+        if !args.yes {
+            return show_summary(&summary, output);
         }
-        return show_summary(&summary, output);
+        let answers = context.cancel_turns(&args.ids, "", &args.reason).await?;
+        let unknown = args.ids.iter().zip(&answers).filter(|(_, answer)| **answer == CancelStatus::Unknown);
+        let unknown: Vec<String> = unknown.map(|(name, _)| name.to_string()).collect();
+        summary.found -= unknown.len();
+        summary.cancelled = cancelled(&answers);
+        show_summary(&summary, output)?;
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        return Err(Failure::failed(anyhow::anyhow!("unknown turns: {}", unknown.join(", "))));
     }
     let filter = args.filter.to_filter(setup, &context.client, LISTED_MAX).await?;
     let mut from = TurnCursor::default();
@@ -268,7 +290,8 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         if args.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();
-            summary.cancelled += end(&context, &names, &args.filter.to_string(), &args.reason).await?;
+            let filter = args.filter.to_string();
+            summary.cancelled += cancelled(&context.cancel_turns(&names, &filter, &args.reason).await?);
         } else {
             for turn in turns.iter().take(PREVIEWED.saturating_sub(summary.found)) {
                 let agent = turn.agent.as_deref().unwrap_or("?");
@@ -280,12 +303,14 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", summary.found, summary.cancelled));
         from = next;
     }
+    if summary.found == 0 {
+        context.names.check_filter(&context.client, names_of(&filter)).await?;
+    }
     show_summary(&summary, output)
 }
 
-async fn end(context: &VerbContext<'_>, names: &[TurnName], filter: &str, reason: &str) -> Result<usize, Failure> {
-    let answers = context.cancel_turns(names, filter, reason).await?;
-    Ok(answers.iter().filter(|answer| matches!(answer, CancelStatus::Ok | CancelStatus::Flagged)).count())
+fn cancelled(answers: &[CancelStatus]) -> usize {
+    answers.iter().filter(|answer| matches!(answer, CancelStatus::Ok | CancelStatus::Flagged)).count()
 }
 
 fn show_summary(summary: &CancelSummary, output: &Output) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
+use tickfleet_client::held_slices::{HeldSlice, held_slices};
 use tickfleet_client::verbs::{DrainWorkerRequest, VerbError};
 use tickfleet_client::workers::{self, WorkerSummary};
 
@@ -12,14 +13,16 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
+/// Number of busy slots that the list shows, the longest-running first.
+const SLICES_SHOWN: usize = 50;
+
 /// List workers, drain a worker, or resume it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet workers list
-  tickfleet workers show w-host-7-1a4                what each slot runs
   tickfleet workers drain w-host-7-1a4 --reason 'the machine gets a new kernel'
-  tickfleet workers resume w-host-7-1a4 --reason 'it is back'
+  tickfleet workers resume w-host-7-1a4
 
 A drained worker finishes its current work and stays alive; other workers take the rest. The flag reaches it with its next
 heartbeat, within a quarter of worker.lease. The worker stays drained until it is resumed or exits. A restarted process is
@@ -31,18 +34,12 @@ pub(crate) struct Workers {
 
 #[derive(Debug, Subcommand)]
 enum WorkersCommand {
-    /// List live workers, and drained workers that are gone.
+    /// List live workers, drained workers that are gone, and what runs in each slot.
     List,
-    /// Show a worker and what its slots run.
-    Show {
-        /// Worker id from the list, or a name from `tickfleet top`.
-        #[arg(value_name = "NAME")]
-        worker: String,
-    },
     /// Drain a worker: it takes no new work, finishes its current work, and stays alive.
     Drain(WorkerArgs),
     /// Resume a drained worker.
-    Resume(WorkerArgs),
+    Resume(ResumeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -53,6 +50,19 @@ struct WorkerArgs {
     /// Reason for the audit log and the list.
     #[arg(long, value_parser = reason)]
     reason: String,
+    /// Your name for the audit log. If missing, the variable USER.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ResumeArgs {
+    /// Worker id from the list, or a name from `tickfleet top`.
+    #[arg(value_name = "NAME")]
+    worker: String,
+    /// Reason for the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: Option<String>,
     /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
@@ -69,28 +79,18 @@ struct DrainResult<'a> {
 /// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
 /// respond.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
-    let (args, drains) = match &args.command {
-        WorkersCommand::List => {
-            let (found, now_ms) = workers::workers(setup.client().await?.stores()).await?;
-            return output.show(&found, |found| workers_text(found, now_ms, output));
-        }
-        WorkersCommand::Show { worker } => {
-            let client = setup.client().await?;
-            let Some((found, now_ms)) = workers::worker(client.stores(), worker).await? else {
-                return Err(VerbError::Unknown(workers::no_worker(client.stores(), worker).await?).into());
-            };
-            return output.show(&found, |found| worker_text(found, now_ms, output));
-        }
-        WorkersCommand::Drain(args) => (args, true),
-        WorkersCommand::Resume(args) => (args, false),
+    let (worker, reason, by, drains) = match &args.command {
+        WorkersCommand::List => return list(setup, output).await,
+        WorkersCommand::Drain(WorkerArgs { worker, reason, by }) => (worker, Some(reason), by, true),
+        WorkersCommand::Resume(ResumeArgs { worker, reason, by }) => (worker, reason.as_ref(), by, false),
     };
-    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
-    let request = DrainWorkerRequest { worker: args.worker.clone(), reason: args.reason.clone() };
+    let context = setup.operator(by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let request = DrainWorkerRequest { worker: worker.clone(), reason: reason.cloned().unwrap_or_default() };
     let changed = request.run(&context, drains).await.map_err(|error| match error {
         VerbError::Conflict(message) => VerbError::Conflict(format!("{message} (tickfleet workers list)")),
         other => other,
     })?;
-    let worker = args.worker.as_str();
+    let worker = worker.as_str();
     output.show(&DrainResult { worker, changed }, |_| match (drains, changed) {
         (true, true) => {
             format!("{worker} finishes its current work and takes no new work as soon as it receives the drain")
@@ -101,19 +101,31 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
     })
 }
 
-fn worker_text(worker: &WorkerSummary, now_ms: i64, output: &Output) -> String {
-    let mut text = workers_text(std::slice::from_ref(worker), now_ms, output);
-    let running = worker.running.as_deref().unwrap_or_default();
-    if running.is_empty() {
-        return format!("{text}\n\nNo slot is busy.");
+async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let (found, now_ms) = workers::workers(client.stores()).await?;
+    let mut slices = Vec::new();
+    // Programs read what runs in a slot from the turns.
+    for store in client.stores().iter().filter(|_| !output.json()) {
+        slices.extend(held_slices(store, None, SLICES_SHOWN).await?);
     }
-    let mut rows = table(&["TURN", "TOOL", "SINCE"]);
-    for call in running {
-        rows.add_row([call.turn.clone(), call.tool.clone(), from_now(call.since_ms, now_ms)]);
+    slices.sort_by_key(|slice| std::cmp::Reverse(slice.held_ms));
+    output.show(&found, |found| {
+        let text = workers_text(found, now_ms, output);
+        if slices.is_empty() { text } else { format!("{text}\n\n{}", slices_text(&slices, now_ms)) }
+    })
+}
+
+/// Formats the slices that run the longest, one per line.
+fn slices_text(slices: &[HeldSlice], now_ms: i64) -> String {
+    let mut rows = table(&["WORKER", "RUNS", "OF", "SINCE"]);
+    for slice in slices.iter().take(SLICES_SHOWN) {
+        let since = format!("{} ({} so far)", clock(now_ms - slice.held_ms), span(slice.held_ms));
+        rows.add_row([&slice.worker, &slice.tool, &slice.turn, &since]);
     }
-    text.push_str("\n\n");
-    text.push_str(&lines(rows));
-    text
+    let more = slices.len().saturating_sub(SLICES_SHOWN);
+    let more = if more > 0 { format!("\n{more} more slots run for a shorter time.") } else { String::new() };
+    lines(rows) + &more
 }
 
 fn workers_text(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use tickfleet_client::Client;
+use tickfleet_client::end_many::turn_exists;
 use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, task_page};
+use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
@@ -128,6 +130,11 @@ pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<
         }
         TasksCommand::Cancel(args) => {
             let name = parse_turn_name(&args.task.tenant, args.task.id.as_ref())?;
+            if !turn_exists(&client, &name).await? {
+                let tenant = FilteredNames { tenant: Some(&name.tenant), ..FilteredNames::default() };
+                setup.names().check_filter(&client, tenant).await?;
+                return Err(unknown(&name));
+            }
             let cancelled = client.cancel_task(&name, &args.reason).await?;
             output.show(&cancelled, text::cancelled)
         }
@@ -158,6 +165,11 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         None => setup.names().tenants(client).await?,
     };
     let page = task_page(client, &tenants, &filter, args.from.as_ref()).await?;
+    if page.tasks.is_empty() && args.from.is_none() {
+        let agent = filter.agent.as_ref().map(AgentId::as_str);
+        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: None };
+        setup.names().check_filter(client, names).await?;
+    }
     let now_ms = match tenants.first() {
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,

@@ -6,12 +6,15 @@ use ratatui::style::{Color, Modifier, Style as Cells};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Row, Table, Widget};
 
-use super::frame::{Agent, Frame, Node, Sort};
+use super::finding::{Finding, Severity};
+use super::frame::{Agent, Frame, Node, Sort, WorkInState};
 use super::tools::ToolRow;
 use super::trend::Trend;
 use crate::output::short;
 use crate::output::time_format::{clock, span};
+use tickfleet_model::Outcome;
 use tickfleet_model::hidden::visible;
+use tickfleet_model::outcome::Tone;
 
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
@@ -21,9 +24,18 @@ const TREND_WORDS: u16 = 48;
 /// Minimum width at which the time covered by a trend is shown.
 const TREND_COLUMNS: u16 = 100;
 const BAR_CELLS: usize = 20;
+/// Below this height, states without work are left out of the backlog.
+const TALL_ROWS: u16 = 30;
+/// Below this height, the trends are left out.
+const TREND_ROWS: u16 = 20;
+/// Minimum and maximum number of findings that a terminal shows. A fifth of its height is between them.
+const FINDINGS: (u16, u16) = (2, 10);
+/// States that the backlog always shows.
+const CORE_STATES: [&str; 2] = ["ready", "running"];
 
-const HELP: [&str; 19] = [
-    "q, Esc, Ctrl-C   quit",
+/// At most 76 characters a line, for 80 columns.
+const HELP: [&str; 20] = [
+    "q, Ctrl-C, Esc   quit; Esc closes an open window first",
     "p                pause the display",
     "+  -             refresh faster, slower",
     "s                sort by count, by time, by name",
@@ -31,14 +43,15 @@ const HELP: [&str; 19] = [
     "e, Enter         explain why its first turn waits",
     "?                this help",
     "",
+    "First come the findings: ! bad, * to decide or to check, - for information.",
     "All data is read from Redis. Rates cover the time since the last refresh.",
-    "Slots are as of each worker's last heartbeat, up to a quarter of a lease ago.",
-    "Trends cover what this view has seen, at most five minutes: bars and maximum.",
-    "capped: turns that wait for a later tick or day. At most 256 agents are read.",
+    "Slots are as of each worker's last heartbeat.",
+    "Trends cover what this view has seen, at most five minutes.",
+    "capped: turns that wait for a later tick or day; at most 256 agents.",
     "delayed: turns with a failed call that is retried later.",
-    "dead: rejected and poison messages; tickfleet doctor shows them.",
+    "dead: rejected and poison messages; tickfleet dead list shows them.",
     "timers: turns and tasks with a deadline or a wait.",
-    "Calls and tools come from the audit log: with audit.log_tool_calls off, they are absent.",
+    "Calls and tools come from the audit log (audit.log_tool_calls).",
     "Tools show the last minute; above 200 calls per refresh, a sample.",
     "",
     "any key closes this",
@@ -82,12 +95,18 @@ pub(super) struct ViewState {
     pub(super) story: Option<TurnStory>,
 }
 
+impl ViewState {
+    pub(super) const fn has_window(&self) -> bool {
+        self.help || self.story.is_some()
+    }
+}
+
 /// Formats a frame as text, with as many lines as it needs.
 pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     let rows = |count: usize| u16::try_from(count.min(PRINTED_ROWS_MAX)).unwrap_or(0);
     let top = frame.backlog.len().max(frame.nodes.len() + 1).max(frame.backlog.len() + shard_lines(frame));
     let height = 5
-        + u16::try_from(frame.warnings.len()).unwrap_or(0)
+        + u16::try_from(frame.findings.len()).unwrap_or(0).max(1)
         + rows(top)
         + rows(frame.agents.len()).max(1)
         + rows(frame.tools.rows.len()).max(1)
@@ -106,16 +125,19 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
 
 /// Draws a frame into `area`. If a table has too many rows, its last rows are left out.
 pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, area: Rect, buffer: &mut Buffer) {
-    let warnings: Vec<Line<'_>> = view_state
-        .and_then(|view_state| view_state.trouble.as_ref())
-        .into_iter()
-        .chain(&frame.warnings)
-        .map(|warning| Line::styled(format!("! {warning}"), style.of(Color::Red)))
-        .collect();
-    let trend = view_state.and_then(|view_state| trend(&view_state.trend, area.width, style));
-    let head = 3 + u16::from(trend.is_some()) + u16::try_from(warnings.len()).unwrap_or(0);
-    let left = area.height.saturating_sub(head + u16::from(view_state.is_some()));
-    let top = tables_on_top(frame, left);
+    let most = match view_state {
+        Some(_) => (area.height / 5).clamp(FINDINGS.0, FINDINGS.1),
+        None => u16::MAX,
+    };
+    let found = finding_lines(frame, view_state, (area.width, most), style);
+    let trend = view_state.filter(|_| area.height >= TREND_ROWS);
+    let trend = trend.and_then(|view_state| trend_line(&view_state.trend, area.width, style));
+    let head = 3 + u16::from(trend.is_some()) + u16::try_from(found.len()).unwrap_or(0);
+    let left = area.height.saturating_sub(head + 1 + u16::from(view_state.is_some()));
+    let is_whole = view_state.is_none() || area.height >= TALL_ROWS;
+    let is_shown = |waiting: &&WorkInState| is_whole || waiting.count > 0 || CORE_STATES.contains(&waiting.state);
+    let backlog: Vec<&WorkInState> = frame.backlog.iter().filter(is_shown).collect();
+    let top = tables_on_top(frame, backlog.len(), left);
     let [header, upper, lower, footer] = Layout::vertical([
         Constraint::Length(head + 1),
         Constraint::Length(top),
@@ -123,9 +145,10 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
         Constraint::Length(u16::from(view_state.is_some())),
     ])
     .areas(area);
-    lines(heading(frame, style).into_iter().chain(trend).chain(warnings), header, buffer);
-    let [backlog, nodes] = Layout::horizontal([Constraint::Length(40), Constraint::Min(0)]).areas(upper);
-    draw_backlog(frame, style, backlog, buffer);
+    let [title, load @ ..] = heading(frame, style);
+    lines(std::iter::once(title).chain(found).chain(load).chain(trend), header, buffer);
+    let [left, nodes] = Layout::horizontal([Constraint::Length(40), Constraint::Min(0)]).areas(upper);
+    draw_backlog(frame, &backlog, style, left, buffer);
     draw_nodes(frame, style, nodes, buffer);
     let (agents, tools) = if lower.width >= WIDE_COLUMNS {
         let [agents, tools] = Layout::horizontal([Constraint::Length(76), Constraint::Min(0)]).areas(lower);
@@ -142,7 +165,7 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
         lines([foot(view_state, style)], footer, buffer);
         if view_state.help {
             let help = HELP.into_iter().map(|line| Line::raw(format!(" {line}"))).collect();
-            draw_window(" tickfleet top ", help, 92, style, area, buffer);
+            draw_window(" tickfleet top ", help, 80, style, area, buffer);
         }
         if let Some(story) = &view_state.story {
             draw_story(story, style, area, buffer);
@@ -150,9 +173,49 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
+/// The findings, one per line. If some do not fit, the last line counts them. Without findings, one line says so.
+fn finding_lines(
+    frame: &Frame,
+    view_state: Option<&ViewState>,
+    (columns, most): (u16, u16),
+    style: Style,
+) -> Vec<Line<'static>> {
+    let trouble = view_state.and_then(|view_state| view_state.trouble.as_ref());
+    let trouble = trouble.map(|trouble| Line::styled(format!("! {trouble}"), style.of(Color::Red)));
+    let mut found: Vec<Line<'static>> = trouble.into_iter().collect();
+    if frame.findings.is_empty() && found.is_empty() {
+        return vec![Line::styled("Nothing needs a person.", style.of(Color::Green))];
+    }
+    let room = usize::from(most);
+    let is_cut = frame.findings.len() > room;
+    let shown = if is_cut { room.saturating_sub(1) } else { room };
+    found.extend(frame.findings.iter().take(shown).map(|finding| finding_line(finding, columns, style)));
+    if is_cut {
+        found.push(Line::raw(format!("  {} more findings: tickfleet doctor", frame.findings.len() - shown)));
+    }
+    found
+}
+
+/// The text of a finding, and its command if there is room.
+fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> {
+    let (mark, colour) = match finding.severity {
+        Severity::Bad => ('!', Color::Red),
+        Severity::Doubt => ('*', Color::Yellow),
+        Severity::Info => ('-', Color::Reset),
+    };
+    let columns = usize::from(columns);
+    let text = short(&visible(&finding.text), columns.saturating_sub(2));
+    let used = text.chars().count() + 2;
+    let mut spans = vec![Span::styled(format!("{mark} {text}"), style.of(colour))];
+    if used + finding.action.chars().count() + 3 <= columns {
+        spans.push(Span::styled(format!(" > {}", finding.action), style.of(Color::DarkGray)));
+    }
+    Line::from(spans)
+}
+
 /// Height of the upper tables: at most half of the height `left`, unless the backlog needs more.
-fn tables_on_top(frame: &Frame, left: u16) -> u16 {
-    let backlog = frame.backlog.len() + shard_lines(frame);
+fn tables_on_top(frame: &Frame, states: usize, left: u16) -> u16 {
+    let backlog = states + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
     let least = u16::try_from(backlog + 2).unwrap_or(u16::MAX);
     u16::try_from(wanted).unwrap_or(u16::MAX).min(least.max(left / 2))
@@ -168,7 +231,7 @@ fn lines<'a>(lines: impl IntoIterator<Item = Line<'a>>, area: Rect, buffer: &mut
     }
 }
 
-fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
+fn heading(frame: &Frame, style: Style) -> [Line<'static>; 3] {
     let policy = match frame.policy_generation {
         0 => "no policy yet".to_owned(),
         generation => format!("policy {generation}"),
@@ -186,7 +249,7 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
         max => format!("{} of {}", bytes(server.used_bytes), bytes(max)),
     };
     let cpu = server.cpu.map_or(String::new(), |cpu| format!(" · {:.0} % of a core", cpu * 100.0));
-    vec![
+    [
         Line::from(vec![
             Span::styled("tickfleet top", style.bold()),
             Span::raw(format!(" · {} · {policy}{paused} · {}", frame.heading.redis, clock(frame.heading.now_ms))),
@@ -213,7 +276,7 @@ fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
 }
 
 /// The trends on one line; `None` before the second poll.
-fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
+fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
     // Width of the labels and maximums of the three trends.
     let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
@@ -273,15 +336,15 @@ fn right(text: impl Into<String>) -> Cell<'static> {
     Cell::new(Line::raw(text.into()).right_aligned())
 }
 
-fn draw_backlog(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
-    let row = |waiting: &super::frame::WorkInState| {
+fn draw_backlog(frame: &Frame, states: &[&WorkInState], style: Style, area: Rect, buffer: &mut Buffer) {
+    let row = |waiting: &&WorkInState| {
         let age = waiting.oldest_ms.map_or(String::new(), span);
         let loud = waiting.state == "dead" && waiting.count > 0;
         let row = Row::new([Cell::new(waiting.state), right(grouped(waiting.count as f64)), right(age)]);
         if loud { row.style(style.of(Color::Yellow)) } else { row }
     };
-    let rows = frame.backlog.iter().map(row).collect();
-    let height = u16::try_from(frame.backlog.len() + 2).unwrap_or(u16::MAX).min(area.height);
+    let rows = states.iter().map(row).collect();
+    let height = u16::try_from(states.len() + 2).unwrap_or(u16::MAX).min(area.height);
     let head = vec!["state", "     count", "      oldest"];
     table("Backlog", head, rows, &[14, 10, 12], style, Rect { height, ..area }, buffer);
     let rest = Rect { y: area.y + height, height: area.height - height, ..area };
@@ -364,7 +427,12 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             .filter(|(outcome, _)| *outcome != "ok")
             .map(|(outcome, count)| format!("{count} {outcome}"))
             .collect();
-        let colour = if others.is_empty() { Color::Reset } else { Color::Yellow };
+        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.tone() == Tone::Bad);
+        let colour = match (others.is_empty(), tool.outcomes.keys().any(has_failed)) {
+            (true, _) => Color::Reset,
+            (false, true) => Color::Red,
+            (false, false) => Color::Yellow,
+        };
         Row::new([
             Cell::new(short(&tool.tool, 40)),
             right(grouped(tool.calls as f64)),
@@ -436,6 +504,11 @@ mod tests {
     use super::super::tools::Tools;
     use super::*;
 
+    fn finding(severity: Severity, text: &str) -> Finding {
+        let kind = super::super::finding::FindingKind::Store;
+        Finding { kind, severity, text: text.into(), count: 1, subject: None, action: "tickfleet doctor".into() }
+    }
+
     fn frame() -> Frame {
         let agent = |agent: &str, turns| Agent {
             tenant: "atlas-ux".into(),
@@ -486,7 +559,7 @@ mod tests {
                 seen: 9,
                 sampled: false,
             },
-            warnings: vec!["memory is nearly full: shard 0 takes no new work".into()],
+            findings: vec![finding(Severity::Bad, "memory is nearly full: new work is rejected")],
             ..Frame::default()
         }
     }
@@ -498,7 +571,7 @@ mod tests {
             "policy 3 · 2 paused",
             "12 of 32 busy",
             "12.4 MiB of unbounded memory · 1,204 commands/s",
-            "! memory is nearly full",
+            "! memory is nearly full: new work is rejected > tickfleet doctor",
             "1,234        4.2 s",
             "1 scheduler, 1 worker alive",
             "gone 4.0 s",
@@ -590,6 +663,28 @@ mod tests {
         let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
         assert!(text.contains(" more"), "{text}");
         assert!(text.contains("q quit") && text.contains("every 1s"));
+    }
+
+    #[test]
+    fn a_small_terminal_shows_the_findings_first_and_still_a_row_of_each_table() {
+        let mut frame = frame();
+        frame.findings =
+            (0..9).map(|number| finding(Severity::Doubt, &format!("{number} {}", "wide ".repeat(30)))).collect();
+        frame.backlog = ["inbound turns", "inbound tasks", "ready", "running", "capped", "delayed", "timers", "dead"]
+            .map(|state| WorkInState { state, count: u64::from(state == "capped"), unit: "turns", oldest_ms: None })
+            .into();
+        let mut view_state = ViewState { every: "1s".into(), ..ViewState::default() };
+        (0..3).for_each(|_| view_state.trend.add(&frame));
+        let text = text_of(&frame, &view_state, (80, 24));
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[1].starts_with("* 0 wide") && rows[3].starts_with("* 2 wide"), "{text}");
+        assert!(rows[4].starts_with("  6 more findings: tickfleet doctor"), "{text}");
+        for said in ["slots [", "capped", "w-gone", "atlas-ux:kelly", "post_to_x", "q quit"] {
+            assert!(text.contains(said), "no {said:?} in\n{text}");
+        }
+        assert!(!text.contains("inbound tasks"), "a state without work: {text}");
+        frame.findings.clear();
+        assert!(text_of(&frame, &view_state, (80, 24)).contains("Nothing needs a person."));
     }
 
     #[test]

@@ -1,23 +1,13 @@
 //! A frame: one view of the fleet, built from two polls. This module does no I/O.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 use tickfleet_model::policy::Policy;
-use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::{MemoryUsage, NodeView, ServerLoad, ShardView, ThrottleQueueView};
+use tickfleet_store::{NodeView, ShardView, ThrottleQueueView};
 
+use super::finding::Finding;
 use super::poll_result::PollResult;
 use super::tools::Tools;
-
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
-/// checks it.
-const TIMER_LATE_MS_MAX: i64 = 2_000;
-/// States in which work waits until a process reads it.
-const UNREAD_STATES: [&str; 3] = ["inbound turns", "inbound tasks", "ready"];
-/// If work in [`UNREAD_STATES`] waits longer than this time (ms), no process reads it.
-const UNREAD_MS_MAX: i64 = 10_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
@@ -47,7 +37,8 @@ pub(crate) struct Frame {
     /// One row per shard, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    pub(crate) warnings: Vec<String>,
+    /// What needs a person, the most urgent first.
+    pub(crate) findings: Vec<Finding>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -205,10 +196,8 @@ impl Frame {
             agents_whole: shards.iter().all(|shard| shard.throttle_queues_whole),
             tools,
             shards: in_short(last, now, passed),
-            warnings: Vec::new(),
+            findings: Vec::new(),
         };
-        frame.warnings = warnings(&now.server, shards, &frame.nodes);
-        frame.warnings.extend(waiting(&frame));
         frame.sort(Sort::Count);
         frame
     }
@@ -255,7 +244,9 @@ fn rate(
     passed_s: f64,
     counter: impl Fn(&ShardView) -> Option<u64>,
 ) -> Option<f64> {
-    let total = |seen: &PollResult| seen.shards.iter().map(&counter).sum::<Option<u64>>();
+    // The counters of a shard that did not respond are unknown.
+    let total =
+        |seen: &PollResult| seen.shards.iter().map(&counter).sum::<Option<u64>>().filter(|_| seen.unread.is_empty());
     per_second(total(last?), total(now), passed_s)
 }
 
@@ -376,74 +367,14 @@ fn in_short(last: Option<&PollResult>, now: &PollResult, passed_s: f64) -> Vec<S
     now.shards.iter().enumerate().map(row).collect()
 }
 
-/// Warnings about causes of waiting turns and about lost processes. While there is a warning, the frame does not report
-/// that all is well.
-fn waiting(frame: &Frame) -> Vec<String> {
-    let mut warnings = Vec::new();
-    match frame.paused {
-        0 => {}
-        1 => warnings.push("one tenant, agent or tool is paused: its calls wait (tickfleet pause)".to_owned()),
-        paused => {
-            warnings.push(format!("{paused} tenants, agents or tools are paused: their calls wait (tickfleet pause)"))
-        }
-    }
-    for kind in ["scheduler", "worker"] {
-        let lost: BTreeSet<&str> =
-            frame.nodes.iter().filter(|node| node.kind == kind && !node.alive).map(|node| node.name.as_str()).collect();
-        if !lost.is_empty() {
-            warnings.push(format!("{kind} lost, without a heartbeat: {}", list(lost)));
-        }
-    }
-    for state in &frame.backlog {
-        let is_unread = UNREAD_STATES.contains(&state.state);
-        if let Some(oldest_ms) = state.oldest_ms.filter(|oldest_ms| is_unread && *oldest_ms > UNREAD_MS_MAX) {
-            let age = crate::output::time_format::span(oldest_ms);
-            warnings.push(format!("{} {} wait ({}), the oldest for {age}", state.count, state.unit, state.state));
-        }
-    }
-    warnings
-}
-
-fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let memory = MemoryUsage { used: server.used_memory, max: server.maxmemory };
-    let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
-    if short {
-        // If memory is low, that is the only cause to report for late work.
-        let says = "memory is nearly full: new work is rejected, accepted work continues in small batches";
-        warnings.push(says.to_owned());
-    }
-    for (number, shard) in shards.iter().enumerate() {
-        if shard.policy_generation == 0 {
-            warnings.push(format!("shard {number} has never been used: no scheduler has run"));
-            continue;
-        }
-        for (kind, does) in [("scheduler", "no turns are admitted"), ("worker", "no calls run")] {
-            if !nodes.iter().any(|node| node.shard == number && node.kind == kind && node.alive) {
-                warnings.push(format!("no {kind} is alive on shard {number}: {does}"));
-            }
-        }
-        let mut workers =
-            nodes.iter().filter(|node| node.shard == number && node.kind == "worker" && node.alive).peekable();
-        if workers.peek().is_some() && workers.all(|node| node.drained) {
-            let says = "all live workers are drained by an operator: no new calls run";
-            warnings.push(format!("{says} on shard {number} (tickfleet workers resume)"));
-        }
-        if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
-            let late = crate::output::time_format::span(shard.timer_late_ms);
-            warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler fires"));
-        }
-    }
-    warnings
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::collections::BTreeMap;
     use std::time::{Duration, Instant};
 
-    use tickfleet_store::StreamView;
+    use tickfleet_store::{ServerLoad, StreamView};
 
     use super::*;
 
@@ -471,7 +402,7 @@ mod tests {
     #[allow(clippy::disallowed_methods, reason = "a moment to count from")]
     fn seen(after: Duration, shards: Vec<ShardView>) -> PollResult {
         static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-        PollResult { at: *START + after, server: ServerLoad::default(), shards }
+        PollResult { at: *START + after, server: ServerLoad::default(), shards, unread: BTreeMap::new() }
     }
 
     fn frame(last: Option<&PollResult>, now: &PollResult) -> Frame {
@@ -500,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_the_living_and_a_shard_without_workers_is_pointed_out() {
+    fn slots_are_those_of_the_living_and_who_is_gone_stands_first() {
         let node = |name: &str, lease_left_ms| NodeView {
             name: name.into(),
             beat_age_ms: Some(1),
@@ -508,40 +439,20 @@ mod tests {
             slots: Some(tickfleet_store::Slots { busy: 2, all: 16 }),
             drained: false,
         };
-        let scheduler = NodeView { slots: None, ..node("s-a", 10) };
-        let shard = |nodes| ShardView { nodes, ..view(0) };
-        let living =
-            frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-a", 10), node("w-b", -1), scheduler.clone()])]));
-        assert_eq!(living.slots, Slots { busy: 2, all: 16 });
-        assert_eq!(living.warnings, ["worker lost, without a heartbeat: w-b"], "others work, and still it was lost");
-        assert_eq!(living.nodes[0].name, "w-b", "who is gone stands first");
-        let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler.clone()])]));
-        assert_eq!(dead.warnings[0], "no worker is alive on shard 0: no calls run");
-        let quiet = NodeView { drained: true, ..node("w-a", 10) };
-        let one_works =
-            frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet.clone(), node("w-b", 10), scheduler.clone()])]));
-        assert!(one_works.warnings.is_empty(), "{:?}", one_works.warnings);
-        let all = frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet, node("w-b", -1), scheduler])]));
-        assert!(all.warnings[0].starts_with("all live workers are drained"), "{:?}", all.warnings);
+        let shard = ShardView { nodes: vec![node("w-a", 10), node("w-b", -1)], ..view(0) };
+        let frame = frame(None, &seen(Duration::ZERO, vec![shard]));
+        assert_eq!(frame.slots, Slots { busy: 2, all: 16 });
+        assert_eq!(frame.nodes[0].name, "w-b");
     }
 
     #[test]
-    fn nothing_is_well_while_a_tenant_is_paused_or_turns_wait_for_somebody_to_read_them() {
-        let node = |name: &str| NodeView {
-            name: name.into(),
-            beat_age_ms: Some(1),
-            lease_left_ms: 10,
-            slots: None,
-            drained: false,
-        };
-        let shard = || ShardView { nodes: vec![node("s-a"), node("w-a")], ..view(0) };
-        let of = |shard| frame(None, &seen(Duration::ZERO, vec![shard])).warnings;
-        assert_eq!(of(shard()), Vec::<String>::new());
-        let paused = of(ShardView { paused: 2, ..shard() });
-        assert_eq!(paused, ["2 tenants, agents or tools are paused: their calls wait (tickfleet pause)"]);
-        let late = of(ShardView { streams: vec![stream("ready:normal", 11, 0, 0)], ..shard() });
-        assert_eq!(late.len(), 1);
-        assert!(late[0].starts_with("11 slices wait (ready), the oldest for 11"), "{late:?}");
+    fn a_shard_that_does_not_respond_makes_the_rates_unknown() {
+        let first = seen(Duration::ZERO, vec![view(100), view(0)]);
+        let unread = BTreeMap::from([(1, "away".to_owned())]);
+        let now = PollResult { unread, ..seen(Duration::from_secs(1), vec![view(200), ShardView::default()]) };
+        assert_eq!(frame(Some(&first), &now).rates, Rates::default());
+        let back = seen(Duration::from_secs(2), vec![view(300), view(5_000)]);
+        assert_eq!(frame(Some(&now), &back).rates, Rates::default(), "its calls meanwhile are no rate");
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! `tickfleet top`: the current state of the fleet, in a terminal. The command only queries Redis. It works wherever
 //! `redis-cli` works, and needs no Prometheus.
 //!
-//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls, and [`draw`] draws the view.
+//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. [`findings`] derives from it,
+//! and from the [`facts`], what needs a person. [`draw`] draws the view.
 //! [`screen`] controls the terminal and reads keys.
 
 mod draw;
+mod facts;
+mod finding;
+mod findings;
 mod frame;
 mod poll_result;
 mod poller;
@@ -24,6 +28,7 @@ use crate::setup::Setup;
 use draw::Style;
 use frame::Sort;
 
+pub(crate) use finding::FindingKind;
 pub(crate) use frame::Frame;
 pub(crate) use poller::Poller;
 
@@ -64,12 +69,11 @@ fn every(text: &str) -> Result<Duration, String> {
 /// becomes unreachable later, the view shows the problem and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
-    let policy = &setup.configuration.policy;
-    let first = poller.poll(policy).await?;
+    let first = poller.poll(setup).await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
         // The rates need some time between two polls.
         tokio::time::sleep(args.every).await;
-        let frame = poller.poll(policy).await?;
+        let frame = poller.poll(setup).await?;
         return output.show(&frame, text);
     }
     screen::run(setup, (poller, first), args.every, Style { colour: output.colours() }).await

@@ -1,8 +1,10 @@
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use tickfleet_model::policy::Policy;
-use tickfleet_store::{ServerLoad, Watch};
+use tickfleet_store::{ServerLoad, ShardView, Store, Watch};
 
+use super::facts::FactsReader;
+use super::findings::findings;
 use super::frame::{Frame, Heading};
 use super::poll_result::PollResult;
 use super::tools::Window;
@@ -11,7 +13,9 @@ use crate::setup::Setup;
 
 /// Polls all shards, and keeps the data of the last poll that the next frame needs.
 pub(crate) struct Poller {
+    stores: Vec<Store>,
     watches: Vec<Watch>,
+    facts: FactsReader,
     window: Window,
     last: Option<PollResult>,
     redis: String,
@@ -26,39 +30,58 @@ impl Poller {
         let stores = setup.stores()?;
         // Connect for each shard separately, because each shard of a cluster can have another primary.
         Ok(Self {
-            watches: stores.into_iter().map(Watch::new).collect(),
+            watches: stores.iter().cloned().map(Watch::new).collect(),
+            stores,
+            facts: FactsReader::default(),
             window: Window::default(),
             last: None,
             redis: setup.shown_url(),
         })
     }
 
-    /// Polls once and returns a frame, with the caps from `policy`. Rates cover the time since the last poll. The first
-    /// frame has no rates.
+    /// Polls once and returns a frame, with the caps and bounds of `setup`. Rates cover the time since the last poll. The
+    /// first frame has no rates. A shard that does not respond is a finding.
     ///
     /// # Errors
-    /// [`Failure::Redis`] if Redis cannot be reached, or an error that Redis returned.
+    /// [`Failure::Redis`] if no shard can be reached, or an error that Redis returned.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
-    pub(crate) async fn poll(&mut self, policy: &Policy) -> Result<Frame, Failure> {
+    pub(crate) async fn poll(&mut self, setup: &Setup) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());
-        let server = match self.watches.first() {
+        let mut unread = BTreeMap::new();
+        let mut first_error = None;
+        let at = Instant::now();
+        for (number, watch) in self.watches.iter_mut().enumerate() {
+            let polled = watch.poll().await;
+            shards.push(polled.unwrap_or_else(|error| {
+                unread.insert(number, error.to_string());
+                first_error.get_or_insert(error);
+                ShardView::default()
+            }));
+        }
+        if let Some(error) = first_error.filter(|_| unread.len() == shards.len()) {
+            return Err(error.into());
+        }
+        let responding = || (0..shards.len()).filter(|number| !unread.contains_key(number));
+        let server = match responding().next().and_then(|number| self.watches.get(number)) {
             Some(watch) => watch.server().await?,
             None => ServerLoad::default(),
         };
-        let at = Instant::now();
-        for watch in &mut self.watches {
-            shards.push(watch.poll().await?);
-        }
-        let now = PollResult { at, server, shards };
-        for (number, shard) in now.shards.iter().enumerate() {
+        for number in responding() {
+            let Some(shard) = shards.get(number) else { continue };
             let before = self.last.as_ref().and_then(|last| last.shards.get(number)?.calls);
             let ended = shard.calls.map(|calls| calls.saturating_sub(before.unwrap_or(0)));
             self.window.add(shard.ended.clone(), ended, shard.now_ms);
         }
-        let now_ms = now.shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
+        let read: Vec<(&Store, &ShardView)> =
+            responding().filter_map(|number| Some((self.stores.get(number)?, shards.get(number)?))).collect();
+        let facts = self.facts.read(setup, &read).await;
+        let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
+        let now = PollResult { at, server, shards, unread };
         let heading = Heading { redis: self.redis.clone(), now_ms };
-        let frame = Frame::of(heading, self.last.as_ref(), &now, self.window.tools(now_ms));
+        let policy = &setup.configuration.policy;
+        let mut frame = Frame::of(heading, self.last.as_ref(), &now, self.window.tools(now_ms)).with_caps(policy);
+        frame.findings = findings(&frame, &now, &facts, policy.defaults.tick_ms);
         self.last = Some(now);
-        Ok(frame.with_caps(policy))
+        Ok(frame)
     }
 }

@@ -28,6 +28,8 @@ const KEYS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyAction {
     Quit,
+    /// Close the open window, or quit if none is open.
+    Close,
     Pause,
     Faster,
     Slower,
@@ -139,6 +141,7 @@ pub(super) async fn run(
             Some(story) = story_receiver.recv() => view_state.story = view_state.story.take().map(|_| story),
             action = keys.recv() => match action {
                 Some(KeyAction::Quit) | None => return Ok(()),
+                Some(KeyAction::Close) if !view_state.has_window() => return Ok(()),
                 Some(KeyAction::Explain) if view_state.story.is_none() => story_loader.load(&frame, &mut view_state, &stories),
                 Some(action) => apply(action, frame.agents.len(), &mut view_state, &pace),
             }
@@ -175,7 +178,8 @@ impl StoryLoader {
 }
 
 fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watch::Sender<PollPace>) {
-    if std::mem::take(&mut view_state.help) {
+    if view_state.help {
+        view_state.help = action == KeyAction::Redraw;
         return;
     }
     if let Some(story) = &mut view_state.story {
@@ -196,7 +200,7 @@ fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watc
         KeyAction::Slower => pace.send_modify(|pace| *pace = pace.slower()),
         KeyAction::Sort => view_state.sort = view_state.sort.next(),
         KeyAction::Help => view_state.help = true,
-        KeyAction::Redraw | KeyAction::Other | KeyAction::Explain | KeyAction::Quit => {}
+        KeyAction::Redraw | KeyAction::Other | KeyAction::Explain | KeyAction::Close | KeyAction::Quit => {}
     }
     let now = *pace.borrow();
     (view_state.every, view_state.paused) = (format_duration(now.every), now.paused);
@@ -220,8 +224,7 @@ async fn poll_repeatedly(
             }
             () = tokio::time::sleep(every), if !paused => {}
         }
-        let seen =
-            poller.poll(&setup.configuration.policy).await.map_err(|failure| failure.message().unwrap_or_default());
+        let seen = poller.poll(&setup).await.map_err(|failure| failure.message().unwrap_or_default());
         let seen = seen.map_err(|message| message.lines().next().unwrap_or_default().to_owned());
         if frames.send(seen).is_err() {
             return;
@@ -251,7 +254,8 @@ fn wish_of(event: &Event) -> KeyAction {
     };
     match code {
         KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => KeyAction::Quit,
-        KeyCode::Char('q' | 'Q') | KeyCode::Esc => KeyAction::Quit,
+        KeyCode::Char('q' | 'Q') => KeyAction::Quit,
+        KeyCode::Esc => KeyAction::Close,
         KeyCode::Up | KeyCode::Char('k') => KeyAction::Up,
         KeyCode::Down | KeyCode::Char('j') => KeyAction::Down,
         KeyCode::Enter | KeyCode::Char('e') => KeyAction::Explain,
@@ -271,7 +275,7 @@ mod tests {
     #[test]
     fn keys_say_what_they_are_for() {
         let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
-        assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit; 2]);
+        assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit, KeyAction::Close]);
         assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
         assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
     }
@@ -300,6 +304,18 @@ mod tests {
             view_state.story.is_none() && !view_state.paused && view_state.chosen == Some(0),
             "any other key closes it"
         );
+    }
+
+    #[test]
+    fn escape_closes_the_help_before_it_quits() {
+        let (pace, _paces) = watch::channel(PollPace { every: Duration::from_secs(1), paused: false });
+        let mut view_state = ViewState::default();
+        apply(KeyAction::Help, 0, &mut view_state, &pace);
+        assert!(view_state.has_window());
+        apply(KeyAction::Redraw, 0, &mut view_state, &pace);
+        assert!(view_state.has_window(), "another size closes nothing");
+        apply(KeyAction::Close, 0, &mut view_state, &pace);
+        assert!(!view_state.has_window());
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl LimitedFleet {
                 return;
             }
             // If the turn has ended, its explanation no longer changes, so repetition would not help.
-            assert!(!said.contains("has ended\n") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
+            assert!(!said.contains("has ended") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
         }
     }
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod deploys;
 mod drains;
+mod findings;
 pub mod gateway;
 mod hidden;
 mod lists;

@@ -18,7 +18,21 @@ const PERMISSIONS: &str = "permissions:
   sleep: {everyone: true}
   fail_once: {everyone: true}
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
+  pay: {agents: [kelly]}
 ";
+/// Nothing listens at the tool's address.
+const TOOLS: &str = r#"tools:
+  pay:
+    description: Pays an amount.
+    effect: once
+    approval: {narrow: [/amount]}
+    input_schema:
+      type: object
+      properties: {amount: {type: integer, exclusiveMinimum: 0, multipleOf: 5}, to: {type: string}}
+      required: [amount, to]
+      additionalProperties: false
+    http: {method: POST, base_url: "http://127.0.0.1:9", path: /pay, body: {amount: "{{amount}}"}, allow_private: ["127.0.0.1"]}
+"#;
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
 
 pub(super) struct OperatorFleet {
@@ -32,7 +46,7 @@ pub(super) struct OperatorFleet {
 pub(super) struct Keys {
     viewer: String,
     pub(super) operator: String,
-    approver: String,
+    pub(super) approver: String,
     pub(super) service: String,
     /// May view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
@@ -53,7 +67,7 @@ impl OperatorFleet {
                 "limits.yaml",
                 "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n  one: {per: [agent], max: 1, every: 1d, match: {agents: [fran]}, mode: shadow}\n",
             ),
-            ("tools.yaml", "tools: {}\n"),
+            ("tools.yaml", TOOLS),
         ] {
             std::fs::write(conf.join(name), text).unwrap();
         }

@@ -4,8 +4,9 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_model::TenantId;
+use tickfleet_model::{Outcome, TenantId};
 use tickfleet_protocol::AuditEntry;
+use tickfleet_protocol::audit::entry::CALL_ACTION;
 use tickfleet_store::{Store, StoreError};
 
 use super::condition::ArgumentConditions;
@@ -20,7 +21,7 @@ pub struct AuditQuery {
     pub tenant: Option<TenantId>,
     /// Only entries of this agent.
     pub agent: Option<String>,
-    /// Only entries of this tool, by its name.
+    /// Only entries about this tool, by its name: calls, approvals, pauses and switches.
     pub tool: Option<String>,
     /// Only entries with this outcome.
     pub outcome: Option<String>,
@@ -103,10 +104,55 @@ impl AuditQuery {
             |wanted: Option<&str>, values: &[Option<&str>]| wanted.is_none_or(|wanted| values.contains(&Some(wanted)));
         let fits = is(self.tenant.as_ref().map(TenantId::as_str), &[entry.tenant.as_deref()])
             && is(self.agent.as_deref(), &[Some(&*entry.actor_id), entry.meta.agent.as_deref()])
-            && is(self.tool.as_deref(), &[Some(&*entry.entity_id)])
+            && self.tool.as_deref().is_none_or(|tool| is_about(&entry, tool))
             && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)])
             && self.conditions.are_met_by(&entry);
         // Returns the entry's text without parsing it, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
+    }
+}
+
+/// True if an entry is about the tool with this name. The entries of calls have the tool's name, but what a model or an
+/// operator wrote may be its ID, or the ID of a version.
+fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
+    let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
+    let spelled = |text: &str| {
+        let text = text.split('@').next().unwrap_or(text);
+        text == tool || text.strip_prefix("tool_") == Some(tool)
+    };
+    [&*entry.entity_id, &*entry.meta.tool, &*entry.meta.tool_id].contains(&tool)
+        || !is_call && spelled(&entry.entity_id)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_found_under_its_name_however_an_entry_spells_it() {
+        let entry = |action: &str, entity: &str, outcome: &str, tool: &str| {
+            format!(
+                r#"{{"action":"{action}","entity_id":"{entity}","meta":{{"outcome":"{outcome}","tool":"{tool}"}}}}"#
+            )
+        };
+        let query = AuditQuery { tool: Some("pay".into()), ..AuditQuery::default() };
+        for (action, entity, outcome, tool, is_found) in [
+            ("TOOL_CALL", "pay", "ok", "", true),
+            ("TOOL_CALL", "tool_pay", "unknown_tool", "", true),
+            ("TOOL_CALL", "tool_pay", "ok", "", false),
+            ("APPROVAL", "apr-1", "", "pay", true),
+            ("APPROVAL", "apr-1", "", "send", false),
+            ("DISABLE_TOOL", "tool_pay@2", "", "", true),
+            ("PAUSE_TOOL", "payments", "", "", false),
+        ] {
+            let text = entry(action, entity, outcome, tool);
+            assert_eq!(query.fits(&text).is_some(), is_found, "{text}");
+        }
+        // The tool with this ID is no longer configured, so the ID leads to no name.
+        let by_id = AuditQuery { tool: Some("payments".into()), ..AuditQuery::default() };
+        let call = r#"{"action":"TOOL_CALL","entity_id":"pay","meta":{"outcome":"ok","tool_id":"payments"}}"#;
+        assert!(by_id.fits(call).is_some());
     }
 }

@@ -106,6 +106,12 @@ pub struct Causes {
 }
 
 impl Causes {
+    /// True if no item matched so far.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by.is_empty()
+    }
+
     /// The `limit` most frequent causes, the most frequent first.
     #[must_use]
     pub fn most(self, limit: usize) -> Vec<Cause> {

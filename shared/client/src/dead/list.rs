@@ -194,7 +194,7 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
 
 /// Converts an audit entry to a failed call, with the turn that a replay submits. `None` if the entry is not a failed
 /// call. Also `None` if the outcome is not listed by default and differs from `asked`.
-fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
+pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
     // Most entries are of successful calls. Skip these entries without parsing: the beginning of the text shows the
     // level.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;

@@ -12,19 +12,21 @@
 
 mod causes;
 mod list;
+mod recent;
 mod replay;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, Outcome, TenantId};
 use tickfleet_store::DeadItemRef;
 
 use crate::position;
 
 pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
+pub use recent::{FailuresSeen, RecentFailures};
 pub use replay::{DeadAction, ReplayReport, ReplayStatus, handle};
 
 /// Kind of an entry.
@@ -138,6 +140,14 @@ pub struct DeadEntry {
     /// Why a replay needs a new message. `None` if the item can be replayed unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_message: Option<&'static str>,
+}
+
+impl DeadEntry {
+    /// True if the call may or may not have taken effect, and the fleet does not repeat it.
+    #[must_use]
+    pub fn is_unknown_outcome(&self) -> bool {
+        self.id.kind == DeadKind::Call && self.cause == Outcome::OutcomeUnknown.as_str()
+    }
 }
 
 /// A dead item with the message of its replay.

@@ -20,7 +20,7 @@ use crate::Client;
 use crate::operate::Operator;
 
 pub use dead::{DropRequest, ReplayRequest};
-pub use names::{FleetName, FleetNames};
+pub use names::{FilteredNames, FleetName, FleetNames};
 pub use pause::{ActivePause, ActivePauses, PauseReport, PauseRequest, PauseTarget};
 pub use tools::{DisabledTool, DisabledTools, SwitchToolRequest};
 pub use turns::{CancelTurnsRequest, TurnCancelResult};

@@ -11,6 +11,7 @@ use tickfleet_model::suggest::{list, nearest};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::StoreError;
 
+use super::VerbError;
 use crate::Client;
 
 /// Prefix of the ID of every tool without a configured ID.
@@ -35,6 +36,17 @@ pub struct FleetNames {
     tools: ToolNames,
     /// Digest of the configuration's policy. `None` if the names are in force.
     digest: Option<String>,
+}
+
+/// The names in a filter of a list or search. An unset field matches all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FilteredNames<'a> {
+    /// The tenant.
+    pub tenant: Option<&'a TenantId>,
+    /// The agent.
+    pub agent: Option<&'a str>,
+    /// The tool, by name or ID.
+    pub tool: Option<&'a str>,
 }
 
 pub(super) struct UnknownName {
@@ -104,6 +116,29 @@ impl FleetNames {
             is_in_force_here = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);
         }
         Ok(Some(UnknownName { message, is_in_force_here }))
+    }
+
+    /// Rejects a filter that matched nothing because the fleet does not have one of its names. A filter with matches
+    /// needs no check: entries and turns of removed agents and tools are still found.
+    ///
+    /// # Errors
+    /// [`VerbError::Unknown`]; [`VerbError::Store`].
+    pub async fn check_filter(&self, client: &Client, filter: FilteredNames<'_>) -> Result<(), VerbError> {
+        let mut names = Vec::new();
+        names.extend(filter.tenant.map(FleetName::Tenant));
+        names.extend(filter.tool.map(FleetName::Tool));
+        for name in names {
+            let unknown = self.find_unknown(client, name).await?.filter(|unknown| unknown.is_in_force_here);
+            if let Some(unknown) = unknown {
+                return Err(VerbError::Unknown(unknown.message));
+            }
+        }
+        let Some(agent) = filter.agent else { return Ok(()) };
+        let agents: BTreeSet<&str> = self.agents.iter().map(AgentId::as_str).collect();
+        if !agents.contains(agent) && self.is_in_force(client).await? {
+            return Err(VerbError::Unknown(message("agent", agent, &agents)));
+        }
+        Ok(())
     }
 
     /// All tenants: those of the configuration, and those set at run time.

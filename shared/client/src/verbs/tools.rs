@@ -38,7 +38,7 @@ impl SwitchToolRequest {
     /// Enables or disables the tool in every shard. Returns false if every shard already had the requested state.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`] of a tool to disable; [`VerbError::Store`].
+    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]; [`VerbError::Store`].
     pub async fn switch(&self, context: &VerbContext<'_>, on: bool) -> Result<bool, VerbError> {
         let Self { tool, reason } = self;
         if !is_switchable_name(tool) {
@@ -51,10 +51,14 @@ impl SwitchToolRequest {
         }
         let operator = context.operator(reason);
         let name = context.names.tool_switched(&context.client, tool).await?;
-        let changed = switch_tool(context.client.stores(), &name, on, operator).await?;
+        let mut changed = switch_tool(context.client.stores(), &name, on, operator).await?;
         // The tool may have been disabled under its id, at a time when the id could not be resolved to a name.
         if on && !changed && name != *tool {
-            return Ok(switch_tool(context.client.stores(), tool, on, operator).await?);
+            changed = switch_tool(context.client.stores(), tool, on, operator).await?;
+        }
+        // Check the name only if nothing changed, because a disabled name can be missing from the configuration.
+        if on && !changed {
+            context.check_name(FleetName::Tool(tool)).await?;
         }
         Ok(changed)
     }

@@ -1,7 +1,10 @@
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
+use tickfleet_model::TenantId;
 use tickfleet_store::TurnName;
 
-use super::{VerbContext, VerbError};
+use super::{FleetName, VerbContext, VerbError};
 use crate::end_many::end_many;
 use crate::tasks::CancelStatus;
 
@@ -29,7 +32,7 @@ pub struct TurnCancelResult {
     pub id: String,
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
     /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
-    /// nothing was stored.
+    /// nothing was stored. If all ids are unknown, the response is 404.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ok"))]
     pub answer: CancelStatus,
 }
@@ -38,7 +41,8 @@ impl CancelTurnsRequest {
     /// Cancels the turns and tasks. The results are in the order of the ids.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Forbidden`]; [`VerbError::Store`]: the first ids may have been canceled.
+    /// [`VerbError::Invalid`]; [`VerbError::Forbidden`]; [`VerbError::Unknown`]: none of the ids exists.
+    /// [`VerbError::Store`]: the first ids may have been canceled.
     pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<TurnCancelResult>, VerbError> {
         if self.ids.is_empty() || self.ids.len() > IDS_MAX {
             return Err(VerbError::Invalid(format!("ids: expected 1 to {IDS_MAX}")));
@@ -53,13 +57,28 @@ impl VerbContext<'_> {
     /// Cancels turns and tasks that `filter` selected. The audit log has the filter, unless it is empty.
     ///
     /// # Errors
-    /// [`VerbError::Store`]: the first turns may have been canceled.
+    /// [`VerbError::Unknown`]: none of them exists. [`VerbError::Store`]: the first turns may have been canceled.
     pub async fn cancel_turns(
         &self,
         names: &[TurnName],
         filter: &str,
         reason: &str,
     ) -> Result<Vec<CancelStatus>, VerbError> {
-        Ok(end_many(&self.client, names, filter, self.operator(reason)).await?)
+        let answers = end_many(&self.client, names, filter, self.operator(reason)).await?;
+        let Some(first) = names.first() else { return Ok(answers) };
+        // Turns that a filter selected existed a moment ago.
+        if !filter.is_empty() || answers.iter().any(|answer| *answer != CancelStatus::Unknown) {
+            return Ok(answers);
+        }
+        let tenants: BTreeSet<&TenantId> = names.iter().map(|name| &name.tenant).collect();
+        for tenant in tenants {
+            self.check_name(FleetName::Tenant(tenant)).await?;
+        }
+        let more = names.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Err(VerbError::Unknown(format!(
+            "unknown turn or task {first}{more}: not arrived, rejected, or its record has expired. tickfleet turns list \
+             and tickfleet tasks list show all"
+        )))
     }
 }

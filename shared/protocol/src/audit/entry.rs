@@ -64,6 +64,12 @@ pub struct AuditMeta<'a> {
     #[serde(borrow)]
     pub premises: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
+    /// In the entry of a call: the ID of the tool that ran.
+    #[serde(borrow)]
+    pub tool_id: Cow<'a, str>,
+    /// In the entry of an approver's decision: the tool of the call.
+    #[serde(borrow)]
+    pub tool: Cow<'a, str>,
     /// An object in the entry of a call. An ID in the entry of an approver's decision.
     #[serde(borrow)]
     pub approval: Option<&'a RawValue>,

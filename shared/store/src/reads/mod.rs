@@ -13,7 +13,6 @@ pub(crate) mod nodes;
 pub(crate) mod notes;
 pub(crate) mod passages;
 pub(crate) mod preflight;
-pub(crate) mod running;
 pub(crate) mod tasks;
 pub(crate) mod tenant_usage;
 pub(crate) mod turn_view;

@@ -3,7 +3,7 @@
 use tickfleet_model::Durability;
 use tickfleet_store::ServerFacts;
 
-use super::Finding;
+use super::CheckResult;
 use crate::setup::Setup;
 
 /// The first release with `WAITAOF`. The number applies to Redis and to Valkey, which continued Redis' version numbers.
@@ -19,14 +19,14 @@ pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
 }
 
 /// Returns one finding for each kind of durability that is required.
-pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<Finding> {
+pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<CheckResult> {
     [Durability::Disk, Durability::Replica]
         .into_iter()
         .filter_map(|kind| of_kind(facts, kind, durability_needs))
         .collect()
 }
 
-fn of_kind(facts: &ServerFacts, kind: Durability, durability_needs: &[(String, Durability)]) -> Option<Finding> {
+fn of_kind(facts: &ServerFacts, kind: Durability, durability_needs: &[(String, Durability)]) -> Option<CheckResult> {
     let mut who = durability_needs.iter().filter(|(_, durable)| *durable == kind).map(|(who, _)| who.as_str());
     let first = who.next()?;
     let more = who.count();
@@ -34,21 +34,23 @@ fn of_kind(facts: &ServerFacts, kind: Durability, durability_needs: &[(String, D
     let says = |what: &str| format!("{first}{more}: {}: {what}", kind.as_str());
     let not_run = |what: &str| says(&format!("{what}: such calls do not run"));
     Some(match (kind, facts.replicas) {
-        (Durability::Disk, _) if !facts.version.is_empty() && facts.release() < WAITAOF_SINCE => Finding::fail(
+        (Durability::Disk, _) if !facts.version.is_empty() && facts.release() < WAITAOF_SINCE => CheckResult::fail(
             "durable",
             not_run(&format!("{} {} has no WAITAOF", facts.product, facts.version)),
             "use Redis 7.2 or later, or Valkey; or `durable: replica`; or `none` with appendfsync always",
         ),
         (Durability::Disk, _) if facts.aof == Some(false) => {
-            Finding::fail("durable", not_run("no append-only file"), "CONFIG SET appendonly yes")
+            CheckResult::fail("durable", not_run("no append-only file"), "CONFIG SET appendonly yes")
         }
-        (Durability::Replica, Some(0)) => Finding::fail("durable", not_run("no replica connected"), "add a replica"),
-        (Durability::Replica, Some(1)) => Finding::warn(
+        (Durability::Replica, Some(0)) => {
+            CheckResult::fail("durable", not_run("no replica connected"), "add a replica")
+        }
+        (Durability::Replica, Some(1)) => CheckResult::warn(
             "durable",
             says("one replica connected: if it disconnects, such calls do not run"),
             "add another replica",
         ),
-        _ => Finding::ok("durable", says("can be confirmed")),
+        _ => CheckResult::ok("durable", says("can be confirmed")),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelReport, ServerFacts};
 
-use super::Finding;
+use super::CheckResult;
 
 /// The oldest release with all features that our scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
@@ -14,26 +14,26 @@ const MEMORY_PERCENT_FULL: u64 = 80;
 /// Memory use, in percent of `maxmemory`, at which operators should act.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
-pub(super) fn check(facts: &ServerFacts) -> Vec<Finding> {
+pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
     findings.extend(facts.refused.iter().map(|refused| {
         let advice = "grant the user the rules printed by `tickfleet acl --role operator`; a managed service may not offer the command";
-        Finding::warn("rights", format!("refused: {refused}"), advice)
+        CheckResult::warn("rights", format!("refused: {refused}"), advice)
     }));
     findings
 }
 
 /// Fails for a `redis://` URL in a cluster. Such a URL names one node, but the keys of a fleet are on several nodes.
-pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
+pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
-    (facts.mode == "cluster").then(|| Finding::fail("cluster", says, Refusal::Cluster.remedy()))
+    (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
 /// Checks whether the server can load its own append-only file when it starts. Redis loads the file with the
 /// permissions of the user `default`. If this user lacks permissions, Redis starts without the data that the denied
 /// commands wrote. Valkey does not check the permissions.
-fn default_user(facts: &ServerFacts) -> Option<Finding> {
+fn default_user(facts: &ServerFacts) -> Option<CheckResult> {
     let advice = || {
         format!(
             "ACL SETUSER default {DEFAULT_USER}, and the same line in the aclfile (ACL SAVE): no client logs in as this user"
@@ -44,50 +44,50 @@ fn default_user(facts: &ServerFacts) -> Option<Finding> {
             let says = format!(
                 "a restart loses everything that scripts wrote: {why}, so Redis rejects its own append-only file"
             );
-            Some(Finding::fail("default user", says, advice()))
+            Some(CheckResult::fail("default user", says, advice()))
         }
         DefaultUser::Refuses(why) => {
             let says = format!("with an append-only file, Redis would reject the file when it starts: {why}");
-            Some(Finding::warn("default user", says, advice()))
+            Some(CheckResult::warn("default user", says, advice()))
         }
         DefaultUser::NotAllowed => {
             let says = "cannot check whether the user default may load the append-only file: ACL DRYRUN is denied";
-            Some(Finding::warn("default user", says, Refusal::Rights.remedy()))
+            Some(CheckResult::warn("default user", says, Refusal::Rights.remedy()))
         }
-        DefaultUser::Loads => Some(Finding::ok("default user", "Redis can load its append-only file")),
+        DefaultUser::Loads => Some(CheckResult::ok("default user", "Redis can load its append-only file")),
         DefaultUser::Untold => None,
     }
 }
 
-fn version(facts: &ServerFacts) -> Finding {
+fn version(facts: &ServerFacts) -> CheckResult {
     let says = format!("{} {}, {}", facts.product, facts.version, facts.mode);
     if !["Redis", "Valkey"].contains(&facts.product.as_str()) {
         let advice = "unsupported server: use Redis 7.0 or later, or Valkey";
-        return Finding::fail("version", says, advice);
+        return CheckResult::fail("version", says, advice);
     }
     if facts.version.is_empty() {
         let advice = "make sure that it is Redis 7.0 or later, or Valkey";
-        return Finding::warn("version", "the server does not report its version", advice);
+        return CheckResult::warn("version", "the server does not report its version", advice);
     }
     if facts.release() < RELEASE_MIN {
-        return Finding::fail("version", says, "use Redis 7.0 or later, or Valkey");
+        return CheckResult::fail("version", says, "use Redis 7.0 or later, or Valkey");
     }
     match facts.mode.as_str() {
-        "sentinel" => Finding::fail("version", says, "this is a sentinel: name the server that it monitors"),
-        _ => Finding::ok("version", says),
+        "sentinel" => CheckResult::fail("version", says, "this is a sentinel: name the server that it monitors"),
+        _ => CheckResult::ok("version", says),
     }
 }
 
-fn role(facts: &ServerFacts) -> Finding {
+fn role(facts: &ServerFacts) -> CheckResult {
     match facts.role.as_str() {
-        "slave" => Finding::fail("role", "a read-only replica", "name the primary"),
-        "" => Finding::warn("role", "the server does not report its role", "make sure that it is a primary"),
-        _ => Finding::ok("role", "a primary"),
+        "slave" => CheckResult::fail("role", "a read-only replica", "name the primary"),
+        "" => CheckResult::warn("role", "the server does not report its role", "make sure that it is a primary"),
+        _ => CheckResult::ok("role", "a primary"),
     }
 }
 
 /// Checks whether all Sentinels name the same primary. Returns `None` without Sentinels.
-pub(super) fn sentinels(says: &[SentinelReport]) -> Option<Finding> {
+pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
     // The Sentinels are queried one after the other, so their answers can differ for a moment during a failover.
@@ -100,20 +100,20 @@ pub(super) fn sentinels(says: &[SentinelReport]) -> Option<Finding> {
         Err(why) => Some(format!("{}: {why}", said.sentinel)),
     });
     Some(match odd {
-        None => Finding::ok("primary", text),
-        Some(odd) => Finding::warn("primary", format!("{text}; {odd}"), ADVICE),
+        None => CheckResult::ok("primary", text),
+        Some(odd) => CheckResult::warn("primary", format!("{text}; {odd}"), ADVICE),
     })
 }
 
-fn eviction(facts: &ServerFacts) -> Finding {
+fn eviction(facts: &ServerFacts) -> CheckResult {
     match facts.maxmemory_policy.as_str() {
-        "noeviction" => Finding::ok("eviction", "maxmemory-policy is noeviction"),
-        "" => Finding::warn(
+        "noeviction" => CheckResult::ok("eviction", "maxmemory-policy is noeviction"),
+        "" => CheckResult::warn(
             "eviction",
             "the server does not report its maxmemory-policy",
             "make sure that it is noeviction",
         ),
-        other => Finding::fail(
+        other => CheckResult::fail(
             "eviction",
             format!("maxmemory-policy is {other}: a full server would evict accepted calls and counters"),
             "CONFIG SET maxmemory-policy noeviction",
@@ -122,11 +122,15 @@ fn eviction(facts: &ServerFacts) -> Finding {
 }
 
 /// Reports which data a crash of the Redis server can lose. Restarts of workers or schedulers never lose data.
-fn durability(facts: &ServerFacts) -> Finding {
+fn durability(facts: &ServerFacts) -> CheckResult {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
         let advice = "ask your provider what a failover and a restart lose";
-        return Finding::warn("durability", "the server does not report whether it has an append-only file", advice);
+        return CheckResult::warn(
+            "durability",
+            "the server does not report whether it has an append-only file",
+            advice,
+        );
     };
     if !aof {
         let kept = match facts.save.as_deref() {
@@ -134,10 +138,10 @@ fn durability(facts: &ServerFacts) -> Finding {
             Some(_) => "snapshots only: a crash loses minutes of accepted calls, counters and replies",
             None => "no append-only file: a crash loses all writes since the last snapshot",
         };
-        return Finding::warn("durability", kept, ADVICE);
+        return CheckResult::warn("durability", kept, ADVICE);
     }
     if !facts.aof_write_ok {
-        return Finding::fail(
+        return CheckResult::fail(
             "durability",
             "the last write of the append-only file failed",
             "look at the server's disk",
@@ -145,40 +149,42 @@ fn durability(facts: &ServerFacts) -> Finding {
     }
     match facts.fsync.as_deref() {
         Some("always") => {
-            Finding::ok("durability", "append-only file, fsync always: a crash loses no acknowledged write")
+            CheckResult::ok("durability", "append-only file, fsync always: a crash loses no acknowledged write")
         }
-        Some("everysec") => Finding::ok(
+        Some("everysec") => CheckResult::ok(
             "durability",
             "append-only file, fsync everysec: a crash of the machine loses up to about two seconds, a crash of the process nothing",
         ),
-        Some(_) => Finding::warn(
+        Some(_) => CheckResult::warn(
             "durability",
             "append-only file without fsync: a crash of the machine loses up to about 30 s",
             ADVICE,
         ),
-        None => Finding::ok("durability", "append-only file; the server does not report its fsync policy"),
+        None => CheckResult::ok("durability", "append-only file; the server does not report its fsync policy"),
     }
 }
 
-fn memory(facts: &ServerFacts) -> Finding {
+fn memory(facts: &ServerFacts) -> CheckResult {
     let used = rounded(facts.used_memory);
     if facts.used_memory == 0 {
-        return Finding::warn("memory", "the server does not report its memory", "make sure that maxmemory is set");
+        return CheckResult::warn("memory", "the server does not report its memory", "make sure that maxmemory is set");
     }
     if facts.maxmemory == 0 {
         let advice = "set maxmemory: new work is then rejected at 80 % of it, so that accepted work can finish";
-        return Finding::warn("memory", format!("{used} used, no maxmemory"), advice);
+        return CheckResult::warn("memory", format!("{used} used, no maxmemory"), advice);
     }
     let percent = facts.used_memory.saturating_mul(100) / facts.maxmemory;
     let says = format!("{used} of {} used ({percent} %)", rounded(facts.maxmemory));
     match percent {
-        MEMORY_PERCENT_FULL.. => {
-            Finding::fail("memory", format!("{says}: new work is rejected"), "raise maxmemory, or shorten retention.*")
-        }
+        MEMORY_PERCENT_FULL.. => CheckResult::fail(
+            "memory",
+            format!("{says}: new work is rejected"),
+            "raise maxmemory, or shorten retention.*",
+        ),
         MEMORY_PERCENT_WARN.. => {
-            Finding::warn("memory", says, "at 80 % new work is rejected: raise maxmemory, or shorten retention.*")
+            CheckResult::warn("memory", says, "at 80 % new work is rejected: raise maxmemory, or shorten retention.*")
         }
-        _ => Finding::ok("memory", says),
+        _ => CheckResult::ok("memory", says),
     }
 }
 
@@ -192,16 +198,16 @@ fn rounded(bytes: u64) -> String {
 }
 
 /// Compares the server's clock with this machine's clock, which was read just before and just after the query.
-pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
+pub(crate) fn clock(theirs: i64, before: i64, after: i64) -> CheckResult {
     let ours = before + (after - before) / 2;
     let round = after - before;
     let difference = theirs - ours;
     let says = format!("Redis' clock differs from this machine's by {difference:+} ms (round trip {round} ms)");
     if difference.abs() > CLOCK_DIFFERENCE_MS_MAX + round {
         let advice = "caps follow Redis' clock and hold; producers' deadlines are off by this difference. Check NTP on both machines";
-        return Finding::warn("clock", says, advice);
+        return CheckResult::warn("clock", says, advice);
     }
-    Finding::ok("clock", says)
+    CheckResult::ok("clock", says)
 }
 
 #[cfg(test)]
@@ -244,7 +250,7 @@ mod tests {
         assert_eq!(sentinels(&[]), None);
         assert_eq!(
             sentinels(&[one.clone(), one.clone()]),
-            Some(Finding::ok("primary", "x:1, according to 2 of 2 sentinels"))
+            Some(CheckResult::ok("primary", "x:1, according to 2 of 2 sentinels"))
         );
         for (odd, told) in [(two, "x:1, according to 2 of 3 sentinels; b reports y:1"), (silent, "c: no answer")] {
             let finding = sentinels(&[odd, one.clone(), one.clone()]).unwrap();
