@@ -182,6 +182,7 @@ async function accept(fleet) {
     if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
     return answer.json();
   };
+  fleet.consoleOfGateway = `${fleet.gateway}/console/`;
   fleet.submit = (tenant, agent, turn_id, ...calls) => post("/v1/turns", tenant, { agent, turn_id, calls: calls.map(([name, args]) => ({ name, arguments: args ?? {} })) });
   fleet.delegate = (tenant, agent, task_id, task) => post("/v1/tasks", tenant, { target_agent: agent, task_id, task_description: task });
 }
@@ -190,7 +191,7 @@ let round = 0;
 /** Work that comes in all the time. */
 export async function steady(fleet) {
   round += 1;
-  const id = (name) => `${name}-${Date.now()}-${round}`;
+  const id = (name) => `${name}-${round}`;
   const tenant = ["acme", "globex", "demo"][round % 3];
   const jobs = [
     fleet.submit(tenant, "kelly", id("stock"), ["get_stock", { item: "chair" }], ["find_customer", { email: "kim@example.org" }], ["scrape_page"]),
@@ -217,7 +218,14 @@ export async function cases(fleet) {
 /** A second worker, with its only slot on a call that does not end. */
 export async function stick(fleet) {
   fleet.run(["worker", "--config", fleet.conf], { REDIS_URL: fleet.redis, TICKFLEET_WORKER_SLOTS: "1" }).stdout.resume();
-  for (const tenant of ["acme", "globex"]) await fleet.submit(tenant, "max", `ledger-${tenant}`, ["export_ledger"]);
+  const address = fleet.url.replace("/console/", "/v1/operate/workers");
+  const workers = async () => (await (await fetch(address, { headers: { authorization: `Bearer ${fleet.key}` } })).json()).workers;
+  for (let number = 0; !(await workers()).some((worker) => worker.slots === 1 && worker.busy === 1); number += 1) {
+    const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.heard);
+    if (isThere && number < 40) await fleet.submit("acme", "fran", `ledger-${number}`, ["export_ledger"]);
+    // A worker takes a call, and reports it with its next heartbeat: there is no event to wait for.
+    await new Promise((go) => setTimeout(go, 500));
+  }
 }
 
 if (process.argv[1] === import.meta.filename) {

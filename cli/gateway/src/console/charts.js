@@ -74,6 +74,6 @@ export function waterfall({ rows, from, until, label }) {
             key: number, class: part.kind, x: Math.min(996, at(part.from)), y: 2, height: 12, width: Math.max(4, at(part.until ?? part.from) - at(part.from)),
           }, h("title", {}, part.text))))),
       h("span", { role: "cell", class: "lane-text" }, row.text ?? ""))),
-    h("div", { class: "lane axis", role: "row" }, h("span", { role: "rowheader" }, ""),
-      h("span", { class: "ticks", role: "cell" }, [0, 0.25, 0.5, 0.75, 1].map((part) => h("span", { key: part }, part ? `+${span(all * part)}` : timeOfDay(from)))), h("span", { role: "cell" })));
+    h("div", { class: "lane axis", "aria-hidden": "true" }, h("span"),
+      h("span", { class: "ticks" }, [0, 0.25, 0.5, 0.75, 1].map((part) => h("span", { key: part }, part ? `+${span(all * part)}` : timeOfDay(from)))), h("span")));
 }

@@ -60,7 +60,7 @@ export class Find extends Component {
     const found = isOpen ? matching(text.trim(), entries(given)).slice(0, SHOWN) : [];
     const run = (one) => {
       this.setState({ text: "", at: 0, isOpen: false });
-      this.base.querySelector("input").blur();
+      this.element.querySelector("input").blur();
       one.run();
     };
     const press = (event) => {
@@ -77,7 +77,7 @@ export class Find extends Component {
       const now = matching(text.trim(), entries(given)).slice(0, SHOWN);
       if (text.trim() || isOpen) run(now[Math.min(at, now.length - 1)] ?? { run: of("find", { id: text.trim() }) });
     };
-    return h("form", { id: "find", role: "search", "aria-label": "Find", onSubmit: submit },
+    return h("form", { ref: (element) => { this.element = element; }, id: "find", role: "search", "aria-label": "Find", onSubmit: submit },
       h("input", {
         id: "find-id", type: "text", value: text, placeholder: "Find a turn, task, tool, action …", autocomplete: "off", spellcheck: false,
         role: "combobox", "aria-label": "Find a turn, task or approval by its id, a view, or an action", "aria-expanded": isOpen ? "true" : "false", "aria-controls": "find-list", "aria-autocomplete": "list",

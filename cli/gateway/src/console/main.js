@@ -136,7 +136,7 @@ function sign() {
     ? [h("strong", {}, at ? "Not live" : "Connecting"), h("span", {}, at ? ` · last data at ${timeOfDay(at)}, ${span(Date.now() - at)} ago · ${why}` : why === "Connecting …" ? "" : ` · ${why}`)]
     : [h("strong", {}, "Live"), h("span", {}, ` as of ${timeOfDay(at)}`), h("span", { class: "facts" }, facts.map((fact) => ` · ${fact}`).join(""))];
   // The second text appears by itself if the page stops redrawing: it is hidden again with each snapshot.
-  return h("div", { class: `sign ${why ? (at ? "lost" : "begins") : "is-live"}` },
+  return h("section", { "aria-label": "State of the connection", class: `sign ${why ? (at ? "lost" : "begins") : "is-live"}` },
     h("span", { class: "words" }, h("span", { class: "dot", "aria-hidden": "true" }), words),
     why ? null : h("span", { key: at, class: "dead-man", "aria-hidden": "true" }, h("span", { class: "dot" }), `Not live: this page has had no data since ${timeOfDay(at)}`),
     h("span", { class: "unseen", role: "status" }, why && at ? `Not live. ${why}` : ""));
@@ -150,7 +150,7 @@ function header(name) {
     me ? h(Find, { key: "find", place: page.place, views: NAVIGATION.map((one) => ({ name: one, title: VIEWS[one].title })), refresh, theme, leave, help }) : null,
     me ? h("p", { id: "me", title: "Key, tenants and permissions" }, `${me.id} · ${me.tenant ?? "all tenants"} · ${role}`) : h("p", { id: "me" }),
     h("div", { class: "tools" },
-      me ? h("button", { type: "button", onClick: help, title: "Keyboard shortcuts (?)" }, "Help") : null,
+      me ? h("button", { type: "button", class: "help", onClick: help, title: "Keyboard shortcuts (?)" }, "Help") : null,
       h("button", { type: "button", id: "theme", onClick: theme }, "Light or dark"),
       me ? h("button", { type: "button", id: "sign-out", onClick: () => leave("") }, "Sign out") : null));
 }
@@ -166,7 +166,7 @@ function content(view, name, query) {
   const late = view.isBusy && Date.now() - view.looked > 2000 ? `Waiting for the gateway for ${Math.round((Date.now() - view.looked) / 1000)} s …` : "";
   const body = view.data !== undefined ? view.draw(view.data, refresh) : view.wrong ? null : h("p", { class: "soft loading" }, "Loading …");
   return h("main", { id: "main", tabindex: -1, key: view.number, class: live.why && live.at ? "old" : undefined },
-    h("div", { class: name === "overview" ? "title unseen" : "title" }, h("h1", {}, titleOf(name, query)),
+    h("div", { class: view.is_fleet || VIEWS[name].of ? "title unseen" : "title" }, h("h1", {}, titleOf(name, query)),
       h("span", { class: "soft" }, late || (view.at && !view.is_fleet && view.every_ms !== undefined ? `as of ${timeOfDay(view.at)}` : ""))),
     view.wrong ? h("p", { class: "banner bad", role: "alert" }, view.data === undefined ? view.wrong : `Shown: data of ${timeOfDay(view.at)}. ${view.wrong}`) : null,
     view.bar?.(), h("div", { class: "view" }, body));

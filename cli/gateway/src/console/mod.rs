@@ -90,7 +90,8 @@ mod tests {
         for (name, kind, text) in FILES {
             // Preact names the namespaces of SVG and MathML, and has a property that the console does not use.
             let is_foreign = name.starts_with("preact.");
-            for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"] {
+            for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
+            {
                 let is_namespace = kind == "image/svg+xml" && word == "http://";
                 assert!(is_namespace || is_foreign || !text.contains(word), "{name} has {word}");
             }

@@ -65,7 +65,8 @@ export const outcome = (word) => chip(moodOf(word), word);
 
 export function copy(text, what = text) {
   const put = () => navigator.clipboard.writeText(text).then(() => say(`Copied ${what}.`), () => say("The browser does not permit copying."));
-  return h("button", { type: "button", class: "icon", title: `Copy ${what}`, "aria-label": `Copy ${what}`, onClick: put }, "⧉");
+  return h("button", { type: "button", class: "icon", title: `Copy ${what}`, "aria-label": `Copy ${what}`, onClick: put },
+    h("svg", { viewBox: "0 0 16 16", width: 13, height: 13, "aria-hidden": "true" }, h("path", { d: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3", fill: "none", stroke: "currentColor" })));
 }
 
 /** A button. Actions of the operator end with `…` if they open a dialog. */
@@ -200,14 +201,14 @@ export class Dialog extends Component {
   }
 
   componentDidMount() {
-    this.base.addEventListener("close", () => {
+    this.element.addEventListener("close", () => {
       this.closed.abort();
       if (page.dialog?.number === this.props.given.number) page.dialog = null;
       this.running.then(this.props.given.done);
       redraw();
     });
-    this.base.showModal();
-    if (!this.props.given.focus) this.base.querySelector("form input:not([type=checkbox]), form textarea, form button")?.focus();
+    this.element.showModal();
+    if (!this.props.given.focus) this.element.querySelector("form input:not([type=checkbox]), form textarea, form button")?.focus();
   }
 
   async run(data) {
@@ -219,7 +220,7 @@ export class Dialog extends Component {
       if (this.closed.signal.aborted) say(error.message);
       return false;
     }
-    this.base?.close();
+    this.element?.close();
     return true;
   }
 
@@ -232,13 +233,13 @@ export class Dialog extends Component {
       if (error) this.setState({ wrong: error });
       else this.running = this.run(data);
     };
-    const input = () => { if (given.check && wrong) this.setState({ wrong: given.check(new FormData(this.base.querySelector("form"))) ?? "" }); };
-    return h("dialog", { "aria-labelledby": "dialog-title", class: given.wide ? "wide-dialog" : undefined },
+    const input = () => { if (given.check && wrong) this.setState({ wrong: given.check(new FormData(this.element.querySelector("form"))) ?? "" }); };
+    return h("dialog", { ref: (element) => { this.element = element ?? this.element; }, "aria-labelledby": "dialog-title", class: given.wide ? "wide-dialog" : undefined },
       h("h2", { id: "dialog-title" }, given.title),
       h("form", { onSubmit: submit, onInput: input },
         given.text ? h("p", {}, given.text) : null, given.fields, h("p", { class: "bad", role: "alert" }, wrong), h("p", { class: "soft", role: "status" }, progress),
         h("div", { class: "row end" },
-          h("button", { type: "button", onClick: () => this.base.close() }, isRunning ? given.stop ?? "Close" : "Close"),
+          h("button", { type: "button", onClick: () => this.element.close() }, isRunning ? given.stop ?? "Close" : "Close"),
           given.act ? h("button", { class: given.isDanger ? "act danger" : "act", disabled: isRunning }, given.button) : null)));
   }
 }

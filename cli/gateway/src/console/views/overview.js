@@ -75,9 +75,9 @@ function tiles(fleet, used) {
   const models = used.data?.models;
   const rate = (number) => (number === null || number === undefined ? "–" : count(number));
   return h("ul", { class: "tiles" },
-    tile("Calls a second", rate(fleet.rates.calls), `${rate(fleet.rates.turns)} turns a second come in`, past((one) => one.rates.calls ?? 0), "", "stats"),
+    tile("Calls a second", rate(fleet.rates.calls), `${rate(fleet.rates.turns)} turns/s come in`, past((one) => one.rates.calls ?? 0), "", "stats"),
     tile("Failed, last minute", count(at.failed + at.unknown), `of ${count(at.all)} calls`, past((one) => calls(one).failed + calls(one).unknown), isFailing ? "bad" : "", withQuery("dead", { from: "1h" })),
-    tile("Refused by policy", count(at.refused), "caps, rules, permissions", past((one) => calls(one).refused), at.refused ? "doubt" : "", "rules"),
+    tile("Refused by policy", count(at.refused), "caps and rules", past((one) => calls(one).refused), at.refused ? "doubt" : "", "rules"),
     tile("Waiting", count(waits), waits ? `oldest ${span(oldest(waiting))}` : "no turns or tasks", past((one) => sum(backlog(one, WAITING), (row) => row.count)), sum(backlog(fleet, CAPPED), (one) => one.count) ? "doubt" : "", "turns?state=lane"),
     tile("Running", `${count(fleet.slots.busy)} of ${count(fleet.slots.all)}`, busy ? `longest ${span(busy)}` : "slots", past((one) => one.slots.busy), "", "workers"),
     tile("Models today", models ? money(models.cost) : "–", models ? `${count(models.input_tokens + models.output_tokens)} tokens` : used.wrong || "…", undefined, "", "stats?by=tenant"));
@@ -96,7 +96,7 @@ function over(fleet, history) {
     const step = 2000;
     const until = Math.floor(Date.now() / step) * step + step;
     const points = new Map(live.past.map((one) => [Math.floor(one.at / step) * step, calls(one.fleet)]));
-    chart = stack({ points: [...points].map(([time, point]) => ({ ...point, at: time })), from: until - 90 * step, until, step, label: `Calls of the last minute, every two seconds: ${count(at.ok)} ok, ${count(at.refused)} refused, ${count(at.failed)} failed now` });
+    chart = stack({ points: [...points].map(([time, point]) => ({ ...point, at: time })), from: until - 60 * step, until, step, label: `Calls of the last minute, every two seconds: ${count(at.ok)} ok, ${count(at.refused)} refused, ${count(at.failed)} failed now` });
     [numbers, title] = [at, "Calls of the last minute, every 2 s"];
   } else {
     const found = history(chosen)();

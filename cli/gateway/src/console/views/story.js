@@ -141,13 +141,14 @@ function tree(story) {
 
 /** The sentence that explains a wait, with what can be done. */
 function why(story, lines) {
-  if (OVER.includes(story.state)) return null;
+  // The card of an approval says more.
+  if (OVER.includes(story.state) || story.waits?.approval) return null;
   const found = lines.filter((line) => line.startsWith("It waits:"));
   if (!found.length) return null;
   const limit = story.waits?.limit;
   const until = story.waits?.until_ms;
   return h("section", { class: "banner doubt", "aria-label": "Why it waits" }, h("strong", {}, "Why it waits"),
-    found.map((line) => h("p", { key: line }, line.replace(/^It waits: /, ""))),
+    found.map((line) => h("p", { key: line }, line.replace(/^It waits: (.)/, (_, first) => first.toUpperCase()))),
     h("p", {}, limit ? [link("limit", { name: limit.name }, `Limit ${limit.name}`), " · "] : null, until ? ["next check ", time(until), `, ${fromNow(until, story.now_ms)}`] : null));
 }
 
