@@ -151,7 +151,7 @@ async function work(page, fleet) {
   await task("7 the calls that paid more than 100 to one customer", async () => {
     await hand.link("Audit");
     await hand.settled();
-    await hand.type(page.getByLabel("Where"), "amount > 100 and to = kim");
+    await hand.type(page.getByLabel("Where"), 'amount > 100 and to = "kim"');
     await page.getByRole("link", { name: "payment-160" }).first().waitFor();
     check(await page.getByRole("link", { name: "payment-60", exact: true }).count() === 0, "and no smaller payment");
   });
@@ -357,7 +357,7 @@ async function lost(browser, fleet) {
   const animation = await frozen.then(() => page.evaluate(() => getComputedStyle(document.querySelector(".dead-man") ?? document.body).animationName));
   check(animation === "dead-man" || (await page.locator(".sign.lost").count()) === 1, "a frozen page is marked by the browser, without the page's program");
   await shown("a gateway that is killed", () => fleet.dev.kill("SIGKILL"));
-  if (screens) await page.screenshot({ path: join(screens, "light-1440-lost.png") });
+  if (screens) await page.screenshot({ path: join(screens, "lost.png") });
   await context.close();
   wire.end();
 }
@@ -377,7 +377,7 @@ async function views(browser, fleet, colorScheme, width) {
     const found = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((one) => `${one.id} at ${one.nodes[0].target}`));
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     check(found.length === 0 && beyond <= 0, `${colorScheme} ${width} ${name}: axe finds ${found.join(", ") || "nothing"}; ${Math.max(0, beyond)} pixels stand out`);
-    if (screens) await page.screenshot({ path: join(screens, `${colorScheme}-${width}-${name.replace(/\W+/g, "-")}.png`) });
+    if (screens) await page.screenshot({ path: join(screens, "all", `${colorScheme}-${width}-${name.replace(/\W+/g, "-")}.png`) });
   };
   await page.goto(fleet.url);
   await page.getByLabel("API key").waitFor();
@@ -396,6 +396,33 @@ async function views(browser, fleet, colorScheme, width) {
   await page.keyboard.type("pay");
   await judge("palette");
   await context.close();
+}
+
+/** The pictures of docs/operate/console.md. The page has watched the fleet for a while. */
+async function pictures(browser, page, fleet) {
+  const hand = new Hands(page, fleet);
+  const take = (name) => page.screenshot({ path: join(screens, `${name}.png`) });
+  await hand.open("overview");
+  await page.waitForFunction(() => document.querySelectorAll(".stack g").length > 40 && !/Loading …|^–$/m.test(document.querySelector("main").innerText), undefined, { timeout: 120_000 });
+  await take("overview");
+  await page.emulateMedia({ colorScheme: "dark" });
+  await take("overview-dark");
+  await page.emulateMedia({ colorScheme: "light" });
+  for (const [name, view] of [["turn", "find?id=demo:payment-890"], ["tree", "find?id=demo:chairs"], ["dead", "dead?from=1h"], ["limits", "limits"], ["tool", "tool?name=get_stock"], ["audit", "audit?where=amount+%3E+100"], ["turns", "turns?state=lane&sort=-Admitted"]]) {
+    await hand.open(view);
+    await take(name);
+  }
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("fran");
+  await take("palette");
+  await page.keyboard.press("Escape");
+  const phone = await browser.newPage({ viewport: { width: 390, height: 844 } });
+  await phone.goto(`${fleet.url}#key=${fleet.key}`);
+  await phone.waitForSelector(".tiles");
+  await new Hands(phone, fleet).open("approvals");
+  await phone.locator(".approval").first().waitFor();
+  await phone.screenshot({ path: join(screens, "approvals.png") });
+  await phone.close();
 }
 
 /** The overview sends no requests for what the stream delivers. */
@@ -421,15 +448,16 @@ async function pushed(page, fleet) {
 const fleet = await start(binary);
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-quic"] });
 try {
-  if (screens) mkdirSync(screens, { recursive: true });
+  if (screens) mkdirSync(join(screens, "all"), { recursive: true });
   await cases(fleet);
   await stick(fleet);
   fleet.work = setInterval(() => steady(fleet).catch((error) => console.log(`the fleet's work: ${error.message}`)), 900);
-  const page = await browser.newPage();
+  const page = await browser.newPage({ viewport: { width: 1440, height: 900 } });
   watch(page);
   await session(browser, fleet);
   await new Hands(page, fleet).signIn();
   if (!process.env.ONLY_TASKS) for (const [scheme, width] of [["light", 1440], ["dark", 1440], ["light", 390]]) await views(browser, fleet, scheme, width);
+  if (screens) await pictures(browser, page, fleet);
   await work(page, fleet);
   await steadyPage(page, fleet);
   await keyboard(page, fleet);

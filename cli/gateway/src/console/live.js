@@ -7,7 +7,7 @@ import { ask, stream, whoami } from "./api.js";
 const AGAIN_MS = 1500;
 const BEAT_MS = 2000;
 /** Data of this age is not live. */
-export const LATE_MS = 4500;
+export const LATE_MS = 4000;
 const KEPT = 90;
 
 /** `at` is the browser's time of the last data. `why` is set while the state is lost. `past` has the last snapshots. */
@@ -97,8 +97,9 @@ export function watch(given) {
   document.addEventListener("visibilitychange", begin);
   watch.dog = setInterval(() => {
     if (!live.why && Date.now() - live.at > LATE_MS) lost("No new data.");
-    listeners.changed();
-  }, 1000);
+    // The sign counts the seconds.
+    if ((watch.odd = !watch.odd)) listeners.changed();
+  }, 500);
   begin();
 }
 

@@ -26,7 +26,7 @@ const WORDS = {
 function wantedOf(query) {
   const { from, until } = range(query, now());
   const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
-  return { ...wanted, since_s: from && Math.max(1, Math.ceil((now() - from) / 1000)), before_ms: until };
+  return { ...wanted, from_ms: from, before_ms: until };
 }
 
 /** Describes the results of an action. */

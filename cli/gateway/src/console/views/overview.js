@@ -95,7 +95,13 @@ function over(fleet, history) {
   if (chosen === "minute") {
     const step = 2000;
     const until = Math.floor(Date.now() / step) * step + step;
-    const points = new Map(live.past.map((one) => [Math.floor(one.at / step) * step, calls(one.fleet)]));
+    const points = new Map();
+    for (const one of live.past) {
+      const slot = Math.floor(one.at / step) * step;
+      // A snapshot that is a little late leaves no gap.
+      if (points.has(slot - 2 * step) && !points.has(slot - step)) points.set(slot - step, points.get(slot - 2 * step));
+      points.set(slot, calls(one.fleet));
+    }
     chart = stack({ points: [...points].map(([time, point]) => ({ ...point, at: time })), from: until - 60 * step, until, step, label: `Calls of the last minute, every two seconds: ${count(at.ok)} ok, ${count(at.refused)} refused, ${count(at.failed)} failed now` });
     [numbers, title] = [at, "Calls of the last minute, every 2 s"];
   } else {

@@ -6,6 +6,7 @@ import { count, range } from "../format.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, chip, copy, empty, filters, h, learn, link, pager, storyLink, table } from "../ui.js";
 import { workerOf } from "./overview.js";
 
+const NAMES = ["tenant", "agent", "tool", "state"];
 const STATES = ["", "lane", "ready", "running", "parked", "ending"];
 const WORDS = { lane: "waits for a cap or limit", ready: "ready", running: "running", parked: "waits", ending: "ends" };
 const MOODS = { lane: "doubt", running: "info", parked: "doubt" };
@@ -13,11 +14,12 @@ const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: S
 export const nameOf = (one) => `${one.tenant}:${one.id}`;
 
 /** What the gateway filters, and a function for the rest. */
-export function wantedOf(query, names) {
+export function wantedOf(query, names, hasRange) {
   const { from, until } = range(query, now());
   const text = (query.get("text") ?? "").toLowerCase();
   const wanted = Object.fromEntries(names.map((name) => [name, query.get(name)]));
-  if (until) wanted.older_than_s = Math.max(0, Math.ceil((now() - until) / 1000));
+  if (hasRange) Object.assign(wanted, { from_ms: from, until_ms: until });
+  else if (until) wanted.older_than_s = Math.max(0, Math.ceil((now() - until) / 1000));
   const matches = (one) => (!from || one.accepted_ms >= from) && (!until || one.accepted_ms <= until)
     && (!text || [nameOf(one), one.agent, one.description, ...(one.tools ?? [])].some((part) => part?.toLowerCase().includes(text)));
   return { wanted, matches };
@@ -25,7 +27,7 @@ export function wantedOf(query, names) {
 
 function draw(found, view, query, refresh) {
   const { chosen } = view;
-  const { wanted, matches } = wantedOf(query, ["tenant", "agent", "tool", "state"]);
+  const { wanted, matches } = wantedOf(query, NAMES, true);
   const rows = found.turns.filter(matches);
   const shown = new Set(rows.map(nameOf));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
@@ -56,7 +58,7 @@ export const turns = {
   open: (query, refresh) => {
     const view = { chosen: new Set(), every_ms: 4000, bar: () => filters("turns", query, FIELDS) };
     view.load = async () => {
-      const found = await ask(withQuery("turns", { ...wantedOf(query, ["tenant", "agent", "tool", "state"]).wanted, limit: 200, from: view.from }));
+      const found = await ask(withQuery("turns", { ...wantedOf(query, NAMES, true).wanted, limit: 200, from: view.from }));
       learn({ tenant: found.turns.map((turn) => turn.tenant), agent: found.turns.map((turn) => turn.agent), tool: found.turns.flatMap((turn) => turn.tools) });
       return found;
     };
