@@ -1,6 +1,7 @@
 // Performs an operator's tasks in the console, in a real Chromium, on a populated fleet of its own. Each task has at
 // most four actions. Kills the gateway and Redis, and checks every view with axe and for the width of a phone.
 //   node tests/console/play.mjs target/debug/tickfleet FOLDER-OF-PACKAGES [FOLDER-FOR-SCREENSHOTS]
+// ONLY=tasks, ONLY=views or ONLY=pictures runs a part.
 import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -456,15 +457,18 @@ try {
   watch(page);
   await session(browser, fleet);
   await new Hands(page, fleet).signIn();
-  if (!process.env.ONLY_TASKS) for (const [scheme, width] of [["light", 1440], ["dark", 1440], ["light", 390]]) await views(browser, fleet, scheme, width);
-  if (screens) await pictures(browser, page, fleet);
-  await work(page, fleet);
-  await steadyPage(page, fleet);
-  await keyboard(page, fleet);
-  await stops(page, fleet);
-  await pushed(page, fleet);
-  await roles(browser, fleet);
-  await lost(browser, fleet);
+  const only = process.env.ONLY;
+  if (!only || only === "views") for (const [scheme, width] of [["light", 1440], ["dark", 1440], ["light", 390]]) await views(browser, fleet, scheme, width);
+  if (screens && only !== "views") await pictures(browser, page, fleet);
+  if (!only || only === "tasks") {
+    await work(page, fleet);
+    await steadyPage(page, fleet);
+    await keyboard(page, fleet);
+    await stops(page, fleet);
+    await pushed(page, fleet);
+    await roles(browser, fleet);
+    await lost(browser, fleet);
+  }
 } catch (error) {
   check(false, error.stack);
 } finally {

@@ -2,6 +2,7 @@
 
 import { cancelAll, mayFleet, pause, switchTool } from "./actions.js";
 import { may, whoami } from "./api.js";
+import { workerOf } from "./format.js";
 import { live } from "./live.js";
 import { Component } from "./preact.js";
 import { h, known, page } from "./ui.js";
@@ -18,7 +19,7 @@ function entries({ views, refresh, theme, leave, help }) {
   for (const limit of known.limit) add("Limit", limit, of("limit", { name: limit }));
   for (const tenant of known.tenant) add("Tenant", `${tenant}: turns`, of("turns", { tenant }));
   for (const agent of known.agent) add("Agent", `${agent}: turns`, of("turns", { agent }));
-  for (const node of live.fleet?.nodes ?? []) if (node.kind === "worker") add("Worker", node.name.split("-").slice(0, 3).join("-"), of("worker", { name: node.name.split("-").slice(0, 3).join("-") }));
+  for (const node of live.fleet?.nodes ?? []) if (node.kind === "worker") add("Worker", workerOf(node.name), of("worker", { name: workerOf(node.name) }));
   if (may("operate")) {
     const { tenant: own } = whoami();
     for (const tenant of known.tenant) add("Action", `Pause tenant ${tenant} …`, () => pause({ tenant }, refresh));

@@ -60,6 +60,9 @@ export function tally(outcomes) {
   return all;
 }
 
+/** The name of a worker, from the name of its consumer in one shard. */
+export const workerOf = (holder) => holder?.replace(/-[0-9a-f]+-\d+$/, "") ?? "";
+
 const UNITS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 /** A point in time from text: `90s`, `15m`, `1d` before now; `today`, `yesterday`; or a date with or without a time. */

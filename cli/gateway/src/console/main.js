@@ -82,7 +82,7 @@ function pictured() {
   if (view?.is_fleet && !page.dialog) {
     // Responses to earlier requests are older than this snapshot, and must be ignored.
     view.asked = (view.asked ?? 0) + 1;
-    Object.assign(view, { data: fleet, at: live.at, looked: live.at, wrong: "" });
+    Object.assign(view, { data: fleet, at: live.at, looked: live.at, wrong: "", isBusy: false });
   }
   lookAgain();
 }
@@ -167,7 +167,7 @@ function content(view, name, query) {
   const body = view.data !== undefined ? view.draw(view.data, refresh) : view.wrong ? null : h("p", { class: "soft loading" }, "Loading …");
   return h("main", { id: "main", tabindex: -1, key: view.number, class: live.why && live.at ? "old" : undefined },
     h("div", { class: view.is_fleet || VIEWS[name].of ? "title unseen" : "title" }, h("h1", {}, titleOf(name, query)),
-      h("span", { class: "soft" }, late || (view.at && !view.is_fleet && view.every_ms !== undefined ? `as of ${timeOfDay(view.at)}` : ""))),
+      h("span", { class: "soft" }, late || (view.at && !view.is_fleet ? `as of ${timeOfDay(view.at)}` : ""))),
     view.wrong ? h("p", { class: "banner bad", role: "alert" }, view.data === undefined ? view.wrong : `Shown: data of ${timeOfDay(view.at)}. ${view.wrong}`) : null,
     view.bar?.(), h("div", { class: "view" }, body));
 }

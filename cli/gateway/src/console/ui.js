@@ -31,10 +31,14 @@ export function h(name, given, ...children) {
 export const page = { place: { name: "", query: new URLSearchParams() }, said: null, dialog: null, palette: null, redraw() {} };
 export const redraw = () => page.redraw();
 
+const SAID_MS = 60_000;
+
 /** Shows a message in the status line, which screen readers announce. `undo` is `{label, run}`. */
 export function say(text, undo) {
-  page.said = text ? { text, undo } : null;
+  const said = text ? { text, undo } : null;
+  page.said = said;
   redraw();
+  if (said) setTimeout(() => page.said === said && say(""), SAID_MS);
 }
 
 /** Changes the query of the view, without a new load. The link in the address bar follows. */

@@ -3,7 +3,7 @@
 import { ask, may, whoami, now, withQuery } from "../api.js";
 import { pause } from "../actions.js";
 import { SERIES, share, spark, stack } from "../charts.js";
-import { count, money, span, tally } from "../format.js";
+import { count, money, span, tally, workerOf } from "../format.js";
 import { live } from "../live.js";
 import { age, button, card, chip, empty, h, keepInLink, link, page, redraw, storyLink, table } from "../ui.js";
 
@@ -137,8 +137,6 @@ function waiting(fleet) {
     { name: "Next in", number: true, cell: (row) => span(row.due_in_ms) }, { name: "First", cell: (row) => (row.first ? storyLink(row.first) : "") },
   ] });
 }
-
-export const workerOf = (holder) => holder?.replace(/-[0-9a-f]+-\d+$/, "") ?? "";
 
 function running(found) {
   const caption = "Running longest";

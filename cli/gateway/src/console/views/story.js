@@ -3,13 +3,12 @@
 import { ask, may, now, withQuery } from "../api.js";
 import { cancel } from "../actions.js";
 import { waterfall } from "../charts.js";
-import { count, fromNow, moodOf, money, span } from "../format.js";
+import { count, fromNow, moodOf, money, span, workerOf } from "../format.js";
 import { parse, write } from "../json.js";
 import { cut } from "../text.js";
 import { card, chip, copy, empty, h, link, outcome, storyLink, table, time } from "../ui.js";
 import { approvalCard } from "./approvals.js";
 import { auditTable } from "./audit.js";
-import { workerOf } from "./overview.js";
 import { taskState } from "./tasks.js";
 
 const isApproval = (id) => /^(?:[^:]+:)?apr-/.test(id);

@@ -2,9 +2,8 @@
 
 import { ask, may, now, withQuery } from "../api.js";
 import { cancel, cancelAll } from "../actions.js";
-import { count, range } from "../format.js";
+import { count, range, workerOf } from "../format.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, chip, copy, empty, filters, h, learn, link, pager, storyLink, table } from "../ui.js";
-import { workerOf } from "./overview.js";
 
 const NAMES = ["tenant", "agent", "tool", "state"];
 const STATES = ["", "lane", "ready", "running", "parked", "ending"];

@@ -3,9 +3,8 @@
 import { ask, may, whoami } from "../api.js";
 import { drain } from "../actions.js";
 import { share } from "../charts.js";
-import { count, span } from "../format.js";
+import { count, span, workerOf } from "../format.js";
 import { age, button, card, chip, copy, empty, h, link, storyLink, table, time } from "../ui.js";
-import { workerOf } from "./overview.js";
 
 function state(worker) {
   if (!worker.alive) return chip("bad", "dead");
