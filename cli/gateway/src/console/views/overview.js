@@ -157,10 +157,10 @@ function tenants(found, refresh) {
   const columns = [
     { name: "Tenant", cell: (row) => link("turns", { tenant: row.tenant }, row.tenant) }, { name: "Calls", number: true, cell: (row) => count(row.calls) },
     { name: "Failed", number: true, cell: (row) => share(row.failed + row.unknown, row.all, "failed") }, { name: "Refused", number: true, cell: (row) => share(row.refused, row.all, "refused") },
-    { name: "p95", number: true, cell: (row) => span(row.p95_ms) }, { name: "Tokens", number: true, cell: (row) => count((row.used?.input_tokens ?? 0) + (row.used?.output_tokens ?? 0)) },
-    { name: "Cost of models", number: true, cell: (row) => money(row.used?.cost) },
+    { name: "Tokens", number: true, cell: (row) => count((row.used?.input_tokens ?? 0) + (row.used?.output_tokens ?? 0)) },
+    { name: "Model cost", number: true, cell: (row) => money(row.used?.cost) },
   ];
-  if (may("operate")) columns.push({ name: "Action", cell: (row) => button("Pause …", () => pause({ tenant: row.tenant }, refresh), { "aria-label": `Pause tenant ${row.tenant}` }) });
+  if (may("operate")) columns.push({ name: "Action", cell: (row) => button("Pause …", () => pause({ tenant: row.tenant }, refresh), { class: "quiet", "aria-label": `Pause tenant ${row.tenant}` }) });
   return table({ caption, plain: true, key: (row) => row.tenant, rows, columns });
 }
 
