@@ -403,19 +403,22 @@ async function views(browser, fleet, colorScheme, width) {
 async function pictures(browser, page, fleet) {
   const hand = new Hands(page, fleet);
   const take = (name) => page.screenshot({ path: join(screens, `${name}.png`) });
+  await page.setViewportSize({ width: 1280, height: 800 });
   await hand.open("overview");
   await page.waitForFunction(() => document.querySelectorAll(".stack g").length > 40 && !/Loading …|^–$/m.test(document.querySelector("main").innerText), undefined, { timeout: 120_000 });
   await take("overview");
   await page.emulateMedia({ colorScheme: "dark" });
   await take("overview-dark");
   await page.emulateMedia({ colorScheme: "light" });
-  for (const [name, view] of [["turn", "find?id=demo:payment-890"], ["tree", "find?id=demo:chairs"], ["dead", "dead?from=1h"], ["limits", "limits"], ["tool", "tool?name=get_stock"], ["audit", "audit?where=amount+%3E+100"], ["turns", "turns?state=lane&sort=-Admitted"]]) {
+  for (const [name, view] of [["turn", "find?id=demo:payment-890"], ["tree", "find?id=demo:chairs"], ["dead", "dead?from=1h"], ["limits", "limits"], ["tool", "tool?name=get_stock"], ["audit", "audit?where=amount+%3E+100"]]) {
     await hand.open(view);
     await take(name);
   }
+  await hand.open("turns?state=lane&sort=-Admitted");
   await page.keyboard.press("Control+k");
   await page.keyboard.type("fran");
   await take("palette");
+  await page.setViewportSize({ width: 1440, height: 900 });
   await page.keyboard.press("Escape");
   const phone = await browser.newPage({ viewport: { width: 390, height: 844 } });
   await phone.goto(`${fleet.url}#key=${fleet.key}`);
