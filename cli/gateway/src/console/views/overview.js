@@ -5,21 +5,33 @@ import { pause } from "../actions.js";
 import { SERIES, share, spark, stack } from "../charts.js";
 import { count, money, span, tally, workerOf } from "../format.js";
 import { live } from "../live.js";
-import { age, button, card, chip, empty, h, keepInLink, link, page, redraw, storyLink, table } from "../ui.js";
+import { age, button, card, chip, empty, h, keepInLink, known, link, page, redraw, storyLink, table } from "../ui.js";
+
+/** The view of one subject, or the list if there are several. */
+const ofOne = (one, all, name) => (name ? [one[0].toUpperCase() + one.slice(1), one, { name }] : [all[0].toUpperCase() + all.slice(1), all, {}]);
+const workers = (name) => ofOne("worker", "workers", name);
+
+/** What waits for a limit; the subject of a cap is a tenant, or `tenant:agent`. */
+function ofLimit(name) {
+  if (!name || known.limit.has(name)) return ofOne("limit", "limits", name);
+  const [tenant, agent] = name.split(":");
+  return ["Turns", "turns", { tenant, agent, state: "lane" }];
+}
 
 // Where a finding leads: the words of the link, the view and its query.
 const LEADS = {
   unknown_outcomes: () => ["Check them", "dead", { cause: "outcome_unknown", from: "1h" }],
   approvals_wait: () => ["Decide", "approvals"],
-  tool_fails: (name) => ["Why", "tool", { name }],
+  tool_fails: (name) => (name ? ["Why", "tool", { name }] : ["Tools", "tools"]),
   process_dead: () => ["Workers", "workers"],
-  worker_drained: (name) => ["Worker", "worker", { name }],
-  worker_stuck: (name) => ["Worker", "worker", { name }],
-  limit_full: (name) => ["Limit", "limit", { name }],
+  worker_drained: workers,
+  worker_stuck: workers,
+  limit_full: ofLimit,
   paused: () => ["Pauses", "pauses"],
-  waiting: () => ["Limits", "limits"],
+  waiting: () => ["Turns", "turns"],
   dead_messages: () => ["Dead letters", "dead", { kind: "letter" }],
   store: () => ["Configuration", "config"],
+  other: (name) => (known.tool.has(name) ? ["Tool", "tool", { name }] : []),
 };
 const MOOD = { bad: "bad", doubt: "doubt", info: "info" };
 const WORD = { bad: "Problem", doubt: "Warning", info: "Note" };
@@ -54,8 +66,8 @@ function beside(path, everyMs) {
 function attention(findings) {
   const rows = findings.map((one) => {
     const [word, view, query] = LEADS[one.kind]?.(one.subject) ?? [];
-    return h("li", { key: `${one.kind} ${one.subject ?? one.text}` }, h("span", { class: `dot ${MOOD[one.severity] ?? "info"}`, role: "img", "aria-label": WORD[one.severity] ?? "Note" }),
-      h("span", { class: "text" }, one.text), view ? link(view, query ?? {}, word) : null);
+    return h("li", { key: `${one.kind} ${one.subject ?? one.text.replace(/\d+/g, "")}` }, h("span", { class: `dot ${MOOD[one.severity] ?? "info"}`, role: "img", "aria-label": WORD[one.severity] ?? "Note" }),
+      h("span", { class: "text" }, one.text), view ? h("a", { href: `#/${withQuery(view, query ?? {})}`, title: one.action }, word) : null);
   });
   return h("section", { class: "card attention", "aria-label": "Needs attention" },
     h("h2", {}, findings.length ? `Needs attention · ${findings.length}` : "Needs attention"),
