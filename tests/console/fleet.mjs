@@ -122,6 +122,8 @@ export async function start(binary) {
   const env = { ...process.env, TICKFLEET_HTTP_ADDRESS: "127.0.0.1:0" };
   delete env.REDIS_URL;
   const children = [];
+  process.once("exit", () => children.forEach((child) => child.kill("SIGKILL")));
+  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(1));
   const run = (args, more = {}) => {
     const child = spawn(program, args, { env: { ...env, ...more }, stdio: ["ignore", "pipe", "pipe"] });
     let said = "";
@@ -234,6 +236,4 @@ if (process.argv[1] === import.meta.filename) {
   await cases(fleet);
   await stick(fleet);
   fleet.work = setInterval(() => steady(fleet).catch((error) => console.log(error.message)), 700);
-  process.once("SIGINT", () => fleet.end().then(() => process.exit(0)));
-  process.once("SIGTERM", () => fleet.end().then(() => process.exit(0)));
 }
