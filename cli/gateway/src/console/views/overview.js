@@ -63,14 +63,20 @@ function beside(path, everyMs) {
   };
 }
 
+/** Findings that are shown at first. */
+const FIRST = 6;
+
 function attention(findings) {
-  const rows = findings.map((one) => {
+  const isAll = page.place.query.has("findings");
+  const shown = isAll ? findings : findings.slice(0, FIRST);
+  const rows = shown.map((one, at) => {
     const [word, view, query] = LEADS[one.kind]?.(one.subject) ?? [];
-    return h("li", { key: `${one.kind} ${one.subject ?? one.text.replace(/\d+/g, "")}` }, h("span", { class: `dot ${MOOD[one.severity] ?? "info"}`, role: "img", "aria-label": WORD[one.severity] ?? "Note" }),
-      h("span", { class: "text" }, one.text), view ? h("a", { href: `#/${withQuery(view, query ?? {})}`, title: one.action }, word) : null);
+    return h("li", { key: at }, h("span", { class: `dot ${MOOD[one.severity] ?? "info"}`, role: "img", "aria-label": WORD[one.severity] ?? "Note" }),
+      h("span", { class: "text", title: one.text }, one.text), view ? h("a", { href: `#/${withQuery(view, query ?? {})}`, title: one.action }, word) : null);
   });
+  const more = findings.length > FIRST ? button(isAll ? "Show fewer" : `Show ${findings.length - FIRST} more`, () => keepInLink({ findings: isAll ? "" : "all" }), { class: "quiet" }) : null;
   return h("section", { class: "card attention", "aria-label": "Needs attention" },
-    h("h2", {}, findings.length ? `Needs attention · ${findings.length}` : "Needs attention"),
+    h("div", { class: "head" }, h("h2", {}, findings.length ? `Needs attention · ${findings.length}` : "Needs attention"), h("span", { class: "grow" }), more),
     findings.length ? h("ul", {}, rows) : h("p", { class: "calm" }, h("span", { class: "dot good", "aria-hidden": "true" }), "Nothing needs attention."));
 }
 
@@ -111,7 +117,7 @@ function over(fleet, history) {
     for (const one of live.past) {
       const slot = Math.floor(one.at / step) * step;
       // A snapshot that is a little late leaves no gap.
-      if (points.has(slot - 2 * step) && !points.has(slot - step)) points.set(slot - step, points.get(slot - 2 * step));
+      for (const late of [2, 3]) if (points.has(slot - late * step)) for (let at = 1; at < late; at += 1) if (!points.has(slot - at * step)) points.set(slot - at * step, points.get(slot - late * step));
       points.set(slot, calls(one.fleet));
     }
     chart = stack({ points: [...points].map(([time, point]) => ({ ...point, at: time })), from: until - 60 * step, until, step, label: `Calls of the last minute, every two seconds: ${count(at.ok)} ok, ${count(at.refused)} refused, ${count(at.failed)} failed now` });
