@@ -225,7 +225,7 @@ export async function stick(fleet) {
   for (let number = 0; !(await workers()).some((worker) => worker.slots === 1 && worker.busy === 1); number += 1) {
     const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.heard);
     if (isThere && number < 40) await fleet.submit("acme", "fran", `ledger-${number}`, ["export_ledger"]);
-    // A worker takes a call, and reports it with its next heartbeat: there is no event to wait for.
+    // A worker reports with its next heartbeat that it has taken a call. The heartbeat sends no event.
     await new Promise((go) => setTimeout(go, 500));
   }
 }

@@ -186,8 +186,8 @@ export function pager(view, next, refresh, first = "From the newest", more = "Ne
 /**
  * Asks for confirmation of an action. `fields` are elements of the form. `act` receives the form's data, a signal that
  * aborts when the dialog is closed, and `show`, which displays progress in the dialog: screen readers do not announce
- * text behind the dialog. While `act` runs, the closing button has the label `stop`. `check` returns an error, or
- * nothing, for the form's data. When nothing runs any more, resolves to true if the action succeeded.
+ * text behind the dialog. While `act` runs, the closing button has the label `stop`. `check` receives the form's data,
+ * and returns an error or nothing. After the end of the action, resolves to true if it succeeded.
  */
 export function confirm(given) {
   return new Promise((done) => {
