@@ -30,6 +30,7 @@ const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
 // changes.
 const QUIET_MS = 30_000;
 const GATHER_MS = 300_000;
+const GATHER_AGAIN_MS = 15_000;
 const root = document.getElementById("console");
 const shared = new BroadcastChannel("tickfleet-console");
 const state = { view: undefined, wrong: "", isIn: false, isBusy: false };
@@ -78,7 +79,7 @@ function lookAgain() {
 function pictured() {
   const { view } = state;
   const { fleet } = live;
-  learn({ tool: fleet.tools.rows.map((row) => row.tool), outcome: fleet.tools.rows.flatMap((row) => Object.keys(row.outcomes)), limit: fleet.agents.map((one) => one.limit) });
+  learn({ tool: fleet.tools.rows.map((row) => row.tool), outcome: fleet.tools.rows.flatMap((row) => Object.keys(row.outcomes)), limit: fleet.agents.map((one) => one.limit), tenant: fleet.agents.map((one) => one.tenant), agent: fleet.agents.map((one) => one.agent) });
   if (view?.is_fleet && !page.dialog) {
     // Responses to earlier requests are older than this snapshot, and must be ignored.
     view.asked = (view.asked ?? 0) + 1;
@@ -111,7 +112,7 @@ const titleOf = (name, query) => VIEWS[name].titleOf?.(query) ?? VIEWS[name].tit
 /** Names for the pickers: what had calls in the last days, and what the configuration names. */
 async function gather() {
   const whole = !whoami().tenant;
-  await Promise.allSettled([
+  const found = await Promise.allSettled([
     ask("stats?by=tenant,agent,tool&days=7").then(({ rows }) => {
       for (const row of rows) learn({ tenant: [row.tenant], agent: [row.agent], tool: [row.tool], outcome: Object.keys(row.outcomes) });
     }),
@@ -122,6 +123,9 @@ async function gather() {
     ask("dead/causes?limit=100").then(({ causes }) => learn({ cause: causes.map((one) => one.cause) })),
   ]);
   redraw();
+  // A busy gateway is asked again soon.
+  clearTimeout(state.gather);
+  state.gather = setTimeout(() => whoami() && gather(), found.some(({ status }) => status === "rejected") ? GATHER_AGAIN_MS : GATHER_MS);
 }
 
 // ---- The page ----
@@ -218,7 +222,7 @@ function leave(why, isOthers) {
   if (!isOthers) shared.postMessage({ kind: "sign-out" });
   unwatch();
   signOut();
-  clearInterval(state.gather);
+  clearTimeout(state.gather);
   Object.assign(state, { view: undefined, isIn: false, wrong: why });
   page.dialog = null;
   document.title = "Sign in · Tickfleet console";
@@ -232,8 +236,6 @@ async function start(given) {
   watch({ fleet: pictured, changed: lookAgain, refused: (error) => leave(error.message, true) });
   show(true);
   gather();
-  clearInterval(state.gather);
-  state.gather = setInterval(() => document.hidden || gather(), GATHER_MS);
 }
 
 /** Tabs of the same session share the key, without storing it outside the tabs. */
