@@ -29,7 +29,7 @@ RUN image/rootfs /tickfleet /rootfs
 
 # --- The SBOM --------------------------------------------------------------------------------------------------------
 FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS sbom
-COPY image/sbom.py image/licenses.py /
+COPY image/sbom.py image/licenses.py cli/gateway/src/console/preact.LICENSE.txt /
 COPY --from=build /metadata.json /
 COPY --from=build /rootfs/ /rootfs/
 COPY --from=build /licenses/ /licenses/

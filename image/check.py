@@ -187,7 +187,7 @@ def check_context(folder):
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("target", "__pycache__"))
         else:
             shutil.copyfile(source, target)
-    for name in ("image/requirements.txt", "image/requirements-build.txt", "image/sbom.py", "image/licenses.py", "python/pyproject.toml"):
+    for name in ("image/requirements.txt", "image/requirements-build.txt", "image/sbom.py", "image/licenses.py", "cli/gateway/src/console/preact.LICENSE.txt", "python/pyproject.toml"):
         demand(os.path.exists(os.path.join(folder, name)), f"the Dockerfile copies {name}, which .dockerignore hides")
     for crate in ("shared", "scheduler", "worker", "cli"):
         for place, _, names in os.walk(os.path.join(folder, crate)):

@@ -1,4 +1,4 @@
-"""Writes the license files of the crates that the binary is linked with into one file.
+"""Writes the license files of the crates and scripts that the binary contains into one file.
 
     python3 licenses.py METADATA SOURCES OUTPUT
 
@@ -16,6 +16,20 @@ import sbom
 
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 RULE = "=" * 100
+# Files of others that the binary contains, with their license: in the repository, or beside this script.
+VENDORED = [("Preact 11.2.0 (MIT), in the console", "cli/gateway/src/console/preact.LICENSE.txt")]
+
+
+def vendored():
+    """The title and license of each file of others."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for title, path in VENDORED:
+        places = [os.path.join(here, os.pardir, path), os.path.join(here, os.path.basename(path))]
+        found = next((place for place in places if os.path.isfile(place)), None)
+        if found is None:
+            sys.exit(f"licenses: no {path}, in the repository or beside this script")
+        with open(found, encoding="utf-8") as file:
+            yield f"{title}\n\n{file.read().strip()}"
 
 
 def texts(folder):
@@ -46,6 +60,7 @@ def gathered(metadata, sources):
         sys.exit(f"licenses: {sources} has no licence of {len(bare)} of {len(others)} crates; is it the folder of their sources?")
     parts = ["Tickfleet is linked with these crates. Each licence stands below the crates that ship it."]
     parts.append("These ship no text of the licence that they name:\n\n" + "\n".join(bare))
+    parts += vendored()
     parts += ["\n".join(titles) + "\n\n" + text for text, titles in sorted(crates.items(), key=lambda item: item[1])]
     return f"\n\n{RULE}\n\n".join(parts) + "\n", len(others)
 

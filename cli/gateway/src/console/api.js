@@ -1,10 +1,15 @@
-import { parse, write } from "./json.js";
-
 // The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header. Other pages
 // therefore cannot make the browser send the key.
 
+import { parse, write } from "./json.js";
+
 const STORED = "tickfleet-key";
+// Time limits of requests. An action can take longer, because its result must not be lost.
+const READ_MS = 12_000;
+const ACT_MS = 45_000;
 let me;
+/** Time of the gateway minus time of this browser. */
+let skew = 0;
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -13,41 +18,51 @@ export class Refused extends Error {
   }
 }
 
-export const hasKey = () => sessionStorage.getItem(STORED) !== null;
+export const key = () => sessionStorage.getItem(STORED);
+export const hasKey = () => key() !== null;
 export const whoami = () => me;
 export const may = (verb) => me?.verbs.includes(verb) ?? false;
+/** The current time of the fleet, as far as it is known. */
+export const now = () => Date.now() + skew;
+
+const headers = () => ({ authorization: `Bearer ${key() ?? ""}` });
 
 /** Sends a request. Returns the JSON of the response, or throws its error message. */
-export async function ask(path, { method = "GET", body, signal } = {}) {
-  const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
+export async function ask(path, { method = "GET", body, signal, within = method === "GET" ? READ_MS : ACT_MS } = {}) {
   const sent = body === undefined ? undefined : write(body);
-  let answer;
+  const late = AbortSignal.timeout(within);
+  const either = signal ? AbortSignal.any([signal, late]) : late;
+  let answer, text;
   try {
-    answer = await fetch(`../v1/operate/${path}`, { method, headers, body: sent, signal, cache: "no-store" });
+    answer = await fetch(`../v1/operate/${path}`, { method, headers: headers(), body: sent, signal: either, cache: "no-store" });
+    text = await answer.text();
   } catch (error) {
+    if (late.aborted) throw new Refused(0, `No response within ${within / 1000} s.${method === "GET" ? "" : " The action may have taken effect: check before you repeat it."}`);
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "The gateway does not respond.");
   }
-  const json = await read(answer);
+  const json = read(text);
   if (!answer.ok) throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
+  if (typeof json.now_ms === "number") skew = json.now_ms - Date.now();
   return json;
 }
 
 /** Parses the JSON of a response. Numbers keep all digits. Returns `{}` if the JSON is invalid. */
-async function read(answer) {
+function read(text) {
   try {
-    return parse(await answer.text());
+    return parse(text);
   } catch {
     return {};
   }
 }
 
+export const act = (path, body, signal) => ask(path, { method: "POST", body, signal });
+
 /** Yields server-sent events as {event, data} until the stream ends. Throws if the request is rejected. */
 export async function* stream(path, signal) {
-  const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
-  const answer = await fetch(`../v1/operate/${path}`, { headers, signal, cache: "no-store" });
+  const answer = await fetch(`../v1/operate/${path}`, { headers: headers(), signal, cache: "no-store" });
   if (!answer.ok) {
-    const json = await read(answer);
+    const json = read(await answer.text());
     throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
   }
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -73,8 +88,8 @@ export function withQuery(path, query) {
 }
 
 /** Signs in with a key. Throws if the key is invalid or lacks the permission `view`. */
-export async function signIn(key) {
-  if (key) sessionStorage.setItem(STORED, key.trim());
+export async function signIn(given) {
+  if (given) sessionStorage.setItem(STORED, given.trim());
   try {
     me = await ask("me");
     if (!may("view")) throw new Refused(403, "This key lacks the permission view.");

@@ -1,58 +1,113 @@
-// The live stream of the fleet's state. The gateway polls Redis once for all watchers. Without the stream (a key of one
-// tenant, too many watchers, a broken connection), each view polls by itself.
+// The live state of the fleet. The gateway polls Redis once for all watchers and pushes a snapshot every two seconds.
+// A key of one tenant may not open the stream: the console then asks for the pauses of the tenant, as a heartbeat.
+// The watchdog does not trust the connection: without new data for `LATE_MS`, the state counts as lost.
 
-import { stream, whoami } from "./api.js";
+import { ask, stream, whoami } from "./api.js";
 
-const AGAIN_MS = 3000;
+const AGAIN_MS = 1500;
+const BEAT_MS = 2000;
+/** Data of this age is not live. */
+export const LATE_MS = 4000;
+const KEPT = 90;
+
+/** `at` is the browser's time of the last data. `why` is set while the state is lost. `past` has the last snapshots. */
+export const live = { at: 0, why: "Connecting …", isOn: false, fleet: undefined, changes: 0, past: [] };
 let abort;
-let isOpen = false;
+let listeners;
 
-/** Returns true while snapshots arrive. */
-export const isLive = () => isOpen;
+/** Returns true while new data arrives. */
+export const isLive = () => live.isOn && !live.why;
 
-function told(open) {
-  isOpen = open;
-  document.documentElement.dataset.live = open ? "yes" : "no";
+function arrived() {
+  live.at = Date.now();
+  live.why = "";
+  document.documentElement.dataset.live = "yes";
 }
 
-async function listen(signal, on, refused) {
+function lost(why) {
+  live.why = why;
+  document.documentElement.dataset.live = "no";
+  listeners?.changed();
+}
+
+async function listen(signal) {
   while (!signal.aborted) {
+    // A connection that stays silent is closed, and opened again.
+    const silent = new AbortController();
+    let timer = setTimeout(() => silent.abort(), 2 * LATE_MS);
     try {
-      for await (const { event, data } of stream("events", signal)) {
-        told(event === "fleet");
-        if (event === "fleet") on(data);
+      for await (const { event, data } of stream("events", AbortSignal.any([signal, silent.signal]))) {
+        if (signal.aborted) return;
+        clearTimeout(timer);
+        timer = setTimeout(() => silent.abort(), 2 * LATE_MS);
+        if (event !== "fleet") {
+          lost("Redis does not respond to the gateway.");
+          continue;
+        }
+        arrived();
+        live.isOn = true;
+        Object.assign(live, { fleet: data.fleet, changes: data.changes });
+        live.past = [...live.past, { at: live.at, fleet: data.fleet }].slice(-KEPT);
+        listeners.fleet();
       }
+      lost("The gateway closed the connection.");
     } catch (error) {
       if (signal.aborted) return;
-      // The key has become invalid, or may not open the stream: a retry would fail as well.
-      if (error.status === 401) return refused(error);
-      if (error.status === 403 || error.status === 404) return;
+      // The key has become invalid: a retry would fail as well.
+      if (error.status === 401) return void listeners.refused(error);
+      if (error.status === 403 || error.status === 404 || error.status === 429) return beat(signal);
+      lost(silent.signal.aborted ? "The gateway does not respond." : error.status ? error.message : "The gateway does not respond.");
     } finally {
-      told(false);
+      clearTimeout(timer);
+      live.isOn = false;
     }
     await new Promise((go) => setTimeout(go, AGAIN_MS));
   }
 }
 
-/** Calls `on({changes, fleet})` for each snapshot while the page is visible, and `refused` if the key is invalid. */
-export function watch(on, refused) {
+async function beat(signal) {
+  while (!signal.aborted) {
+    try {
+      await ask("pauses", { signal, within: LATE_MS - 500 });
+      if (signal.aborted) return;
+      arrived();
+      listeners.changed();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === 401) return void listeners.refused(error);
+      lost(error.message);
+    }
+    await new Promise((go) => setTimeout(go, BEAT_MS));
+  }
+}
+
+/** Calls `fleet()` for each snapshot, `changed()` if the connection changes, and `refused` if the key is invalid. */
+export function watch(given) {
   unwatch();
-  if (whoami().tenant) return;
+  listeners = given;
   const begin = () => {
     abort?.abort();
     abort = undefined;
     if (document.hidden || !whoami()) return;
     abort = new AbortController();
-    listen(abort.signal, on, refused);
+    if (whoami().tenant) beat(abort.signal);
+    else listen(abort.signal);
   };
   watch.begin = begin;
   document.addEventListener("visibilitychange", begin);
+  watch.dog = setInterval(() => {
+    if (!live.why && Date.now() - live.at > LATE_MS) lost("No new data.");
+    // The sign counts the seconds.
+    if ((watch.odd = !watch.odd)) listeners.changed();
+  }, 500);
   begin();
 }
 
 export function unwatch() {
   abort?.abort();
   abort = undefined;
+  clearInterval(watch.dog);
   document.removeEventListener("visibilitychange", watch.begin);
-  told(false);
+  Object.assign(live, { at: 0, why: "Connecting …", isOn: false, fleet: undefined, past: [] });
+  document.documentElement.dataset.live = "no";
 }

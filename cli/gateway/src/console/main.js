@@ -1,32 +1,39 @@
-// The frame: sign-in, the current view, and how often it is refreshed.
+// The frame: sign-in, the current view and how often it is refreshed, the sign that shows whether data is live.
 
-import { hasKey, may, signIn, signOut, whoami } from "./api.js";
-import { h, say } from "./dom.js";
-import { isLive, unwatch, watch } from "./live.js";
+import { ask, hasKey, key, may, signIn, signOut, whoami } from "./api.js";
+import { count, megabytes, span, timeOfDay } from "./format.js";
+import { Find, keys } from "./find.js";
+import { isLive, live, unwatch, watch } from "./live.js";
+import { render } from "./preact.js";
+import { Dialog, h, learn, lists, page, redraw, say } from "./ui.js";
 import { approvals } from "./views/approvals.js";
 import { audit } from "./views/audit.js";
 import { config } from "./views/config.js";
 import { dead } from "./views/dead.js";
-import { limits } from "./views/limits.js";
+import { limit, limits } from "./views/limits.js";
 import { overview } from "./views/overview.js";
 import { pauses } from "./views/pauses.js";
 import { rules } from "./views/rules.js";
 import { find } from "./views/story.js";
 import { stats } from "./views/stats.js";
 import { tasks } from "./views/tasks.js";
-import { tools } from "./views/tools.js";
+import { tool, tools } from "./views/tools.js";
 import { turns } from "./views/turns.js";
-import { workers } from "./views/workers.js";
+import { worker, workers } from "./views/workers.js";
 
-// A view has a title and `open(query)`, which returns `{still, load, draw, every_ms}`: elements that stay across
-// refreshes, a function that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the
-// data is the snapshot of the fleet, which the live stream delivers.
-const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find };
+// A view has a title and `open(query, refresh)`, which returns `{bar, load, draw, every_ms}`: a filter bar, a function
+// that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the data is the snapshot of
+// the fleet, which the live stream delivers. A view with `of` belongs to another one in the navigation.
+const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find, tool, worker, limit };
+const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
 // Refresh interval while the live stream reports changes. Views still refresh, because the snapshots do not show all
 // changes.
 const QUIET_MS = 30_000;
-const main = document.getElementById("main");
-let showing;
+const GATHER_MS = 300_000;
+const GATHER_AGAIN_MS = 15_000;
+const root = document.getElementById("console");
+const shared = new BroadcastChannel("tickfleet-console");
+const state = { view: undefined, wrong: "", isIn: false, isBusy: false };
 
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -34,146 +41,215 @@ function place() {
   return { name, query: new URLSearchParams(query) };
 }
 
-/** Redraws a view. Keyboard focus and open details are kept. */
-function redraw(into, elements) {
-  const focused = into.contains(document.activeElement) ? document.activeElement.id : "";
-  const open = new Set([...into.querySelectorAll("details[open][id]")].map((one) => one.id));
-  into.replaceChildren(...[elements].flat().filter(Boolean));
-  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-  if (focused) document.getElementById(focused)?.focus();
-}
-
-async function look(view, region, again) {
-  if (view !== showing) return;
-  if (again && (document.hidden || document.querySelector("dialog[open]"))) return;
+async function look(view, again) {
+  if (view !== state.view || !view.load) return;
+  if (again && (document.hidden || page.dialog)) return;
   const asked = (view.asked = (view.asked ?? 0) + 1);
   view.looked = Date.now();
+  view.isBusy = true;
   try {
     const data = await view.load();
-    if (view === showing && asked === view.asked) redraw(region, view.draw(data, refresh));
+    if (view !== state.view || asked !== view.asked) return;
+    Object.assign(view, { data, at: Date.now(), wrong: "" });
   } catch (error) {
-    if (view !== showing || error.name === "AbortError") return;
+    if (view !== state.view || error.name === "AbortError") return;
     if (error.status === 401) return leave(error.message);
-    redraw(region, h("p", { class: "bad", role: again ? undefined : "alert" }, error.message));
+    if (asked === view.asked) view.wrong = error.message;
+  } finally {
+    if (asked === view.asked) view.isBusy = false;
   }
+  redraw();
 }
 
-/** Runs on a timer. A view refreshes at its own interval, and less often while the live stream reports changes. */
-function look_again(view) {
-  const wait = isLive() ? QUIET_MS : view.every_ms;
-  if (Date.now() - (view.looked ?? 0) >= wait - 50) look(view, view.region, true);
+/** Refreshes the view if its time has come, less often while the live stream reports changes. */
+function lookAgain() {
+  const view = state.view;
+  if (view?.every_ms && !view.isBusy) {
+    const isChanged = isLive() && view.changes !== live.changes;
+    const wait = isLive() && !view.wrong && !isChanged ? Math.max(QUIET_MS, view.every_ms) : view.every_ms;
+    if (Date.now() - (view.looked ?? 0) >= wait - 50) {
+      view.changes = live.changes;
+      look(view, true);
+    }
+  }
+  redraw();
 }
 
 /** Handles a snapshot of the fleet. */
-function pictured({ changes, fleet }) {
-  const view = showing;
-  if (!view || document.querySelector("dialog[open]")) return;
-  if (view.is_fleet) {
+function pictured() {
+  const { view } = state;
+  const { fleet } = live;
+  learn({ tool: fleet.tools.rows.map((row) => row.tool), outcome: fleet.tools.rows.flatMap((row) => Object.keys(row.outcomes)), limit: fleet.agents.map((one) => one.limit), tenant: fleet.agents.map((one) => one.tenant), agent: fleet.agents.map((one) => one.agent) });
+  if (view?.is_fleet && !page.dialog) {
     // Responses to earlier requests are older than this snapshot, and must be ignored.
     view.asked = (view.asked ?? 0) + 1;
-    view.looked = Date.now();
-    redraw(view.region, view.draw(fleet, refresh));
-  } else if (view.every_ms && view.changes !== changes && Date.now() - view.looked >= view.every_ms) {
-    view.changes = changes;
-    look(view, view.region, true);
+    Object.assign(view, { data: fleet, at: live.at, looked: live.at, wrong: "", isBusy: false });
   }
+  lookAgain();
 }
 
 /** Refreshes at once, after an action. */
-function refresh() {
-  return showing ? look(showing, showing.region, false) : undefined;
-}
+const refresh = () => (state.view ? look(state.view, false) : undefined);
 
 function show(moved) {
-  if (!whoami()) return ask_for_key("");
-  const { name, query } = place();
-  clearInterval(showing?.timer);
+  if (!whoami()) return;
+  const { name, query } = (page.place = place());
   const view = VIEWS[name].open(query, refresh);
-  const region = h("div", {}, h("p", { class: "soft" }, "Loading …"));
-  showing = Object.assign(view, { region });
-  document.title = `${VIEWS[name].title} · Tickfleet console`;
-  main.replaceChildren(h("h1", {}, VIEWS[name].title), ...[view.still ?? []].flat(), region);
-  for (const link of document.querySelectorAll("#views a")) {
-    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+  Object.assign(view, { number: (state.view?.number ?? 0) + 1 });
+  state.view = view;
+  if (view.is_fleet && live.fleet) Object.assign(view, { data: live.fleet, at: live.at });
+  document.title = `${titleOf(name, query)} · Tickfleet console`;
+  redraw();
+  if (moved) {
+    document.getElementById("main")?.focus({ preventScroll: true });
+    scrollTo(0, 0);
   }
-  if (moved) main.focus();
-  look(view, region, false);
-  if (view.every_ms) view.timer = setInterval(() => look_again(view), view.every_ms);
+  look(view, false);
 }
 
-function frame(isIn) {
-  document.querySelector("nav").hidden = !isIn;
-  document.getElementById("find").hidden = !isIn;
-  document.getElementById("sign-out").hidden = !isIn;
+const titleOf = (name, query) => VIEWS[name].titleOf?.(query) ?? VIEWS[name].title;
+
+/** Names for the pickers: what had calls in the last days, and what the configuration names. */
+async function gather() {
+  const whole = !whoami().tenant;
+  const found = await Promise.allSettled([
+    ask("stats?by=tenant,agent,tool&days=7").then(({ rows }) => {
+      for (const row of rows) learn({ tenant: [row.tenant], agent: [row.agent], tool: [row.tool], outcome: Object.keys(row.outcomes) });
+    }),
+    whole && ask("limits?top=100").then((found) => {
+      learn({ limit: [...found.caps, ...found.limits].map((one) => one.name) });
+      for (const { counter } of found.caps.flatMap((one) => one.counters)) learn({ tenant: [counter.split(":")[0]], agent: [counter.split(":")[1]] });
+    }),
+    ask("dead/causes?limit=100").then(({ causes }) => learn({ cause: causes.map((one) => one.cause) })),
+  ]);
+  redraw();
+  // A busy gateway is asked again soon.
+  clearTimeout(state.gather);
+  state.gather = setTimeout(() => whoami() && gather(), found.some(({ status }) => status === "rejected") ? GATHER_AGAIN_MS : GATHER_MS);
+}
+
+// ---- The page ----
+
+function sign() {
+  const { fleet, why, at } = live;
+  const nodes = (kind) => fleet.nodes.filter((node) => node.kind === kind && node.alive).length;
+  const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+  const memory = () => (fleet.server.max_bytes ? `Redis ${megabytes(fleet.server.used_bytes)} of ${Math.round(fleet.server.max_bytes / 1_048_576)}` : fleet.server.version ? `Redis ${megabytes(fleet.server.used_bytes)}` : `store in memory, ${megabytes(fleet.server.used_bytes)}`);
+  const facts = fleet ? [plural(nodes("worker"), "worker"), plural(nodes("scheduler"), "scheduler"), memory(), `policy ${fleet.policy_generation}`] : [];
+  const words = why
+    ? [h("strong", {}, at ? "Not live" : "Connecting"), h("span", {}, at ? ` · last data at ${timeOfDay(at)}, ${span(Date.now() - at)} ago · ${why}` : why === "Connecting …" ? "" : ` · ${why}`)]
+    : [h("strong", {}, "Live"), h("span", {}, ` as of ${timeOfDay(at)}`), h("span", { class: "facts" }, facts.map((fact) => ` · ${fact}`).join(""))];
+  // The second text appears by itself if the page stops redrawing: it is hidden again with each snapshot.
+  return h("section", { "aria-label": "State of the connection", class: `sign ${why ? (at ? "lost" : "begins") : "is-live"}` },
+    h("span", { class: "words" }, h("span", { class: "dot", "aria-hidden": "true" }), words),
+    why ? null : h("span", { key: at, class: "dead-man", "aria-hidden": "true" }, h("span", { class: "dot" }), `Not live: this page has had no data since ${timeOfDay(at)}`),
+    h("span", { class: "unseen", role: "status" }, why && at ? `Not live. ${why}` : ""));
+}
+
+function header(name) {
   const me = whoami();
   const role = ["operate", "approve", "view"].filter(may).join(", ");
-  document.getElementById("me").textContent = isIn ? `${me.id} · ${me.tenant ?? "all tenants"} · ${role}` : "";
+  return h("header", {},
+    h("p", { class: "name" }, h("a", { href: "#/overview" }, "Tickfleet")),
+    me ? h(Find, { key: "find", place: page.place, views: NAVIGATION.map((one) => ({ name: one, title: VIEWS[one].title })), refresh, theme, leave, help }) : null,
+    me ? h("p", { id: "me", title: "Key, tenants and permissions" }, `${me.id} · ${me.tenant ?? "all tenants"} · ${role}`) : h("p", { id: "me" }),
+    h("div", { class: "tools" },
+      me ? h("button", { type: "button", class: "help", onClick: help, title: "Keyboard shortcuts (?)" }, "Help") : null,
+      h("button", { type: "button", id: "theme", onClick: theme }, "Light or dark"),
+      me ? h("button", { type: "button", id: "sign-out", onClick: () => leave("") }, "Sign out") : null));
 }
 
-function leave(why) {
+function navigation(name) {
+  const badge = { approvals: live.fleet?.findings?.find((one) => one.kind === "approvals_wait")?.count };
+  const own = VIEWS[name].of ?? name;
+  return h("nav", { "aria-label": "Views" }, h("ul", { id: "views" }, NAVIGATION.map((one) => h("li", { key: one },
+    h("a", { href: `#/${one}`, "aria-current": one === own ? "page" : undefined }, VIEWS[one].title, badge[one] ? h("span", { class: "badge", "aria-hidden": "true" }, count(badge[one])) : null)))));
+}
+
+function content(view, name, query) {
+  const late = view.isBusy && Date.now() - view.looked > 2000 ? `Waiting for the gateway for ${Math.round((Date.now() - view.looked) / 1000)} s …` : "";
+  const body = view.data !== undefined ? view.draw(view.data, refresh) : view.wrong ? null : h("p", { class: "soft loading" }, "Loading …");
+  return h("main", { id: "main", tabindex: -1, key: view.number, class: live.why && live.at ? "old" : undefined },
+    h("div", { class: view.is_fleet || VIEWS[name].of ? "title unseen" : "title" }, h("h1", {}, titleOf(name, query)),
+      h("span", { class: "soft" }, late || (view.at && !view.is_fleet ? `as of ${timeOfDay(view.at)}` : ""))),
+    view.wrong ? h("p", { class: "banner bad", role: "alert" }, view.data === undefined ? view.wrong : `Shown: data of ${timeOfDay(view.at)}. ${view.wrong}`) : null,
+    view.bar?.(), h("div", { class: "view" }, body));
+}
+
+const status = () => h("div", { id: "said", class: page.said ? undefined : "empty" }, h("p", { role: "status", "aria-live": "polite" }, page.said?.text ?? ""),
+  page.said?.undo ? h("button", { type: "button", onClick: page.said.undo.run }, page.said.undo.label) : null,
+  page.said ? h("button", { type: "button", class: "icon", "aria-label": "Close the message", onClick: () => say("") }, "×") : null);
+
+function signInForm() {
+  const enter = async (event) => {
+    event.preventDefault();
+    state.isBusy = true;
+    await start(new FormData(event.target).get("key")).catch((error) => { state.wrong = error.message; });
+    state.isBusy = false;
+    redraw();
+  };
+  return h("main", { id: "main", tabindex: -1 }, h("form", { class: "sign-in card", onSubmit: enter },
+    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key or token"), h("input", { id: "key", name: "key", type: "password", autocomplete: "off", required: true, autofocus: true }),
+    h("p", { class: "bad", role: "alert" }, state.wrong), h("button", { class: "act", disabled: state.isBusy }, "Sign in"),
+    h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator creates one. Only the tabs of this browser session keep it.")));
+}
+
+function draw() {
+  const { name, query } = page.place;
+  const skip = (event) => { event.preventDefault(); document.getElementById("main").focus(); };
+  const inside = state.isIn && state.view
+    ? [header(name), navigation(name), sign(), content(state.view, name, query), status(), page.dialog ? h(Dialog, { key: page.dialog.number, given: page.dialog }) : null, lists()]
+    : [header(""), signInForm(), status()];
+  render(h("div", { class: "frame" }, h("a", { class: "skip", href: "#main", onClick: skip }, "Skip to the content"), inside), root);
+}
+
+let planned = false;
+page.redraw = () => {
+  if (planned) return;
+  planned = true;
+  queueMicrotask(() => { planned = false; draw(); });
+};
+
+function help() {
+  const rows = [["Ctrl K", "find anything: views, turns, tasks, approvals, tools, limits, actions"], ["/", "first field of the filter"], ["j, k", "next and previous row"], ["x", "select the row"], ["Enter", "open the row"], ["r", "load again"], ["g then o, t, a, d", "overview, turns, approvals, dead letters"], ["?", "this help"], ["Esc", "close"]];
+  page.dialog = { number: `help-${Date.now()}`, title: "Keyboard shortcuts", done() {}, fields: h("dl", { class: "keys" }, rows.map(([name, what]) => h("div", { key: name }, h("dt", {}, name.split(" then ")[0] === name ? h("kbd", {}, name) : name.split(" then ").map((one, at) => [at ? " then " : "", h("kbd", {}, one)])), h("dd", {}, what)))) };
+  redraw();
+}
+
+// ---- The session ----
+
+function leave(why, isOthers) {
+  if (!isOthers) shared.postMessage({ kind: "sign-out" });
   unwatch();
   signOut();
-  clearInterval(showing?.timer);
-  showing = undefined;
-  frame(false);
-  ask_for_key(why);
-}
-
-function ask_for_key(why) {
-  const wrong = h("p", { class: "bad", role: "alert" }, why ?? "");
-  const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
-  const form = h("form", { class: "sign-in card", submit: enter },
-    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key or token"), key, wrong, h("button", { class: "act" }, "Sign in"),
-    h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator creates one. Only this browser tab keeps it."));
-  async function enter(event) {
-    event.preventDefault();
-    await start(key.value).catch((error) => (wrong.textContent = error.message));
-  }
+  clearTimeout(state.gather);
+  Object.assign(state, { view: undefined, isIn: false, wrong: why });
+  page.dialog = null;
   document.title = "Sign in · Tickfleet console";
-  main.replaceChildren(form);
-  key.focus();
+  say("");
+  redraw();
 }
 
-async function start(key) {
-  await signIn(key);
-  frame(true);
-  say("");
+async function start(given) {
+  await signIn(given);
+  Object.assign(state, { isIn: true, wrong: "" });
+  watch({ fleet: pictured, changed: lookAgain, refused: (error) => leave(error.message, true) });
   show(true);
-  watch(pictured, (error) => leave(error.message));
+  gather();
 }
+
+/** Tabs of the same session share the key, without storing it outside the tabs. */
+shared.onmessage = ({ data }) => {
+  if (data.kind === "who" && whoami()) shared.postMessage({ kind: "key", key: key() });
+  else if (data.kind === "key" && !state.isIn && !hasKey()) start(data.key).catch((error) => { state.wrong = error.message; redraw(); });
+  else if (data.kind === "sign-out" && state.isIn) leave("Signed out in another tab.", true);
+};
 
 function theme() {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  localStorage.setItem("tickfleet-theme", root.dataset.theme);
-}
-
-function prepare() {
-  const known = localStorage.getItem("tickfleet-theme");
-  if (known === "light" || known === "dark") document.documentElement.dataset.theme = known;
-  document.getElementById("theme").addEventListener("click", theme);
-  document.getElementById("sign-out").addEventListener("click", () => leave(""));
-  const links = Object.entries(VIEWS).filter(([name]) => name !== "find");
-  document.getElementById("views").append(...links.map(([name, view]) => h("li", {}, h("a", { href: `#/${name}` }, view.title))));
-  document.getElementById("find").addEventListener("submit", (event) => {
-    event.preventDefault();
-    const id = document.getElementById("find-id").value.trim();
-    if (id) location.hash = `#/find?id=${encodeURIComponent(id)}`;
-  });
-  addEventListener("keydown", (event) => {
-    if (event.key === "k" && (event.ctrlKey || event.metaKey) && whoami()) {
-      event.preventDefault();
-      document.getElementById("find-id").focus();
-      document.getElementById("find-id").select();
-    }
-  });
-  document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault();
-    main.focus();
-  });
-  addEventListener("hashchange", () => begin() || show(true));
+  const element = document.documentElement;
+  const isDark = element.dataset.theme ? element.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  element.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("tickfleet-theme", element.dataset.theme);
 }
 
 /**
@@ -181,19 +257,27 @@ function prepare() {
  * anyone could send such a link.
  */
 function keyOfLink() {
-  const key = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
-  if (!key) return "";
+  const found = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
+  if (!found) return "";
   history.replaceState(null, "", location.pathname);
-  return ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname) ? key : "";
+  return ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname) ? found : "";
 }
 
 /** Signs in with the key of the link or of this tab. Returns false if there is no key. */
-function begin(known) {
-  const key = keyOfLink();
-  if (!key && !known) return false;
-  start(key).catch((error) => ask_for_key(error.message));
+function begin(isKnown) {
+  const found = keyOfLink();
+  if (!found && !isKnown) return false;
+  start(found).catch((error) => { state.wrong = error.message; redraw(); });
   return true;
 }
 
-prepare();
-if (!begin(hasKey())) ask_for_key("");
+const known = localStorage.getItem("tickfleet-theme");
+if (known === "light" || known === "dark") document.documentElement.dataset.theme = known;
+page.place = place();
+addEventListener("hashchange", () => begin() || show(true));
+keys({ help, refresh });
+document.title = "Sign in · Tickfleet console";
+if (!begin(hasKey())) {
+  redraw();
+  shared.postMessage({ kind: "who" });
+}

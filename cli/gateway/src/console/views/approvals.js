@@ -1,26 +1,69 @@
 // Calls that wait for approval.
 
-import { ask, may, whoami, withQuery } from "../api.js";
-import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "../dom.js";
-import { parse, write } from "../json.js";
+import { act, ask, may, now, whoami, withQuery } from "../api.js";
+import { fromNow, range, span } from "../format.js";
+import { Digits, parse, write } from "../json.js";
+import { AGENT, FROM, TENANT, TOOL, UNTIL, button, chip, confirm, copy, empty, field, filters, h, learn, pager, reasonField, say, storyLink, time } from "../ui.js";
 
-const needed = ({ approvers, roles }) => {
-  const who = roles.length ? `of ${roles.join(", ")}` : approvers === 1 ? "approver of any role" : "approvers of any role";
-  return `${approvers} ${who}`;
-};
+const needed = ({ approvers, roles }) => `${approvers} ${roles.length ? `of ${roles.join(", ")}` : approvers === 1 ? "approver of any role" : "approvers of any role"}`;
 const nameOf = (approval) => `${approval.tenant}:${approval.id}`;
+const MOOD = { waiting: "doubt", approved: "good", used: "good", denied: "bad", expired: "bad", void: "bad" };
+
+/** The value at a JSON pointer. */
+function at(value, pointer) {
+  return pointer.split("/").slice(1).reduce((inner, part) => inner?.[part.replaceAll("~1", "/").replaceAll("~0", "~")], value);
+}
+
+const isNumber = (value) => typeof value === "number" || value instanceof Digits;
+
+function parsed(text) {
+  try {
+    return parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Compares two decimal numbers with all their digits. Returns undefined if one of them is none. */
+export function isAtMost(one, other) {
+  const read = (text) => /^(-?)(\d+)(?:\.(\d+))?$/.exec(text);
+  const [small, large] = [read(String(one)), read(String(other))];
+  if (!small || !large) return Number.isNaN(Number(one)) || Number.isNaN(Number(other)) ? undefined : Number(one) <= Number(other);
+  const digits = Math.max((small[3] ?? "").length, (large[3] ?? "").length);
+  const whole = (found) => BigInt(`${found[1]}${found[2]}${(found[3] ?? "").padEnd(digits, "0")}`);
+  return whole(small) <= whole(large);
+}
+
+/** The reason why a new value of an argument is not a reduction; nothing if it is one. */
+export function notNarrower(pointer, old, text) {
+  const value = parsed(text);
+  const name = pointer.slice(1);
+  const limit = isNumber(old) ? old : typeof old === "string" && /^-?\d+(\.\d+)?$/.test(old) ? old : undefined;
+  if (limit !== undefined) {
+    if (!isNumber(value)) return `${name}: expected a number, such as ${limit}.`;
+    if (isAtMost(0, value) === false) return `${name}: expected 0 or more.`;
+    if (isAtMost(value, limit) !== true) return `${name}: expected at most ${limit}, the requested value.`;
+    return undefined;
+  }
+  if (Array.isArray(old)) {
+    const left = old.map((one) => write(one));
+    const isPart = Array.isArray(value) && value.every((one) => left.includes(write(one)) && left.splice(left.indexOf(write(one)), 1).length);
+    return isPart ? undefined : `${name}: expected a list with members of ${write(old)} only.`;
+  }
+  if (old && typeof old === "object") {
+    const isPart = value && typeof value === "object" && !Array.isArray(value) && Object.entries(value).every(([member, inner]) => Object.hasOwn(old, member) && write(old[member]) === write(inner));
+    return isPart ? undefined : `${name}: expected an object with members of ${write(old)} only.`;
+  }
+  return write(value) === write(old) ? undefined : `${name}: this value cannot be reduced.`;
+}
 
 /** New values of arguments that may be changed. An empty field leaves its argument unchanged. */
 function changes(approval, data) {
   const set = {};
   for (const pointer of approval.may_narrow) {
     const text = (data.get(`set ${pointer}`) ?? "").trim();
-    if (!text) continue;
-    try {
-      set[pointer] = parse(text);
-    } catch {
-      set[pointer] = text;
-    }
+    const old = at(approval.narrowed ?? approval.arguments, pointer);
+    if (text) set[pointer] = typeof old === "string" && isNumber(parsed(text)) ? text : parsed(text);
   }
   return set;
 }
@@ -31,83 +74,84 @@ async function decide(listed, agrees, refresh) {
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));
   if (!approval) return;
   const verb = agrees ? "approve" : "deny";
-  const act = async (data) => {
+  const run = async (data) => {
     const body = { reason: data.get("reason") };
     if (agrees) Object.assign(body, { set: changes(approval, data), narrowed: approval.narrowed ?? null });
-    const counted = await ask(`approvals/${encodeURIComponent(name)}/${verb}`, { method: "POST", body });
+    const counted = await act(`approvals/${encodeURIComponent(name)}/${verb}`, body);
     say(counted.missing ? `${name}: approval recorded; ${counted.missing} more needed` : `${name} is ${counted.state}`);
   };
-  const narrow = agrees ? approval.may_narrow.map((pointer) => field(`New value for ${pointer} (empty: unchanged)`, { name: `set ${pointer}` })) : [];
+  const current = approval.narrowed ?? approval.arguments;
+  const check = (data) => {
+    for (const pointer of agrees ? approval.may_narrow : []) {
+      const text = (data.get(`set ${pointer}`) ?? "").trim();
+      const error = text && notNarrower(pointer, at(current, pointer), text);
+      if (error) return error;
+    }
+    return undefined;
+  };
+  const narrow = agrees ? approval.may_narrow.map((pointer) => field(`New value for ${pointer} (empty: unchanged)`, { name: `set ${pointer}`, inputmode: isNumber(at(current, pointer)) ? "decimal" : undefined, placeholder: `at most ${write(at(current, pointer) ?? null)}` })) : [];
   const text = `${approval.agent} calls ${approval.tool}. You decide as ${whoami().approver}.`;
   const shown = [shownArguments(approval, "an approver role or the gateway's configuration is missing"), changed(approval)];
   const title = agrees ? `Approve ${name}?` : `Deny ${name}?`;
-  const button = agrees ? "Approve" : "Deny";
-  if (await confirm({ title, text, fields: [...shown.flat(), ...narrow, reasonField(!agrees)], button, act })) refresh();
+  const done = await confirm({ title, text, fields: [shown, narrow, reasonField(!agrees)], button: agrees ? "Approve" : "Deny", isDanger: !agrees, check, act: run });
+  if (done) refresh();
 }
 
 /** The arguments, and a note if they are shortened. */
 function shownArguments(approval, why) {
-  const cut = approval.arguments_exact ? null
-    : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`);
-  return [h("pre", {}, write(approval.arguments, 2)), cut];
+  return [h("pre", {}, write(approval.arguments, 2)), approval.arguments_exact ? null
+    : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`)];
 }
 
-const changed = (approval) => (approval.narrowed
-  ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : []);
+const changed = (approval) => (approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : []);
 
 function buttons(approval, refresh) {
   if (approval.state !== "waiting" || !may("approve")) return null;
-  const button = (agrees, word, kind) => h("button", {
-    class: kind, id: `${word}-${approval.id}`, "aria-label": `${word} ${nameOf(approval)}`, click: () => decide(approval, agrees, refresh),
-  }, word);
-  return h("div", { class: "row" }, button(true, "Approve", "act"), button(false, "Deny"));
+  const one = (agrees, word, kind) => button(word, () => decide(approval, agrees, refresh), { class: kind, "aria-label": `${word} ${nameOf(approval)}` });
+  return h("div", { class: "row" }, one(true, "Approve", "act"), one(false, "Deny"));
 }
 
 /** One approval and its actions. */
-export function card(approval, nowMs, refresh) {
+export function approvalCard(approval, nowMs, refresh) {
   const said = approval.agreed.map((one) => `${one.by} agreed${one.reason ? `: ${one.reason}` : ""}`);
   if (approval.denied) said.push(`${approval.denied.by} denied it: ${approval.denied.reason}`);
   const turn = approval.call.replace(/\/[^/]*$/, "");
-  return h("section", { class: "card", "aria-label": `Approval ${nameOf(approval)}` },
-    h("h2", {}, `${approval.agent} calls ${approval.tool}`),
-    h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
-    shownArguments(approval, "approvers see all arguments before they decide"),
+  const isWaiting = approval.state === "waiting";
+  return h("section", { key: nameOf(approval), class: "card approval", "aria-label": `Approval ${nameOf(approval)}` },
+    h("div", { class: "head" }, h("h2", {}, `${approval.agent} calls ${approval.tool}`), chip(MOOD[approval.state] ?? "", approval.state), h("span", { class: "soft" }, isWaiting ? `expires ${fromNow(approval.until_ms, nowMs)}` : "")),
+    h("p", {}, storyLink(nameOf(approval)), copy(nameOf(approval)), " for ", storyLink(`${approval.tenant}:${turn}`)),
+    h("dl", { class: "facts" }, Object.entries(approval.arguments ?? {}).slice(0, 8).map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, typeof value === "string" ? value : write(value))))),
+    approval.arguments_exact ? null : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; approvers see all arguments before they decide).`),
     changed(approval),
     h("p", {}, `Required by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. Needs ${approval.needs.map(needed).join(" and ")}.`),
-    said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
-    h("p", { class: "soft" }, `Requested ${clock(approval.asked_ms)}; expires ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),
+    said.length ? h("ul", {}, said.map((line) => h("li", { key: line }, line))) : null,
+    h("p", { class: "soft" }, "Requested ", time(approval.asked_ms), ", expires ", time(approval.until_ms), `, after ${span(approval.until_ms - approval.asked_ms)}`),
     buttons(approval, refresh));
 }
 
-const NAMES = ["tenant", "agent", "tool", "older_than_s"];
+const FIELDS = [TENANT, AGENT, TOOL, FROM, UNTIL, { name: "text", label: "Text", help: "in the arguments", wide: true }];
 
-function filters(query) {
-  const enter = (event) => {
-    event.preventDefault();
-    location.hash = `#/${withQuery("approvals", Object.fromEntries(new FormData(event.target)))}`;
-  };
-  const input = (label, name, more) => field(label, { name, value: query.get(name) ?? "", ...more });
-  return h("form", { class: "row", "aria-label": "Which approvals", submit: enter }, input("Tenant", "tenant"), input("Agent", "agent"),
-    input("Tool", "tool"), input("Older than (s)", "older_than_s", { type: "number", min: 0 }), h("button", {}, "Show"));
-}
-
-function draw({ approvals: found, next, now_ms }, view, refresh) {
-  const more = next ? h("button", { id: "more-approvals", click: () => { view.from = next; refresh(); } }, "Next page") : null;
-  const first = view.from ? h("button", { id: "first-approvals", click: () => { view.from = undefined; refresh(); } }, "Ending soonest first") : null;
+function draw({ approvals: found, next, now_ms }, view, query, refresh) {
+  const { from, until } = range(query, now());
+  const text = (query.get("text") ?? "").toLowerCase();
+  const rows = found.filter((one) => (!from || one.asked_ms >= from) && (!until || one.asked_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text)));
   return [
     may("approve") ? null : h("p", { class: "soft" }, "This key is read-only: it may not decide."),
-    found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "No approvals waiting."),
-    h("div", { class: "row" }, first, more),
-  ].flat();
+    rows.length ? h("div", { class: "cards" }, rows.map((one) => approvalCard(one, now_ms, refresh))) : empty("No approvals waiting."),
+    pager(view, next, refresh, "Ending soonest first"),
+  ];
 }
 
 export const approvals = {
   title: "Approvals",
-  open: (query) => {
-    const view = { still: filters(query), every_ms: 3000 };
-    const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
-    view.load = () => ask(withQuery("approvals", { ...wanted, limit: 100, from: view.from }));
-    view.draw = (page, refresh) => draw(page, view, refresh);
+  open: (query, refresh) => {
+    const view = { every_ms: 3000, bar: () => filters("approvals", query, FIELDS) };
+    view.load = async () => {
+      const found = await ask(withQuery("approvals", { tenant: query.get("tenant"), agent: query.get("agent"), tool: query.get("tool"), limit: 100, from: view.from }));
+      learn({ tenant: found.approvals.map((one) => one.tenant), agent: found.approvals.map((one) => one.agent), tool: found.approvals.map((one) => one.tool) });
+      return found;
+    };
+    view.draw = (found) => draw(found, view, query, refresh);
     return view;
   },
 };

@@ -1,32 +1,32 @@
-// Dead letters: messages that were never executed, and calls and tasks that failed permanently. Replay, edit and drop.
+// Dead letters: messages that were never executed, and calls and tasks that failed permanently, with their causes.
+// Replay, edit and drop.
 
-import { ask, may, withQuery } from "../api.js";
-import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+import { act, ask, may, now, withQuery } from "../api.js";
+import { count, range } from "../format.js";
 import { parse } from "../json.js";
 import { cut, visible } from "../text.js";
-import { allButton, byCause } from "./causes.js";
+import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, card, chip, confirm, copy, empty, field, filters, h, learn, link, pager, reasonField, say, storyLink, table } from "../ui.js";
 
-const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since_s"];
+const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold"];
+const FIELDS = [
+  { name: "kind", label: "Kind", options: ["", "letter", "call", "task"] }, TENANT, AGENT, TOOL, { name: "cause", label: "Cause", list: "cause" },
+  { name: "error", label: "Error contains", help: "503", wide: true }, FROM, UNTIL,
+];
+// Entries per replay or drop request.
+const PAGE = 100;
+/** Results that mean a lack of room: all further entries would fail in the same way. The command has the same list. */
+const NO_ROOM = ["queue_full", "pressure", "full"];
 const WORDS = {
   gone: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
   queue_full: "the queue is full", pressure: "Redis memory is nearly full", full: "too many handled at once", needs_message: "needs another message",
   may_have_run: "may have run already", invalid: "invalid message",
 };
 
-function filters(query) {
-  const value = (name) => query.get(name) ?? "";
-  const option = (kind) => h("option", { value: kind, selected: kind === value("kind") }, kind || "any");
-  const enter = (event) => {
-    event.preventDefault();
-    location.hash = `#/${withQuery("dead", Object.fromEntries(new FormData(event.target)))}`;
-  };
-  const input = (label, name, more) => field(label, { name, value: value(name), ...more });
-  return h("form", { class: "row", "aria-label": "Dead letters", submit: enter },
-    field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
-    input("Tool", "tool"), input("Cause", "cause"), input("Error contains", "error"),
-    input("Error message (as listed under Errors by cause)", "told"), input("Maximum age (s)", "since_s", { type: "number", min: 1 }),
-    h("label", {}, h("input", { type: "checkbox", name: "untold", value: "true", checked: value("untold") === "true" }), " No message"),
-    h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
+/** The filter of the gateway. */
+function wantedOf(query) {
+  const { from, until } = range(query, now());
+  const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
+  return { ...wanted, from_ms: from, before_ms: until };
 }
 
 /** Describes the results of an action. */
@@ -34,98 +34,160 @@ function told(done, verb) {
   const ok = done.filter((one) => one.answer === "ok").length;
   const others = new Map();
   for (const { answer, why } of done) if (answer !== "ok") others.set(why ?? WORDS[answer] ?? answer, (others.get(why ?? WORDS[answer] ?? answer) ?? 0) + 1);
-  const rest = [...others].map(([why, count]) => ` ${count} not: ${why}.`).join("");
-  return `${ok} of ${done.length} ${verb}.${rest}`;
+  return `${ok} of ${done.length} ${verb}.${[...others].map(([why, number]) => ` ${number} not: ${why}.`).join("")}`;
 }
 
 /** Replays or drops entries by id. A field `message` replaces the message that is sent. */
-async function handle(ids, { path, verb, button, text, fields = [] }, view, refresh) {
-  const act = async (data) => {
+async function handle(ids, { path, verb, label, text, fields = [], isDanger }, view, refresh) {
+  const run = async (data) => {
     const body = { ids, reason: data.get("reason") };
     if (data.has("message")) body.message = parse(data.get("message"));
     if (data.get("may") === "yes") body.although_it_may_have_run = true;
-    say(told(await ask(path, { method: "POST", body }), verb));
-    view.chosen.clear();
+    say(told(await act(path, body), verb));
+    view.chosen?.clear();
   };
   const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}`;
-  const title = `${button} ${ids.length === 1 ? "it" : `${ids.length} of them`}?`;
-  if (await confirm({ title, text: `${shown}. ${text}`, fields: [...fields, reasonField()], button, act })) refresh();
+  const title = `${label} ${ids.length === 1 ? "it" : `${ids.length} of them`}?`;
+  if (await confirm({ title, text: `${shown}. ${text}`, fields: [fields, reasonField()], button: label, isDanger, act: run })) refresh();
 }
 
-const mayField = () => h("label", {}, h("input", { type: "checkbox", name: "may", value: "yes" }), " Include calls that may have taken effect");
+const mayField = () => h("label", { class: "check" }, h("input", { type: "checkbox", name: "may", value: "yes" }), " Include calls that may have taken effect");
 
 const replayMany = (ids, view, refresh) => handle(ids, {
-  path: "dead/replay", verb: "replayed", button: "Replay", fields: [mayField()],
+  path: "dead/replay", verb: "replayed", label: "Replay", fields: [mayField()],
   text: "A call becomes a new turn of its agent with a new idempotency key, under the agent's caps.",
 }, view, refresh);
 
 const dropMany = (ids, view, refresh) => handle(ids, {
-  path: "dead/drop", verb: "dropped", button: "Drop", text: "Messages are deleted. Calls stay in the audit log but are no longer listed here.",
+  path: "dead/drop", verb: "dropped", label: "Drop", isDanger: true, text: "Messages are deleted. Calls stay in the audit log but are no longer listed here.",
 }, view, refresh);
 
 async function edit(id, view, refresh) {
-  const whole = await ask(`dead/${id}`).catch((error) => say(error.message));
+  const whole = await ask(`dead/${id}`).catch((error) => void say(error.message));
   if (!whole) return;
-  const area = h("textarea", { name: "message", rows: 8, required: true, spellcheck: "false" });
   // JSON with hidden characters escaped has the same meaning.
-  area.value = visible(whole.message ?? "");
-  const fields = [h("label", {}, "Message to send (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
+  const area = h("label", {}, h("span", {}, "Message to send (JSON)"), h("textarea", { name: "message", rows: 8, required: true, spellcheck: false, defaultValue: visible(whole.message ?? "") }));
   const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
-  await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
+  await handle([id], { path: "dead/replay", verb: "replayed", label: "Replay", text, fields: [area, whole.may_have_run ? mayField() : null] }, view, refresh);
 }
 
-/** Buttons that replay or drop all matches. Returns no buttons if no filter is set. */
-function allButtons(page, wanted, refresh) {
-  if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
-  const context = { wanted, page, told, refresh };
-  return [
-    allButton({ id: "replay-all", path: "dead/replay", verb: "replayed", button: "Replay all matches", text: "Calls become new turns of their agents, under their caps. Calls that may have run, or need another message, stay here." }, context),
-    allButton({ id: "drop-all", path: "dead/drop", verb: "dropped", button: "Drop all matches", text: "Messages are deleted. Calls stay in the audit log but are no longer listed here." }, context),
-  ];
+/** Requests page after page and handles each. If it ends early, returns the reason; otherwise an empty text. */
+async function each(wanted, before_ms, signal, handlePage) {
+  let from;
+  do {
+    const page = await ask(withQuery("dead", { ...wanted, before_ms, limit: PAGE, from }));
+    if (signal.aborted) return " Stopped: the rest is unchanged.";
+    const answers = page.dead.length ? await handlePage(page.dead.map((one) => one.id)) : [];
+    from = page.next;
+    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It stopped there: replay the rest later.";
+  } while (from);
+  return "";
 }
 
-function draw(page, view, wanted, refresh) {
-  const { chosen } = view;
-  const shown = new Set(page.dead.map((one) => one.id));
-  for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
-  const act = (id, label, what) => h("button", { id, disabled: !chosen.size, click: () => what([...chosen], view, refresh) }, label);
-  const buttons = [act("replay-chosen", "Replay selected", replayMany), act("drop-chosen", "Drop selected", dropMany)];
-  const sync = () => buttons.forEach((button) => (button.disabled = !chosen.size));
-  const choose = (one) => h("input", {
-    type: "checkbox", id: `choose-${one.id}`, "aria-label": `Select ${one.id}`, checked: chosen.has(one.id),
-    change: (event) => { if (event.target.checked) chosen.add(one.id); else chosen.delete(one.id); sync(); },
-  });
-  const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : one.from ? [`${one.from} ${one.name ?? ""}`] : ["task ", storyLink(`${one.tenant}:${one.name}`)]);
-  const replay = (one) => (one.needs_message ? `needs a message: ${one.needs_message}` : one.may_have_run ? "may have run" : "unchanged");
+const ALL = {
+  replay: { path: "dead/replay", verb: "replayed", label: "Replay all matches", text: "Calls become new turns of their agents, under their caps. Calls that may have run, or need another message, stay here." },
+  drop: { path: "dead/drop", verb: "dropped", label: "Drop all matches", isDanger: true, text: "Messages are deleted. Calls stay in the audit log but are no longer listed here." },
+};
+
+/** Replays or drops all matches of a filter. The preview counts them by cause. */
+async function onAll(kind, wanted, refresh) {
+  const { path, verb, label, text, isDanger } = ALL[kind];
+  const preview = await ask(withQuery("dead/causes", { ...wanted, limit: 100 })).catch((error) => void say(error.message));
+  if (!preview) return;
+  let handled = 0;
+  const run = async (data, { signal, show }) => {
+    const done = [];
+    const page = async (ids) => {
+      const answers = await act(path, { ids, reason: data.get("reason") });
+      done.push(...answers);
+      handled += answers.length;
+      show(`${done.length} so far …`);
+      return answers;
+    };
+    try {
+      // Exclude entries that fail again during the loop. Otherwise, they would be replayed endlessly.
+      const why = await each(wanted, Math.min(wanted.before_ms ?? Infinity, preview.now_ms + 1), signal, page);
+      say(`${told(done, verb)}${why}`);
+    } catch (error) {
+      // Earlier pages have been handled: report them with the error.
+      throw done.length ? new Error(`${told(done, verb)} Then: ${error.message}`, { cause: error }) : error;
+    }
+  };
+  const all = preview.causes.reduce((sum, cause) => sum + cause.count, 0);
+  const as = preview.causes.reduce((sum, cause) => sum + cause.as_they_are, 0);
+  const list = h("ul", { class: "sample" }, preview.causes.slice(0, 6).map((cause) => h("li", { key: cause.example }, `${count(cause.count)} ${cause.tool ?? cause.kind} ${cause.cause}${cause.told ? `: ${cut(cause.told, 90)}` : ""}`)));
+  const shown = `${count(all)} ${all === 1 ? "match" : "matches"}${preview.next || preview.others ? ", and maybe more" : ""}; ${count(as)} can be replayed unchanged. ${text}`;
+  const isDone = await confirm({ title: `${label}?`, text: shown, fields: [list, reasonField()], button: label, isDanger, stop: "Stop after this page", act: run });
+  if (isDone || handled) refresh();
+}
+
+/** The filter that lists the entries of a cause. Letters have no error message. */
+const ofCause = (cause) => ({ kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told, untold: cause.told || cause.kind === "letter" ? undefined : "true" });
+
+/** Causes within a filter, each with a link to its entries and a button that replays them. */
+export function causes(found, query, refresh, caption) {
+  const inLink = Object.fromEntries(["from", "until", "tenant", "agent"].map((name) => [name, query.get(name)]));
   const columns = [
-    ["When", (one) => fromNow(one.at_ms, page.now_ms)], ["Tenant", (one) => one.tenant], ["Agent", (one) => one.agent],
-    ["What", (one) => h("span", {}, what(one))], ["Cause", (one) => one.cause],
-    ["Error", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, cut(one.error ?? "", 60) || "no message"), h("pre", {}, one.error ?? ""))],
-    ["Replay", replay],
+    { name: "Count", number: true, value: (cause) => cause.count, cell: (cause) => count(cause.count) },
+    { name: "Cause", value: (cause) => cause.cause, cell: (cause) => h("span", { class: "nowrap" }, link("dead", { ...inLink, ...ofCause(cause) }, cause.cause)) },
+    { name: "Kind", value: (cause) => cause.kind },
+    { name: "Tool", value: (cause) => cause.tool, cell: (cause) => (cause.tool ? link("tool", { name: cause.tool }, cause.tool) : "") },
+    { name: "Error", class: "long", value: (cause) => cause.told },
+    { name: "Newest", number: true, value: (cause) => cause.newest_ms, cell: (cause) => age(cause.newest_ms, found.now_ms) },
+    { name: "Oldest", number: true, value: (cause) => cause.oldest_ms, cell: (cause) => age(cause.oldest_ms, found.now_ms) },
+    { name: "Replayable", number: true, value: (cause) => cause.as_they_are, cell: (cause) => count(cause.as_they_are) },
+    { name: "Tenants", value: (cause) => cause.tenants.join(", ") },
   ];
-  if (may("operate")) {
-    columns.unshift(["Select", choose]);
-    columns.push(["Edit", (one) => h("button", { id: `edit-${one.id}`, "aria-label": `Edit and replay ${one.id}`, click: () => edit(one.id, view, refresh) }, "Edit …")]);
-  }
-  const all = h("button", { id: "choose-all", disabled: !page.dead.length, click: () => { for (const one of page.dead) chosen.add(one.id); refresh(); } }, "Select all on this page");
-  const next = page.next ? h("button", { id: "more-dead", click: () => { view.from = page.next; refresh(); } }, "Next page") : null;
-  const first = view.from ? h("button", { id: "first-dead", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
+  if (may("operate")) columns.push({ name: "Action", cell: (cause) => button("Replay …", () => onAll("replay", { ...wantedOf(query), ...ofCause(cause) }, refresh), { class: "quiet", disabled: !cause.as_they_are, "aria-label": `Replay all ${cause.cause} of ${cause.tool ?? cause.kind}` }) });
+  return table({ caption: caption ?? `${count(found.causes.length)} causes${found.next ? " in the newest part of the log" : ""}`, columns, rows: found.causes, key: (cause) => cause.example, plain: true });
+}
+
+function list(found, view, query, refresh) {
+  const { chosen } = view;
+  const shown = new Set(found.dead.map((one) => one.id));
+  for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
+  const what = (one) => (one.tool ? [link("tool", { name: one.tool }, one.tool), " ", storyLink(`${one.tenant}:${one.name}`, one.name)] : one.from ? `${one.from} ${one.name ?? ""}` : ["task ", storyLink(`${one.tenant}:${one.name}`, one.name)]);
+  const replay = (one) => (one.needs_message ? chip("doubt", "needs a message") : one.may_have_run ? chip("bad", "may have run") : chip("", "unchanged"));
+  const columns = [
+    { name: "When", value: (one) => one.at_ms, cell: (one) => age(one.at_ms, found.now_ms), number: true }, { name: "Tenant", value: (one) => one.tenant }, { name: "Agent", value: (one) => one.agent },
+    { name: "What", value: (one) => `${one.tool ?? one.from ?? "task"} ${one.name ?? ""}`, cell: (one) => h("span", {}, what(one), copy(one.id)) },
+    { name: "Cause", value: (one) => one.cause, cell: (one) => chip("bad", one.cause) },
+    { name: "Error", class: "long", value: (one) => one.error, cell: (one) => h("details", {}, h("summary", {}, cut(one.error ?? "", 60) || "no message"), h("pre", {}, one.error ?? "")) },
+    { name: "Replay", value: (one) => one.needs_message ?? (one.may_have_run ? "may have run" : "unchanged"), cell: replay },
+  ];
+  if (may("operate")) columns.push({ name: "Action", cell: (one) => button("Edit …", () => edit(one.id, view, refresh), { class: "quiet", "aria-label": `Edit and replay ${one.id}` }) });
+  const some = (label, run) => button(chosen.size ? `${label} (${chosen.size}) …` : `${label} …`, () => run([...chosen], view, refresh), { disabled: !chosen.size });
+  const wanted = wantedOf(query);
+  const isSet = Object.values(wanted).some(Boolean);
   return [
-    page.dead.length ? table(`${page.dead.length} dead letters${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "No dead letters match."),
-    h("p", { class: "soft" }, `Searched ${page.read} log entries.`),
-    h("div", { class: "row" }, may("operate") ? [all, ...buttons] : null, first, next),
-    h("div", { class: "row" }, allButtons(page, wanted, refresh)),
+    may("operate") ? h("div", { class: "row actions" }, some("Replay selected", replayMany), some("Drop selected", dropMany),
+      isSet ? [button("Replay all matches …", () => onAll("replay", wanted, refresh), { disabled: !found.dead.length }), button("Drop all matches …", () => onAll("drop", wanted, refresh), { disabled: !found.dead.length })]
+        : h("span", { class: "soft" }, "Set a filter to act on all matches.")) : null,
+    found.dead.length ? table({ caption: `${count(found.dead.length)} dead letters${found.next ? ", and maybe more" : ""}`, columns, rows: found.dead, key: (one) => one.id, chosen: may("operate") ? chosen : undefined, csv: true, note: `${count(found.read)} log entries searched` })
+      : empty("No dead letters match.", isSet ? "" : "good"),
+    pager(view, found.next, refresh),
   ];
 }
 
 export const dead = {
   title: "Dead letters",
-  open: (query) => {
-    const view = { chosen: new Set(), still: filters(query), every_ms: 10_000 };
-    const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
-    const isByCause = query.get("by") === "cause";
-    view.load = () => ask(withQuery(isByCause ? "dead/causes" : "dead", { ...wanted, limit: 100, from: view.from }));
-    view.draw = (page, refresh) => (isByCause ? byCause(page, view, wanted, refresh) : draw(page, view, wanted, refresh));
+  open: (query, refresh) => {
+    const view = { chosen: new Set(), every_ms: 8000 };
+    const isOneCause = query.get("told") || query.get("untold");
+    view.bar = () => [
+      filters("dead", query, FIELDS),
+      isOneCause ? h("p", { class: "soft" }, query.get("told") ? `Only the error: ${query.get("told")} ` : "Only without an error message. ", link("dead", { ...Object.fromEntries(query), told: "", untold: "" }, "All errors")) : null,
+    ];
+    view.load = async () => {
+      const wanted = wantedOf(query);
+      const [page, by] = await Promise.all([
+        ask(withQuery("dead", { ...wanted, limit: 100, from: view.from })),
+        isOneCause || view.from ? undefined : ask(withQuery("dead/causes", { ...wanted, limit: 12 })),
+      ]);
+      learn({ cause: page.dead.map((one) => one.cause), tenant: page.dead.map((one) => one.tenant), agent: page.dead.map((one) => one.agent), tool: page.dead.map((one) => one.tool) });
+      return { page, by };
+    };
+    view.draw = ({ page, by }) => [by?.causes.length ? causes(by, query, refresh) : null, list(page, view, query, refresh), by?.others ? card("More causes", empty(`${count(by.others)} more entries have other causes: narrow the filter.`)) : null];
     return view;
   },
 };

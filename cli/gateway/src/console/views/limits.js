@@ -1,7 +1,10 @@
-// Caps and limits, each with its fullest counters.
+// Caps and limits, each with its fullest counters; one limit with all counters and the turns that wait.
 
 import { ask, withQuery } from "../api.js";
-import { field, fromNow, h, table } from "../dom.js";
+import { share } from "../charts.js";
+import { count, fromNow, span } from "../format.js";
+import { live } from "../live.js";
+import { AGENT, TENANT, card, chip, empty, filters, h, link, storyLink, table } from "../ui.js";
 
 function beyond(limit) {
   if (limit.mode === "shadow") return "calls over the limit are only counted (shadow)";
@@ -9,48 +12,76 @@ function beyond(limit) {
 }
 
 function used(counter) {
-  if (counter.unreadable) return h("span", { class: "bad" }, "unreadable: counts as used up");
-  const text = counter.allowed === null ? `${counter.used}` : `${counter.used} of ${counter.allowed}`;
+  if (counter.unreadable) return chip("bad", "unreadable: counts as used up");
+  const text = counter.allowed === null ? count(counter.used) : `${count(counter.used)} of ${count(counter.allowed)}`;
   const isFull = counter.full_in > 0;
-  const words = h("span", { class: isFull ? "doubt" : undefined }, isFull ? `${text}, full` : text);
-  if (!counter.allowed) return words;
-  return [words, " ", h("meter", { min: 0, max: counter.allowed, value: Math.min(counter.used, counter.allowed), "aria-label": text })];
+  return h("span", { class: "nowrap" }, h("span", { class: isFull ? "doubt" : undefined }, isFull ? `${text}, full ` : `${text} `), counter.allowed ? share(Number(counter.used), Number(counter.allowed), isFull ? "refused" : "info") : null);
 }
 
-function one(limit, nowMs) {
-  const counters = table(`Counters of ${limit.name}: ${limit.counters.length} of ${limit.total}`, [
-    ["Counter", (counter) => (counter.counter || "all calls") + (counter.shard === undefined ? "" : ` (shard ${counter.shard})`)],
-    ["Used", used],
-    ["Window ends", (counter) => (limit.is_held ? "when calls end" : fromNow(counter.window_ends_ms, nowMs))],
-    ["Waiting", (counter) => counter.waiting ?? "not counted", true],
-  ], limit.counters);
-  return h("section", { class: "card", "aria-label": limit.name },
-    h("h2", {}, limit.name),
+/** The tenant and the agent of a counter, as a link to the turns that wait. */
+function whoWaits(counter) {
+  if (!counter.waiting) return counter.waiting === undefined ? "not counted" : "0";
+  const [tenant, agent] = counter.counter.split(":");
+  return tenant ? link("turns", { tenant, agent, state: "lane" }, count(counter.waiting)) : count(counter.waiting);
+}
+
+function one(limit, nowMs, isDetail) {
+  const counters = () => table({
+    caption: `Counters of ${limit.name}: ${limit.counters.length} of ${count(limit.total)}`, plain: !isDetail, csv: isDetail, key: (counter) => `${counter.counter} ${counter.shard ?? ""}`, rows: limit.counters, columns: [
+      { name: "Counter", value: (counter) => (counter.counter || "all calls") + (counter.shard === undefined ? "" : ` (shard ${counter.shard})`) },
+      { name: "Used", number: true, value: (counter) => Number(counter.used), cell: used },
+      { name: "Window ends", number: true, value: (counter) => counter.window_ends_ms, cell: (counter) => (limit.is_held ? "when calls end" : fromNow(counter.window_ends_ms, nowMs)) },
+      { name: "Waiting", number: true, value: (counter) => counter.waiting, cell: whoWaits },
+    ],
+  });
+  const fullest = limit.counters[0];
+  const isFull = limit.counters.some((counter) => counter.full_in > 0);
+  const title = isDetail ? limit.name : link("limit", { name: limit.name }, limit.name);
+  return h("section", { key: limit.name, class: "card limit", "aria-label": limit.name },
+    h("div", { class: "head" }, h("h2", {}, title), isFull ? chip("doubt", "full") : fullest ? null : chip("", "unused"), limit.mode === "shadow" ? chip("doubt", "shadow") : null),
     h("p", {}, limit.allows ? `${limit.allows}; ${beyond(limit)}` : "This gateway's configuration does not have this limit."),
-    limit.counters.length ? counters : h("p", { class: "soft" }, "No calls counted recently."),
+    limit.counters.length ? counters() : h("p", { class: "soft" }, "No calls counted recently."),
     limit.complete ? null : h("p", { class: "doubt" }, `${limit.looked_at} of ${limit.total} counters were read: others may be fuller.`));
 }
 
-function form(query) {
-  const enter = (event) => {
-    event.preventDefault();
-    location.hash = `#/${withQuery("limits", Object.fromEntries(new FormData(event.target)))}`;
-  };
-  const value = (name) => query.get(name) ?? "";
-  return h("form", { class: "row", "aria-label": "Whose limits", submit: enter },
-    field("Tenant", { name: "tenant", value: value("tenant") }), field("Agent", { name: "agent", value: value("agent") }), h("button", {}, "Show"));
-}
+const isFull = (limit) => limit.counters.some((counter) => counter.full_in > 0);
+const isUsed = (limit) => limit.counters.length > 0;
 
 export const limits = {
   title: "Limits",
   open: (query) => ({
-    every_ms: 10_000,
-    still: form(query),
+    every_ms: 5000,
+    bar: () => filters("limits", query, [TENANT, AGENT]),
     load: () => ask(withQuery("limits", { tenant: query.get("tenant"), agent: query.get("agent") })),
     draw: (found) => [
-      found.policy.in_force.some((digest) => digest && digest !== found.policy.here)
-        ? h("p", { class: "doubt" }, "The fleet uses another configuration than this gateway: its limits may differ.") : null,
-      ...[...found.caps, ...found.limits].map((limit) => one(limit, found.now_ms)),
+      found.policy.in_force.some((digest) => digest && digest !== found.policy.here) ? h("p", { class: "doubt" }, "The fleet uses another configuration than this gateway: its limits may differ.") : null,
+      h("div", { class: "cards" }, [...found.limits, ...found.caps].sort((a, b) => isFull(b) - isFull(a) || isUsed(b) - isUsed(a)).map((limit) => one(limit, found.now_ms))),
     ],
   }),
+};
+
+function waiting(name) {
+  const rows = live.fleet?.agents.filter((row) => (row.limit ?? `${row.tenant}:${row.agent}`) === name) ?? [];
+  if (!rows.length) return card("Who waits", empty("No turns are known to wait for it."));
+  return table({ caption: "Who waits", plain: true, rows, key: (row) => row.first, columns: [
+    { name: "First turn", cell: (row) => (row.first ? storyLink(row.first) : "") }, { name: "Turns", number: true, cell: (row) => count(row.turns) },
+    { name: "Oldest", number: true, cell: (row) => span(row.oldest_ms) }, { name: "Next check in", number: true, cell: (row) => span(row.due_in_ms) },
+  ] });
+}
+
+export const limit = {
+  title: "Limit",
+  of: "limits",
+  titleOf: (query) => `Limit ${query.get("name") ?? ""}`,
+  open: (query) => {
+    const name = query.get("name") ?? "";
+    return {
+      every_ms: 4000,
+      load: () => ask(withQuery("limits", { limit: name, top: 100 })),
+      draw: (found) => {
+        const limitFound = [...found.limits, ...found.caps].find((one_) => one_.name === name);
+        return [limitFound ? one(limitFound, found.now_ms, true) : empty("No such limit."), waiting(name), h("p", {}, link("rules", {}, "Rules and limits with their denials"), " · ", link("audit", { text: name }, "in the audit log"))];
+      },
+    };
+  },
 };

@@ -1,72 +1,67 @@
-// Turns in progress, by filter. Several can be canceled at once.
+// Turns in progress, by filter. Selected turns, or all that match, can be canceled at once.
 
-import { ask, may, withQuery } from "../api.js";
-import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+import { ask, may, now, withQuery } from "../api.js";
+import { cancel, cancelAll } from "../actions.js";
+import { count, range, workerOf } from "../format.js";
+import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, chip, copy, empty, filters, h, learn, link, pager, storyLink, table } from "../ui.js";
 
-const STATES = ["lane", "ready", "running", "parked", "ending"];
-const NAMES = ["tenant", "agent", "tool", "state", "older_than_s"];
+const NAMES = ["tenant", "agent", "tool", "state"];
+const STATES = ["", "lane", "ready", "running", "parked", "ending"];
+const WORDS = { lane: "waits for a cap or limit", ready: "ready", running: "running", parked: "waits", ending: "ends" };
+const MOODS = { lane: "doubt", running: "info", parked: "doubt" };
+const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: STATES }, FROM, UNTIL, { name: "text", label: "Text", help: "part of an id", wide: true }];
+export const nameOf = (one) => `${one.tenant}:${one.id}`;
 
-function filters(query) {
-  const value = (name) => query.get(name) ?? "";
-  const option = (state) => h("option", { value: state, selected: state === value("state") }, state || "any");
-  const enter = (event) => {
-    event.preventDefault();
-    location.hash = `#/${withQuery("turns", Object.fromEntries(new FormData(event.target)))}`;
-  };
-  return h("form", { class: "row", "aria-label": "Which turns", submit: enter },
-    field("Tenant", { name: "tenant", value: value("tenant") }), field("Agent", { name: "agent", value: value("agent") }),
-    field("Tool", { name: "tool", value: value("tool") }), field("State", { name: "state" }, ...["", ...STATES].map(option)),
-    field("Older than (s)", { name: "older_than_s", type: "number", min: 0, value: value("older_than_s") }),
-    h("button", {}, "Show"));
+/** What the gateway filters, and a function for the rest. */
+export function wantedOf(query, names, hasRange) {
+  const { from, until } = range(query, now());
+  const text = (query.get("text") ?? "").toLowerCase();
+  const wanted = Object.fromEntries(names.map((name) => [name, query.get(name)]));
+  if (hasRange) Object.assign(wanted, { from_ms: from, until_ms: until });
+  else if (until) wanted.older_than_s = Math.max(0, Math.ceil((now() - until) / 1000));
+  const matches = (one) => (!from || one.accepted_ms >= from) && (!until || one.accepted_ms <= until)
+    && (!text || [nameOf(one), one.agent, one.description, ...(one.tools ?? [])].some((part) => part?.toLowerCase().includes(text)));
+  return { wanted, matches };
 }
 
-async function endMany(ids, chosen, refresh) {
-  const act = async (data) => {
-    const done = await ask("cancel", { method: "POST", body: { ids, reason: data.get("reason") } });
-    const ended = done.filter((one) => one.answer === "ok" || one.answer === "flagged").length;
-    say(`${ended} of ${done.length} cancelled; the others had already ended or are unknown.`);
-    chosen.clear();
-  };
-  const shown = `${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ` and ${ids.length - 10} more` : ""}`;
-  const title = `Cancel ${ids.length} ${ids.length === 1 ? "turn" : "turns"}?`;
-  if (await confirm({ title, text: `${shown}. Running calls are stopped; a once call then ends as outcome_unknown.`, fields: [reasonField()], button: "Cancel them", act })) refresh();
-}
-
-function draw(page, view, refresh) {
+function draw(found, view, query, refresh) {
   const { chosen } = view;
-  const idOf = (turn) => `${turn.tenant}:${turn.id}`;
-  const shown = new Set(page.turns.map(idOf));
+  const { wanted, matches } = wantedOf(query, NAMES, true);
+  const rows = found.turns.filter(matches);
+  const shown = new Set(rows.map(nameOf));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
-  const end = h("button", { id: "end-chosen", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "Cancel selected");
-  const choose = (turn) => h("input", {
-    type: "checkbox", id: `choose-${idOf(turn)}`, "aria-label": `Select ${idOf(turn)}`, checked: chosen.has(idOf(turn)),
-    change: (event) => {
-      if (event.target.checked) chosen.add(idOf(turn));
-      else chosen.delete(idOf(turn));
-      end.disabled = !chosen.size;
-    },
-  });
+  const only = (name, value) => link("turns", { ...Object.fromEntries(query), [name]: value }, value);
   const columns = [
-    ["Turn", (turn) => storyLink(idOf(turn))], ["Agent", (turn) => turn.agent], ["State", (turn) => turn.state],
-    ["Admitted", (turn) => fromNow(turn.accepted_ms, page.now_ms)], ["Done", (turn) => `${turn.done} of ${turn.calls}`, true],
-    ["Calls left", (turn) => turn.tools.join(", ")],
+    { name: "Turn", value: nameOf, cell: (turn) => h("span", { class: "id" }, storyLink(nameOf(turn)), copy(nameOf(turn))) },
+    { name: "Agent", value: (turn) => turn.agent, cell: (turn) => only("agent", turn.agent) },
+    { name: "State", value: (turn) => turn.state, cell: (turn) => chip(MOODS[turn.state] ?? "", WORDS[turn.state] ?? turn.state) },
+    { name: "Admitted", value: (turn) => turn.accepted_ms, cell: (turn) => age(turn.accepted_ms, found.now_ms), number: true },
+    { name: "Expires", value: (turn) => turn.deadline_ms, cell: (turn) => age(turn.deadline_ms, found.now_ms), number: true },
+    { name: "Done", value: (turn) => turn.done, cell: (turn) => `${turn.done} of ${turn.calls}`, number: true },
+    { name: "Calls left", value: (turn) => turn.tools.join(", "), cell: (turn) => turn.tools.map((tool, at) => [at ? ", " : "", link("tool", { name: tool }, tool)]) },
+    { name: "Worker", value: (turn) => workerOf(turn.holder), cell: (turn) => (turn.holder ? link("worker", { name: workerOf(turn.holder) }, workerOf(turn.holder)) : "") },
   ];
-  if (may("operate")) columns.unshift(["Select", choose]);
-  const next = page.next ? h("button", { id: "more-turns", click: () => { view.from = page.next; refresh(); } }, "Next page") : null;
-  const first = view.from ? h("button", { id: "first-turns", click: () => { view.from = undefined; refresh(); } }, "From the beginning") : null;
+  if (may("operate")) columns.push({ name: "Action", cell: (turn) => button("Cancel …", () => cancel([nameOf(turn)], "turn", refresh), { class: "quiet", "aria-label": `Cancel ${nameOf(turn)}` }) });
+  const cut = found.turns.length > rows.length ? ` of ${count(found.turns.length)}` : "";
   return [
-    page.turns.length ? table(`${page.turns.length} turns in progress${page.next ? ", and maybe more" : ""}`, columns, page.turns) : h("p", {}, "No turns match."),
-    h("div", { class: "row" }, may("operate") ? end : null, first, next),
+    may("operate") ? h("div", { class: "row actions" },
+      button(chosen.size ? `Cancel selected (${chosen.size}) …` : "Cancel selected …", async () => { if (await cancel([...chosen], "turn", refresh)) chosen.clear(); }, { disabled: !chosen.size }),
+      button("Cancel all that match …", () => cancelAll({ kind: "turn", wanted, matches, refresh }), { disabled: !rows.length })) : null,
+    rows.length ? table({ caption: `${count(rows.length)}${cut} turns in progress${found.next ? ", and maybe more" : ""}`, columns, rows, key: nameOf, chosen: may("operate") ? chosen : undefined, csv: true }) : empty("No turns match."),
+    pager(view, found.next, refresh, "From the beginning"),
   ];
 }
 
 export const turns = {
   title: "Turns",
-  open: (query) => {
-    const view = { chosen: new Set(), still: filters(query), every_ms: 10_000 };
-    const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
-    view.load = () => ask(withQuery("turns", { ...wanted, limit: 100, from: view.from }));
-    view.draw = (page, refresh) => draw(page, view, refresh);
+  open: (query, refresh) => {
+    const view = { chosen: new Set(), every_ms: 4000, bar: () => filters("turns", query, FIELDS) };
+    view.load = async () => {
+      const found = await ask(withQuery("turns", { ...wantedOf(query, NAMES, true).wanted, limit: 200, from: view.from }));
+      learn({ tenant: found.turns.map((turn) => turn.tenant), agent: found.turns.map((turn) => turn.agent), tool: found.turns.flatMap((turn) => turn.tools) });
+      return found;
+    };
+    view.draw = (found) => draw(found, view, query, refresh);
     return view;
   },
 };

@@ -1,0 +1,129 @@
+// Actions that more than one view offers. Each asks for a reason, and can be undone if the gateway has an opposite.
+
+import { act, ask, may, whoami, withQuery } from "./api.js";
+import { count } from "./format.js";
+import { confirm, h, reasonField, say } from "./ui.js";
+
+export const whose = (pause) => (pause.tool ? `tool ${pause.tool} for ${pause.tenant ?? "all tenants"}` : pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
+
+/** An undo for the status line: the opposite action, with the reason of the first one. */
+const undo = (label, path, body, done, refresh) => ({
+  label,
+  run: async () => {
+    await act(path, body).then(() => say(done), (error) => say(error.message));
+    refresh();
+  },
+});
+
+export async function pause(who, refresh) {
+  const run = async (data) => {
+    const reason = data.get("reason");
+    const { changed } = await act("pause", { ...who, reason });
+    say(changed ? `Paused ${whose(who)}.` : `${whose(who)} was paused already.`,
+      changed && undo("Resume", "resume", { ...who, reason: `undone: ${reason}` }, `Resumed ${whose(who)}.`, refresh));
+  };
+  const text = who.tool ? "Its calls wait as soon as workers receive the pause. Their deadlines apply." : "Admitted turns finish. New turns wait, and their deadlines apply.";
+  const done = await confirm({ title: `Pause ${whose(who)}?`, text, fields: [reasonField()], button: "Pause", act: run });
+  if (done) refresh();
+  return done;
+}
+
+export async function resume(found, refresh) {
+  const who = { tenant: found.tenant, agent: found.agent, tool: found.tool };
+  const run = async (data) => {
+    const { changed } = await act("resume", { ...who, reason: data.get("reason") });
+    say(changed ? `Resumed ${whose(found)}.` : `${whose(found)} was no longer paused.`);
+  };
+  const text = `Paused by ${found.by}: ${found.reason}. Waiting calls run again under their caps, the first within ${found.tool ? "a minute" : "a tick"}.`;
+  if (await confirm({ title: `Resume ${whose(found)}?`, text, fields: [reasonField()], button: "Resume", act: run })) refresh();
+}
+
+export async function drain(worker, refresh) {
+  const isDrained = Boolean(worker.drained);
+  const run = async (data) => {
+    const reason = data.get("reason");
+    const { changed } = await act(`workers/${isDrained ? "resume" : "drain"}`, { worker: worker.name, reason });
+    const back = !isDrained && changed && undo("Resume", "workers/resume", { worker: worker.name, reason: `undone: ${reason}` }, `Resumed ${worker.name}.`, refresh);
+    say(changed ? `${worker.name} takes ${isDrained ? "new work again" : "no new work"} as soon as it receives the change.` : `${worker.name}: no change.`, back);
+  };
+  const text = isDrained
+    ? `Drained by ${worker.drained.by}: ${worker.drained.reason}. It takes new work again.`
+    : "It finishes its current work and takes no new work; other workers take over. It takes new work again after a resume or a restart.";
+  const word = isDrained ? "Resume" : "Drain";
+  if (await confirm({ title: `${word} ${worker.name}?`, text, fields: [reasonField()], button: word, act: run })) refresh();
+}
+
+export async function switchTool(tool, isOn, refresh) {
+  const run = async (data) => {
+    const reason = data.get("reason");
+    const { changed } = await act(`tools/${isOn ? "enable" : "disable"}`, { tool, reason });
+    const back = !isOn && changed && undo("Enable", "tools/enable", { tool, reason: `undone: ${reason}` }, `Enabled ${tool}.`, refresh);
+    say(changed ? `${tool} is ${isOn ? "enabled" : "disabled for all agents"} as soon as workers receive the change.` : `${tool}: no change.`, back);
+  };
+  const text = isOn ? "The configuration decides again who may call it." : "No agent of any tenant may call it until it is enabled again: such calls end as denied. Running calls finish.";
+  const word = isOn ? "Enable" : "Disable";
+  const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField()], button: word, isDanger: !isOn, act: run });
+  if (done) refresh();
+  return done;
+}
+
+// Ids per request, and ids that are collected before an action on all matches.
+const BATCH = 100;
+const COLLECTED_MAX = 5000;
+
+async function cancelIds(ids, data, { signal, show }) {
+  let ended = 0;
+  let sent = 0;
+  for (let from = 0; from < ids.length; from += BATCH) {
+    if (signal.aborted) break;
+    const done = await act("cancel", { ids: ids.slice(from, from + BATCH), reason: data.get("reason") });
+    sent += done.length;
+    ended += done.filter((one) => one.answer === "ok" || one.answer === "flagged").length;
+    show(`${sent} of ${ids.length} …`);
+  }
+  const rest = sent < ids.length ? ` Stopped: ${ids.length - sent} are unchanged.` : "";
+  say(`${ended} of ${sent} canceled${ended < sent ? "; the others had already ended or are unknown" : ""}.${rest}`);
+}
+
+const EFFECT = { turn: "Running calls are stopped; a once call then ends as outcome_unknown.", task: "Their subtasks end too. A running call is stopped; a once call then ends as outcome_unknown." };
+
+/** Cancels turns or tasks by id. */
+export async function cancel(ids, kind, refresh) {
+  const title = `Cancel ${ids.length === 1 ? ids[0] : `${ids.length} ${kind}s`}?`;
+  const fields = [ids.length > 1 ? sample(ids) : null, reasonField()];
+  const done = await confirm({ title, text: EFFECT[kind], fields, button: ids.length === 1 ? "Cancel it" : "Cancel them", isDanger: true, stop: "Stop after this batch", act: (data, more) => cancelIds(ids, data, more) });
+  if (done) refresh();
+  return done;
+}
+
+const sample = (ids) => h("ul", { class: "sample" }, ids.slice(0, 6).map((id) => h("li", { key: id }, id)), ids.length > 6 ? h("li", { class: "soft" }, `and ${count(ids.length - 6)} more`) : null);
+
+/** Collects every match of a filter, shows what would be canceled, and cancels exactly these. */
+export async function cancelAll({ kind, wanted, matches = () => true, refresh }) {
+  const list = kind === "turn" ? "turns" : "tasks";
+  const found = [];
+  let from, isWhole = true;
+  say("Collecting the matches …");
+  try {
+    do {
+      const page = await ask(withQuery(list, { ...wanted, limit: 500, from }));
+      found.push(...page[list].filter((one) => one.state !== "ended" && matches(one)));
+      from = page.next;
+      isWhole = found.length < COLLECTED_MAX;
+    } while (from && isWhole);
+  } catch (error) {
+    return void say(error.message);
+  }
+  say("");
+  if (!found.length) return void say(`No ${list} match.`);
+  const ids = found.map((one) => `${one.tenant}:${one.id}`);
+  const by = new Map();
+  for (const one of found) by.set(`${one.tenant}:${one.agent}`, (by.get(`${one.tenant}:${one.agent}`) ?? 0) + 1);
+  const agents = [...by].sort((one, other) => other[1] - one[1]).slice(0, 6).map(([name, number]) => `${name} ${number}`).join(", ");
+  const text = `${count(ids.length)} ${ids.length === 1 ? kind : list}${isWhole ? "" : ", and more that a second action takes"}: ${agents}. ${EFFECT[kind]}`;
+  const act_ = (data, more) => cancelIds(ids, data, more);
+  if (await confirm({ title: `Cancel all ${list} that match?`, text, fields: [sample(ids), reasonField()], button: `Cancel ${count(ids.length)}`, isDanger: true, stop: "Stop after this batch", act: act_ })) refresh();
+}
+
+/** True if the key may act on the whole fleet. */
+export const mayFleet = () => may("operate") && !whoami().tenant;
