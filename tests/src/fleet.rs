@@ -14,7 +14,7 @@ use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::retry::breaker::BreakerSettings;
-use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId};
+use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;

@@ -269,7 +269,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
         durable: Durability::None,
         durable_wait: Duration::from_millis(500),
-        output_bytes_max: limits::OUTPUT_BYTES_MAX,
+        output_bytes_max: tickfleet_model::limits::OUTPUT_BYTES_MAX,
         loops: setup.loops,
         report: ReportOptions::default(),
         name: "one".into(),

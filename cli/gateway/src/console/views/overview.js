@@ -214,7 +214,7 @@ function ofFleet(refresh) {
   return {
     every_ms: 2000, is_fleet: true, load: () => ask("overview"),
     draw: (fleet) => [
-      h("div", { class: "top" }, attention(fleet.findings ?? fleet.warnings.map((text) => ({ kind: "other", severity: "doubt", text }))), tiles(fleet, used())),
+      h("div", { class: "top" }, attention(fleet.findings), tiles(fleet, used())),
       over(fleet, history),
       h("div", { class: "pair" }, failing(fleet), waiting(fleet), running(longest()), tenants(used(), refresh)),
       causes(failed()), nodes(fleet),
