@@ -390,7 +390,7 @@ async fn a_fleet_sets_its_own_bound_for_outputs() {
     let plan = Plan { tools: vec![verbose(100_000)], output_bytes_max: 256 * 1024, ..Plan::default() };
     let mut fleet = Fleet::start(plan).await;
     let verbose = ("verbose", json!({}));
-    fleet.submit(&[verbose.clone()]).await;
+    fleet.submit(std::slice::from_ref(&verbose)).await;
     let reply = fleet.reply().await;
     agree(&fleet, &reply, &["ok"]).await;
     let output = &reply["results"][0]["output"];
