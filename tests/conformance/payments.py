@@ -295,8 +295,8 @@ LOOPS: list[type[Loop]] = [
 
 
 async def cancelled(loop: Loop) -> None:
-    """The run is canceled after the money has moved and before the result arrives."""
-    loop.bank.seconds = 1.0
+    """The run is canceled after the money has moved and before the result arrives, also if an import stalls the loop."""
+    loop.bank.seconds = 4.0
     saved = await loop.saved()
     running = asyncio.create_task(loop.resume(saved))
     await loop.bank.has_paid(1)

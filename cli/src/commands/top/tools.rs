@@ -47,8 +47,7 @@ impl Window {
         if ended.is_some_and(|ended| ended > seen.len() as u64) && !reaches_back {
             self.sampled_until_ms = now_ms + WINDOW_MS;
         }
-        // The audit log also has entries of operators, which have no outcome.
-        self.calls.extend(seen.into_iter().rev().filter(|call| !call.outcome.is_empty()));
+        self.calls.extend(seen.into_iter().rev());
         if self.calls.len() > CALLS_MAX {
             self.calls.drain(..self.calls.len() - CALLS_MAX);
             self.sampled_until_ms = now_ms + WINDOW_MS;

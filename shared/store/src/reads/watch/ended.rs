@@ -12,9 +12,9 @@ pub struct EndedCall {
     pub duration_ms: u64,
 }
 
-/// Parses an audit entry. If a tool is unknown, its name is text from the model, and is not shown.
+/// Parses an audit entry of a call. Returns `None` for entries of operators. If a tool is unknown, its name is text from the model, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
-    let entry = AuditEntry::read(std::str::from_utf8(audit).ok()?)?;
+    let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
     let known = entry.meta.outcome != Outcome::UnknownTool.as_str();
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,
@@ -34,12 +34,13 @@ mod tests {
         let audit = |outcome: &str| {
             let message = format!("kelly called echo: {outcome} in 7 ms");
             format!(
-                r#"{{"entity_id":"echo","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
+                r#"{{"action":"TOOL_CALL","entity_id":"echo","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
             )
         };
         let call = ended_call("1700000000000-3", audit("ok").as_bytes()).unwrap();
         assert_eq!((call.at_ms, call.tool.as_str(), call.duration_ms), (1_700_000_000_000, "echo", 7));
         assert_eq!(ended_call("1-0", audit("unknown_tool").as_bytes()).unwrap().tool, "(unknown)");
         assert_eq!(ended_call("1-0", b"{"), None);
+        assert_eq!(ended_call("1-0", audit("ok").replace("TOOL_CALL", "PAUSE").as_bytes()), None);
     }
 }
