@@ -97,9 +97,10 @@ impl WorkerJournal {
         self.entries.lock().end(name, position, result.clone());
     }
 
-    /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
-    pub(crate) async fn undo(&self, name: &TurnName, position: usize) {
-        let undone = self.entries.lock().undo(name, position);
+    /// Records that the attempt `by` of a begun call did nothing, and reports this to the store if the call was reported
+    /// as begun.
+    pub(crate) async fn undo(&self, name: &TurnName, position: usize, by: &str) {
+        let undone = self.entries.lock().undo(name, position, by);
         self.report_until_answered(undone.as_slice()).await;
     }
 

@@ -229,6 +229,7 @@ fn probes(letter: &str) -> Vec<Probe> {
         at("GET /v1/tasks/{task_id}", "path task_id", "frans-task", Value::Null, 404),
         at("GET /v1/tasks/{task_id}/events", "path task_id", "frans-task", Value::Null, 404),
         at("POST /v1/tasks/{task_id}/cancel", "path task_id", "frans-task", Value::Null, 404),
+        at("GET /v1/operate/tasks/{task}", "path task", "acme:frans-task", Value::Null, 403),
         at("GET /v1/operate/approvals/{approval}", "path approval", "acme:a1", Value::Null, 403),
         at("POST /v1/operate/approvals/{approval}/approve", "path approval", "acme:a1", json!({"reason": "x"}), 403),
         at("POST /v1/operate/approvals/{approval}/deny", "path approval", "acme:a1", json!({"reason": "x"}), 403),

@@ -15,7 +15,8 @@ pub struct HeldSlice {
     pub worker: String,
     /// The turn or task, `tenant:id`.
     pub turn: String,
-    /// The tool of the call that runs now; for a task, the agent that runs it.
+    /// The tool of the first call without a stored result; for a task, the agent that runs it. The results of short
+    /// calls are stored together with the next result, so a later call may run already.
     pub tool: String,
     /// The tools of all calls of the slice, in order.
     pub tools: Vec<String>,

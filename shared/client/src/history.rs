@@ -91,7 +91,7 @@ pub async fn history(shards: &[Store], query: &HistoryQuery) -> Result<History, 
         now_ms = now_ms.max(store.now_ms().await?);
     }
     let floor = |ms: i64| ms - ms.rem_euclid(step.ms());
-    let end_ms = query.until_ms.map_or(now_ms, |until_ms| until_ms.min(now_ms));
+    let end_ms = query.until_ms.map_or(now_ms, |until_ms| until_ms.clamp(0, now_ms));
     let default_ms = match step {
         HistoryStep::Minute => 60 * step.ms(),
         HistoryStep::Hour => 7 * 24 * step.ms(),

@@ -163,6 +163,9 @@ const ROWS: &[KeyDamage] = &[
     KeyDamage::Shared("sealing", "the log of all"),
     KeyDamage::Shared("follow:<name>", "of exporters"),
     KeyDamage::Shared("statistics", "of operators"),
+    KeyDamage::Shared("history", "the figures of all"),
+    KeyDamage::Shared("history:minutes:<hour>", "the figures of all"),
+    KeyDamage::Shared("history:hours:<day>", "the figures of all"),
     // Must be last, because the tenant stays unreadable until it is set again.
     KeyDamage::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];

@@ -86,7 +86,9 @@ impl Pipeline {
 
     /// The next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
-        self.journal.undo(&run.slice.name, run.position()).await;
+        if let Some(by) = &run.attempted_by {
+            self.journal.undo(&run.slice.name, run.position(), by).await;
+        }
     }
 
     /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the

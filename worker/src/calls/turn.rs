@@ -58,6 +58,8 @@ pub(super) struct SliceRun {
     pub(super) canceled: Option<String>,
     /// The ID of the last adopted attempt, if this attempt has begun its call.
     pub(super) begun_by: Option<String>,
+    /// The ID of the last adopted attempt, if the worker's journal has its begin.
+    pub(super) attempted_by: Option<String>,
 }
 
 #[derive(Clone)]
@@ -442,7 +444,7 @@ impl SliceRun {
         let results = Vec::with_capacity(slice.calls.len());
         let view = View::default();
         let repeats = Vec::new();
-        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
+        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None, attempted_by: None }
     }
 
     fn is_done(&self) -> bool {
@@ -490,8 +492,9 @@ impl SliceRun {
 
     /// Adopts the data that an attempt has written and read. Returns the effects of the call's end.
     fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
-        let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
+        let AttemptProgress { written, begun_by, attempted_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
+        self.attempted_by = attempted_by;
         if let Some(written) = written {
             let (version, turn) = *written;
             Arc::make_mut(&mut self.slice).advance(version, turn);

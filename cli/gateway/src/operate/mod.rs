@@ -67,7 +67,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/tools/disable", post(switches::disable))
         .route("/v1/operate/tools/enable", post(switches::enable))
         .route("/v1/operate/tasks", get(tasks::list))
-        .route("/v1/operate/tasks/{id}", get(tasks::show))
+        .route("/v1/operate/tasks/{task}", get(tasks::show))
         .route("/v1/operate/workers", get(workers::list))
         .route("/v1/operate/workers/drain", post(workers::drain))
         .route("/v1/operate/workers/resume", post(workers::resume))

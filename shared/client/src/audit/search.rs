@@ -71,7 +71,7 @@ impl AuditQuery {
     pub async fn search(&self, store: &Store) -> Result<SearchResult, StoreError> {
         let mut result = SearchResult::default();
         let from = self.from_ms.unwrap_or(0).max(0).to_string();
-        let end = self.until_ms.map_or_else(|| "+".to_owned(), |until| (until - 1).max(0).to_string());
+        let end = self.until_ms.map_or_else(|| "+".to_owned(), |until| until.saturating_sub(1).max(0).to_string());
         let mut until = self.cursor.as_ref().map_or(end, |cursor| format!("({cursor}"));
         while result.read < self.read_max {
             let count = PAGE.min(self.read_max - result.read);

@@ -102,16 +102,19 @@ impl<E: Clone> Journal<E> {
     /// Records that a call has ended. Must precede the commit of the result.
     pub fn end(&mut self, name: &TurnName, position: usize, result: RenderedCall) {
         let bytes = size(&result);
-        if let Some(number) = self.set(name, position, Outcome::Ended(Box::new(result)), bytes) {
+        if let Some(number) = self.find(name, position, |_| true) {
+            self.set(number, Outcome::Ended(Box::new(result)), bytes);
             self.large.push_back(number);
             self.drop_results();
         }
     }
 
-    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
-    /// that withdraws the earlier report.
-    pub fn undo(&mut self, name: &TurnName, position: usize) -> Option<Assert> {
-        let number = self.set(name, position, Outcome::Undone, 0)?;
+    /// Records that the attempt `by` of a begun call certainly did nothing. If the call was already reported as begun,
+    /// returns a report that withdraws the earlier report. After a restart of the store, an earlier attempt of the same
+    /// worker may still run the call. Its entry stays.
+    pub fn undo(&mut self, name: &TurnName, position: usize, by: &str) -> Option<Assert> {
+        let number = self.find(name, position, |call| call.by == by)?;
+        self.set(number, Outcome::Undone, 0);
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
         match &entry.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), call.until_ms)),
@@ -204,7 +207,7 @@ impl<E: Clone> Journal<E> {
     /// The report of one call in flight, with its outcome in the journal.
     #[must_use]
     pub fn report_of(&self, name: &TurnName, position: usize, now_ms: i64) -> Option<Assert> {
-        let number = self.find(name, position)?;
+        let number = self.find(name, position, |_| true)?;
         match &self.entries.get(&number)?.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), now_ms)),
             Content::Change(_) => None,
@@ -237,23 +240,22 @@ impl<E: Clone> Journal<E> {
     }
 
     /// The number of the last attempt of a call in flight.
-    fn find(&self, name: &TurnName, position: usize) -> Option<u64> {
+    /// The newest attempt in flight that fits.
+    fn find(&self, name: &TurnName, position: usize, fits: impl Fn(&JournalCall) -> bool) -> Option<u64> {
         let is_it = |number: &&u64| {
             let content = self.entries.get(number).map(|entry| &entry.content);
-            matches!(content, Some(Content::Call(call, _)) if call.position == position)
+            matches!(content, Some(Content::Call(call, _)) if call.position == position && fits(call))
         };
         self.open.get(name)?.iter().rev().find(is_it).copied()
     }
 
-    fn set(&mut self, name: &TurnName, position: usize, outcome: Outcome, bytes: usize) -> Option<u64> {
-        let number = self.find(name, position)?;
-        let entry = self.entries.get_mut(&number)?;
+    fn set(&mut self, number: u64, outcome: Outcome, bytes: usize) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
         if let Content::Call(_, known) = &mut entry.content {
             *known = outcome;
         }
         self.bytes = self.bytes - entry.bytes + bytes;
         entry.bytes = bytes;
-        Some(number)
     }
 
     /// While the bound on bytes is exceeded, drops the oldest result. Its call is still reported as begun.

@@ -168,12 +168,12 @@ impl Process {
                 Next::Stale => return Ok(()),
             }
             if !self.is_leased() {
-                self.journal.undo(&slice.name, position);
+                self.journal.undo(&slice.name, position, &self.by);
                 return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
                 // The service refused the payment before making it.
-                self.journal.undo(&slice.name, position);
+                self.journal.undo(&slice.name, position, &self.by);
                 let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
                 slice = next;
                 results.clear();
@@ -207,6 +207,7 @@ impl Process {
         let name = slice.name.clone();
         let digest = slice.turn.head.digest.clone();
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
+        self.by.clone_from(&by);
         self.journal.begin(JournalCall { name, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
             slice,
@@ -247,7 +248,7 @@ impl Process {
             Ok(None) => Err(ProcessEnded),
             Err(ProcessEnded) => Err(ProcessEnded),
         };
-        self.journal.undo(&slice.name, position);
+        self.journal.undo(&slice.name, position, &self.by);
         self.journal.confirm(&slice.name, position + 1, self.shard.now_ms);
         next
     }

@@ -61,6 +61,7 @@ fn request(path: &str) -> (String, Value) {
         ("{session_id}", "s-1"),
         ("{approval}", "demo:x:0"),
         ("{id}", LETTER),
+        ("{task}", "demo:x"),
         ("{task_id}", "x"),
         ("{turn_id}", "x"),
     ];

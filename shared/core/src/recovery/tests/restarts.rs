@@ -233,7 +233,7 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     journal.end(&named("a"), 0, result("1234567"));
     journal.change("fact", 0, 10);
     journal.end(&named("b"), 0, result("1234567"));
-    journal.undo(&named("c"), 0);
+    journal.undo(&named("c"), 0, "n");
     let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
             Report::Call(Assert { name, outcome: Outcome::Begun, .. }) => format!("{} begun", name.turn),
@@ -251,8 +251,34 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     assert_eq!(outcomes(&mut journal), ["b ended", "c undone"]);
     let Some(Report::Call(assert)) = journal.reports(500).next() else { panic!("no report") };
     assert_eq!(assert.keep_ms, 500);
-    let undone = journal.undo(&named("c"), 0).unwrap();
+    let undone = journal.undo(&named("c"), 0, "n").unwrap();
     assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
+}
+
+#[test]
+fn an_attempt_that_did_nothing_leaves_an_earlier_attempt_of_its_worker_reported() {
+    let mut journal: Journal<()> = Journal::new(1_000, 1_000);
+    let call = |by: &str| JournalCall {
+        name: named("a"),
+        digest: "d".into(),
+        position: 0,
+        by: by.to_owned(),
+        once: true,
+        until_ms: 9_000,
+    };
+    journal.begin(call("first"));
+    assert!(journal.undo(&named("a"), 0, "second").is_none(), "the second attempt has not begun");
+    journal.begin(call("second"));
+    let outcomes = |journal: &mut Journal<()>| -> Vec<Outcome> {
+        let outcome = |report| match report {
+            Report::Call(assert) => assert.outcome,
+            Report::Change(()) => panic!("no change was recorded"),
+        };
+        journal.reports(10).map(outcome).collect()
+    };
+    assert_eq!(outcomes(&mut journal), [Outcome::Begun, Outcome::Begun]);
+    assert_eq!(journal.undo(&named("a"), 0, "second").unwrap().by, "second");
+    assert_eq!(outcomes(&mut journal), [Outcome::Begun, Outcome::Undone]);
 }
 
 #[test]
