@@ -160,11 +160,15 @@ async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_te
     let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
     let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
+    // Otherwise the first sample of the fleet's scheduler could come before the calls end.
+    let is_sampled = async |fleet: &Fleet| {
+        let sampled = fleet.store.record_of::<Sampled>(&history::key()).await.unwrap();
+        sampled.is_some()
+    };
+    fleet.until("the scheduler has sampled", is_sampled).await;
     age_last_sample(&fleet).await;
     fleet.submit(&[("echo", json!({"text": "hi"})), ("none", json!({}))]).await;
     fleet.reply().await;
-    // The fleet's scheduler may have sampled the minute before the calls ended.
-    age_last_sample(&fleet).await;
     fleet.store.sample_history(&[]).await.unwrap();
     let seen = get("").await.json();
     let points = seen["points"].as_array().unwrap();
