@@ -17,7 +17,7 @@ use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::limits;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::seam::RunError;
-use tickfleet_store::{Store, StoreError, TurnName};
+use tickfleet_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
@@ -82,7 +82,7 @@ impl WorkerJournal {
             return false;
         }
         entries.begin(JournalCall {
-            name: slice.name.clone(),
+            delivery: slice.delivery(),
             digest: head.digest.clone(),
             position,
             by: by.to_owned(),
@@ -93,24 +93,23 @@ impl WorkerJournal {
     }
 
     /// Records the result of a call that ran. Must precede the commit of the result.
-    pub(crate) fn end(&self, name: &TurnName, position: usize, result: &RenderedCall) {
-        self.entries.lock().end(name, position, result.clone());
+    pub(crate) fn end(&self, slice: &Slice, position: usize, result: &RenderedCall) {
+        self.entries.lock().end(&slice.delivery(), position, result.clone());
     }
 
-    /// Records that the attempt `by` of a begun call did nothing, and reports this to the store if the call was reported
-    /// as begun.
-    pub(crate) async fn undo(&self, name: &TurnName, position: usize, by: &str) {
-        let undone = self.entries.lock().undo(name, position, by);
+    /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
+    pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
+        let undone = self.entries.lock().undo(&slice.delivery(), position);
         self.report_until_answered(undone.as_slice()).await;
     }
 
-    /// Records that the store confirmed the results of a turn at positions before `upto`.
-    pub(crate) fn confirm(&self, name: &TurnName, upto: usize) {
-        self.entries.lock().confirm(name, upto, self.now_ms());
+    /// Records that the store confirmed the results of a slice at positions before `upto`.
+    pub(crate) fn confirm(&self, slice: &Slice, upto: usize) {
+        self.entries.lock().confirm(&slice.delivery(), upto, self.now_ms());
     }
 
-    pub(crate) fn release(&self, name: &TurnName) {
-        self.confirm(name, usize::MAX);
+    pub(crate) fn release(&self, slice: &Slice) {
+        self.confirm(slice, usize::MAX);
     }
 
     /// Records changes of facts that the store confirmed.
@@ -128,14 +127,15 @@ impl WorkerJournal {
 
     /// Reports the results of `once` calls of a slice that this worker has lost, so that the new holder finds the
     /// results. Without a restart of the store this report is not needed: the new holder finds the intent records.
-    pub(crate) async fn report_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
+    pub(crate) async fn report_results(&self, slice: &Slice, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
             return;
         }
+        let delivery = slice.delivery();
         let left: Vec<Assert> = {
             let entries = self.entries.lock();
-            let reports = positions.filter_map(|position| entries.report_of(name, position, state.now_ms));
+            let reports = positions.filter_map(|position| entries.report_of(&delivery, position, state.now_ms));
             reports.filter(|report| report.once && matches!(report.outcome, Outcome::Ended(_))).collect()
         };
         self.report_until_answered(&left).await;

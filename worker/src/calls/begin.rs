@@ -227,11 +227,10 @@ impl Calls {
                         // The store may have lost the begin already.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
-                    attempt.progress.lock().attempted_by = Some(by.clone());
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
                         // Undo even if this was the last attempt: if the store loses this turn, the same turn may be
                         // submitted again and run the call.
-                        self.journal.undo(&attempt.slice.name, attempt.id.position, by).await;
+                        self.journal.undo(attempt.slice, attempt.id.position).await;
                         return Err(NotBegun::of(outcome));
                     }
                     let approved = check.map(|check| {

@@ -93,8 +93,6 @@ pub(crate) struct AttemptProgress {
     pub(crate) written: Option<Box<(Version, Turn)>>,
     /// The ID of this attempt, if the attempt has begun the call.
     pub(crate) begun_by: Option<String>,
-    /// The ID of this attempt, if the worker's journal has its begin.
-    pub(crate) attempted_by: Option<String>,
     pub(crate) view: View,
     pub(crate) effects: EndEffects,
     /// Why the turn was canceled, if the store reported it.

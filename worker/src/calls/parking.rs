@@ -80,15 +80,13 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 self.return_slice(run, if beside { HandBackReason::Beside } else { why }).await;
             }
-            AttemptOutcome::Lost => self.journal.release(&run.slice.name),
+            AttemptOutcome::Lost => self.journal.release(&run.slice),
         }
     }
 
     /// The next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
-        if let Some(by) = &run.attempted_by {
-            self.journal.undo(&run.slice.name, run.position(), by).await;
-        }
+        self.journal.undo(&run.slice, run.position()).await;
     }
 
     /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
@@ -137,7 +135,7 @@ impl Pipeline {
             }
         }
         // The next holder of the slice may begin its calls before this worker receives the reply.
-        self.journal.release(&run.slice.name);
+        self.journal.release(&run.slice);
         Some(run)
     }
 
@@ -274,7 +272,7 @@ impl Pipeline {
             // Another worker may also have held the slice.
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
-        self.journal.release(&run.slice.name);
+        self.journal.release(&run.slice);
         run.view = View::default();
         // If the next call is a `once` call, it was not sent: a `once` call that was sent would have ended with an
         // unknown outcome.

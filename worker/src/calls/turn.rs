@@ -58,8 +58,6 @@ pub(super) struct SliceRun {
     pub(super) canceled: Option<String>,
     /// The ID of the last adopted attempt, if this attempt has begun its call.
     pub(super) begun_by: Option<String>,
-    /// The ID of the last adopted attempt, if the worker's journal has its begin.
-    pub(super) attempted_by: Option<String>,
 }
 
 #[derive(Clone)]
@@ -302,7 +300,7 @@ impl Pipeline {
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
             // Must precede the commit: if the store restarts, the worker reports this result again.
-            self.journal.end(&slice.name, slice.turn.position + index, &rendered);
+            self.journal.end(slice, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &effects.claim {
             self.journal.record_claim(claim.clone(), slice.turn.head.deadline_ms);
@@ -405,17 +403,17 @@ impl Pipeline {
             Some(Settled::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
-                self.journal.report_results(&name, first..upto).await;
-                self.journal.release(&name);
+                self.journal.report_results(&run.slice, first..upto).await;
+                self.journal.release(&run.slice);
                 return CommitOutcome::Over;
             }
             None => {
-                self.journal.release(&name);
+                self.journal.release(&run.slice);
                 return CommitOutcome::Over;
             }
             Some(_) => {}
         }
-        self.journal.confirm(&name, upto);
+        self.journal.confirm(&run.slice, upto);
         let ended_ms = self.store.state().now_ms;
         for (session, ended) in facts {
             if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
@@ -444,7 +442,7 @@ impl SliceRun {
         let results = Vec::with_capacity(slice.calls.len());
         let view = View::default();
         let repeats = Vec::new();
-        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None, attempted_by: None }
+        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
     }
 
     fn is_done(&self) -> bool {
@@ -492,9 +490,8 @@ impl SliceRun {
 
     /// Adopts the data that an attempt has written and read. Returns the effects of the call's end.
     fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
-        let AttemptProgress { written, begun_by, attempted_by, view, effects, canceled } = progress;
+        let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
-        self.attempted_by = attempted_by;
         if let Some(written) = written {
             let (version, turn) = *written;
             Arc::make_mut(&mut self.slice).advance(version, turn);

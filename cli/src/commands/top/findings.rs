@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::value::RawValue;
 use tickfleet_client::dead::DeadEntry;
 use tickfleet_model::Outcome;
+use tickfleet_model::number::Number;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::list;
 use tickfleet_store::{MemoryUsage, worker_of};
@@ -114,16 +116,17 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
 }
 
 /// The sum of the argument `amount`, if all approvals were read, are for one tool, and have it.
-fn amount(facts: &FleetFacts, count: u64) -> Option<f64> {
+fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
     let amount = |arguments: &str| {
-        serde_json::from_str::<serde_json::Value>(arguments).ok()?.get("amount")?.as_f64().filter(|one| one.is_finite())
+        let arguments: BTreeMap<String, &RawValue> = serde_json::from_str(arguments).ok()?;
+        Number::parse(arguments.get("amount")?.get())
     };
     if !is_whole {
         return None;
     }
-    facts.approvals.iter().map(|approval| amount(approval.arguments.get())).sum()
+    facts.approvals.iter().try_fold(Number::count(0), |sum, approval| sum.plus(amount(approval.arguments.get())?))
 }
 
 fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {

@@ -17,7 +17,8 @@ const CONDITIONS_MAX: usize = 16;
 ///
 /// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions. A name
 /// with a dot, such as `order.amount`, is a member of an object. Numbers compare exactly, and texts by their characters.
-/// An argument that is missing, has another type, or contains a removed secret meets no condition.
+/// An argument that is missing, is an object or list, or contains a removed secret meets no condition. An argument of
+/// another type meets only `!=`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArgumentConditions(Vec<Condition>);
 
@@ -261,6 +262,7 @@ mod tests {
         {
             assert!(!meets(conditions, arguments), "{conditions}");
         }
+        assert!(meets("amount != 150 and amount != null", arguments), "a text is no number");
         assert!(!meets("amount = 1", "\"amount = 1\""), "the arguments are no JSON object");
         assert!(!meets("truncated = true", r#"{"truncated":true,"bytes":9000,"cut_bytes":1,"head":"{","tail":"}"}"#));
     }

@@ -82,6 +82,8 @@ impl ShardFailures {
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
+        // A read can fail after the first page. The next poll then continues at the newest entry.
+        self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;
             self.last = self.last.take().or_else(|| page.first().map(|newest| newest.id.clone()));
@@ -92,11 +94,11 @@ impl ShardFailures {
             }
             let Some(oldest) = page.last().filter(|_| page.len() == PAGE) else {
                 // Without an entry in the window, the next poll reads the window again.
+                self.partial_until_ms = 0;
                 return Ok(());
             };
             until = format!("({}", oldest.id);
         }
-        self.partial_until_ms = now_ms + WINDOW_MS;
         Ok(())
     }
 

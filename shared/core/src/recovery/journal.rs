@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::epoch::{Assert, Outcome};
-use crate::keys::TurnName;
 use crate::turn::end::RenderedCall;
+use crate::turn::slice::Delivery;
 
 /// Maximum number of confirmed entries, except calls that may run again. The oldest entries are dropped first.
 const CONFIRMED_MAX: usize = 100_000;
@@ -25,7 +25,7 @@ pub enum Report<E> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalCall {
-    pub name: TurnName,
+    pub delivery: Delivery,
     /// Digest of the turn's content.
     pub digest: String,
     pub position: usize,
@@ -57,8 +57,8 @@ pub struct Journal<E> {
     /// The entries by number, in the order of the events.
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
-    /// Numbers of the calls in flight, by turn.
-    open: HashMap<TurnName, Vec<u64>>,
+    /// Numbers of the calls in flight.
+    open: HashMap<Delivery, Vec<u64>>,
     /// Numbers of the confirmed entries, in the order of confirmation, except those in `repeatable`.
     confirmed: VecDeque<u64>,
     /// Numbers of the confirmed calls that may run again, in the order of confirmation.
@@ -89,32 +89,29 @@ impl<E: Clone> Journal<E> {
     }
 
     pub fn begin(&mut self, call: JournalCall) {
-        let name = call.name.clone();
+        let delivery = call.delivery.clone();
         let number = self.add(Entry {
             content: Content::Call(call, Outcome::Begun),
             bytes: 0,
             confirmed_ms: None,
             reported: false,
         });
-        self.open.entry(name).or_default().push(number);
+        self.open.entry(delivery).or_default().push(number);
     }
 
     /// Records that a call has ended. Must precede the commit of the result.
-    pub fn end(&mut self, name: &TurnName, position: usize, result: RenderedCall) {
+    pub fn end(&mut self, delivery: &Delivery, position: usize, result: RenderedCall) {
         let bytes = size(&result);
-        if let Some(number) = self.find(name, position, |_| true) {
-            self.set(number, Outcome::Ended(Box::new(result)), bytes);
+        if let Some(number) = self.set(delivery, position, Outcome::Ended(Box::new(result)), bytes) {
             self.large.push_back(number);
             self.drop_results();
         }
     }
 
-    /// Records that the attempt `by` of a begun call certainly did nothing. If the call was already reported as begun,
-    /// returns a report that withdraws the earlier report. After a restart of the store, an earlier attempt of the same
-    /// worker may still run the call. Its entry stays.
-    pub fn undo(&mut self, name: &TurnName, position: usize, by: &str) -> Option<Assert> {
-        let number = self.find(name, position, |call| call.by == by)?;
-        self.set(number, Outcome::Undone, 0);
+    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
+    /// that withdraws the earlier report.
+    pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<Assert> {
+        let number = self.set(delivery, position, Outcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
         match &entry.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), call.until_ms)),
@@ -135,11 +132,11 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn
+    /// Records that the store confirmed the results before `upto`, or that the worker lost the slice
     /// (`usize::MAX`).
-    pub fn confirm(&mut self, name: &TurnName, upto: usize, now_ms: i64) {
+    pub fn confirm(&mut self, delivery: &Delivery, upto: usize, now_ms: i64) {
         let Self { entries, open, confirmed, repeatable, .. } = self;
-        let Some(calls) = open.get_mut(name) else { return };
+        let Some(calls) = open.get_mut(delivery) else { return };
         calls.retain(|number| {
             let Some(entry) = entries.get_mut(number) else { return false };
             let Content::Call(call, _) = &entry.content else { return false };
@@ -155,7 +152,7 @@ impl<E: Clone> Journal<E> {
             false
         });
         if calls.is_empty() {
-            open.remove(name);
+            open.remove(delivery);
         }
         self.drop_oldest();
     }
@@ -206,8 +203,8 @@ impl<E: Clone> Journal<E> {
 
     /// The report of one call in flight, with its outcome in the journal.
     #[must_use]
-    pub fn report_of(&self, name: &TurnName, position: usize, now_ms: i64) -> Option<Assert> {
-        let number = self.find(name, position, |_| true)?;
+    pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<Assert> {
+        let number = self.find(delivery, position)?;
         match &self.entries.get(&number)?.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), now_ms)),
             Content::Change(_) => None,
@@ -216,7 +213,7 @@ impl<E: Clone> Journal<E> {
 
     fn report(&self, call: &JournalCall, outcome: Outcome, now_ms: i64) -> Assert {
         Assert {
-            name: call.name.clone(),
+            name: call.delivery.name.clone(),
             digest: call.digest.clone(),
             position: call.position,
             by: call.by.clone(),
@@ -240,22 +237,23 @@ impl<E: Clone> Journal<E> {
     }
 
     /// The number of the last attempt of a call in flight.
-    /// The newest attempt in flight that fits.
-    fn find(&self, name: &TurnName, position: usize, fits: impl Fn(&JournalCall) -> bool) -> Option<u64> {
+    fn find(&self, delivery: &Delivery, position: usize) -> Option<u64> {
         let is_it = |number: &&u64| {
             let content = self.entries.get(number).map(|entry| &entry.content);
-            matches!(content, Some(Content::Call(call, _)) if call.position == position && fits(call))
+            matches!(content, Some(Content::Call(call, _)) if call.position == position)
         };
-        self.open.get(name)?.iter().rev().find(is_it).copied()
+        self.open.get(delivery)?.iter().rev().find(is_it).copied()
     }
 
-    fn set(&mut self, number: u64, outcome: Outcome, bytes: usize) {
-        let Some(entry) = self.entries.get_mut(&number) else { return };
+    fn set(&mut self, delivery: &Delivery, position: usize, outcome: Outcome, bytes: usize) -> Option<u64> {
+        let number = self.find(delivery, position)?;
+        let entry = self.entries.get_mut(&number)?;
         if let Content::Call(_, known) = &mut entry.content {
             *known = outcome;
         }
         self.bytes = self.bytes - entry.bytes + bytes;
         entry.bytes = bytes;
+        Some(number)
     }
 
     /// While the bound on bytes is exceeded, drops the oldest result. Its call is still reported as begun.

@@ -55,7 +55,22 @@ pub enum BadSlice {
     State(&'static str),
 }
 
+/// One delivery of a turn's calls to a worker. After a restart of the store, a worker can receive a turn again while it
+/// still runs a call of the earlier delivery.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Delivery {
+    pub name: TurnName,
+    /// The entry of the slice.
+    pub entry: EntryId,
+}
+
 impl Slice {
+    /// The delivery of the slice to its holder.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        Delivery { name: self.name.clone(), entry: self.entry.clone() }
+    }
+
     /// Reads an entry of a queue.
     ///
     /// # Errors

@@ -204,8 +204,6 @@ pub struct Process {
     pub rng: StdRng,
     /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
-    /// The last attempt that the process has begun.
-    pub by: String,
     /// The restart epoch in which the process has reported its whole journal.
     pub epoch: u64,
 }
@@ -228,7 +226,7 @@ impl Process {
         let shared = Arc::clone(shared);
         let shard = ShardState::default();
         let journal = Journal::new(KEPT_MS, 1 << 20);
-        Self { shared, versions, consumer, shard, beaten_ms: 0, rng, journal, by: String::new(), epoch: 0 }
+        Self { shared, versions, consumer, shard, beaten_ms: 0, rng, journal, epoch: 0 }
     }
 
     async fn decide_all<D: Decision>(&mut self, decisions: &[D]) -> Result<Vec<Option<D::Output>>, ProcessEnded> {

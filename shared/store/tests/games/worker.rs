@@ -168,19 +168,19 @@ impl Process {
                 Next::Stale => return Ok(()),
             }
             if !self.is_leased() {
-                self.journal.undo(&slice.name, position, &self.by);
+                self.journal.undo(&slice.delivery(), position);
                 return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
                 // The service refused the payment before making it.
-                self.journal.undo(&slice.name, position, &self.by);
+                self.journal.undo(&slice.delivery(), position);
                 let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
                 slice = next;
                 results.clear();
                 continue;
             }
             results.push(rendered("ok", false));
-            self.journal.end(&slice.name, position, rendered("ok", false));
+            self.journal.end(&slice.delivery(), position, rendered("ok", false));
             if once {
                 let ends = governed.ends(&slice, Some(true), "\"ok\"");
                 let Some(next) = self.settle_with(&slice, &results, None, &ends).await? else { return Ok(()) };
@@ -204,11 +204,10 @@ impl Process {
         governed: &Governed,
     ) -> Result<Next, ProcessEnded> {
         let by = self.versions.draw().to_string();
-        let name = slice.name.clone();
+        let delivery = slice.delivery();
         let digest = slice.turn.head.digest.clone();
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
-        self.by.clone_from(&by);
-        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), once, until_ms });
+        self.journal.begin(JournalCall { delivery, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
             slice,
             position,
@@ -248,8 +247,8 @@ impl Process {
             Ok(None) => Err(ProcessEnded),
             Err(ProcessEnded) => Err(ProcessEnded),
         };
-        self.journal.undo(&slice.name, position, &self.by);
-        self.journal.confirm(&slice.name, position + 1, self.shard.now_ms);
+        self.journal.undo(&slice.delivery(), position);
+        self.journal.confirm(&slice.delivery(), position + 1, self.shard.now_ms);
         next
     }
 
@@ -408,8 +407,8 @@ impl Process {
                 Ok(Some(settled)) => {
                     match settled {
                         Settled::Unsure => {}
-                        Settled::Stale => self.journal.confirm(&slice.name, usize::MAX, self.shard.now_ms),
-                        _ => self.journal.confirm(&slice.name, upto, self.shard.now_ms),
+                        Settled::Stale => self.journal.confirm(&slice.delivery(), usize::MAX, self.shard.now_ms),
+                        _ => self.journal.confirm(&slice.delivery(), upto, self.shard.now_ms),
                     }
                     return Ok(settled);
                 }

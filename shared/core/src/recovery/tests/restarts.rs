@@ -3,7 +3,8 @@
 use super::*;
 use crate::recovery::epoch::settled;
 use crate::recovery::journal::{Journal, JournalCall, Report};
-use crate::transaction::{Guard, Transaction};
+use crate::transaction::{EntryId, Guard, Transaction};
+use crate::turn::slice::Delivery;
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -102,7 +103,8 @@ impl Play {
             *self.effects.entry(name.clone()).or_default() += 1;
             let digest = "d".to_owned();
             let until_ms = 1_000_000;
-            worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), once: true, until_ms });
+            let delivery = slice.delivery();
+            worker.journal.begin(JournalCall { delivery, digest, position: 0, by: by.clone(), once: true, until_ms });
             worker.by = Some(by);
         }
     }
@@ -146,7 +148,7 @@ impl Play {
                 let worker = &mut self.workers[usize::from(*at)];
                 if let (Some(slice), Some(_)) = (&worker.slice, &worker.by) {
                     let result = RenderedCall { result: "1".into(), ..RenderedCall::default() };
-                    worker.journal.end(&slice.name, 0, result);
+                    worker.journal.end(&slice.delivery(), 0, result);
                 }
             }
             Act::Settle(at) => {
@@ -156,7 +158,7 @@ impl Play {
                 {
                     worker.by = None;
                     let _ = self.trial.settle(&slice);
-                    worker.journal.confirm(&slice.name, usize::MAX, self.trial.now_ms);
+                    worker.journal.confirm(&slice.delivery(), usize::MAX, self.trial.now_ms);
                 }
             }
             Act::Restart(lost) => return self.restart(usize::from(*lost)),
@@ -219,7 +221,7 @@ fn without_marks_a_call_takes_effect_twice() {
 fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     let mut journal = Journal::<&str>::new(100, 10);
     let call = |turn: &str| JournalCall {
-        name: named(turn),
+        delivery: delivered(turn, "1-0"),
         digest: "d".into(),
         position: 0,
         by: "n".into(),
@@ -230,10 +232,10 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     for turn in ["a", "b", "c"] {
         journal.begin(call(turn));
     }
-    journal.end(&named("a"), 0, result("1234567"));
+    journal.end(&delivered("a", "1-0"), 0, result("1234567"));
     journal.change("fact", 0, 10);
-    journal.end(&named("b"), 0, result("1234567"));
-    journal.undo(&named("c"), 0, "n");
+    journal.end(&delivered("b", "1-0"), 0, result("1234567"));
+    journal.undo(&delivered("c", "1-0"), 0);
     let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
             Report::Call(Assert { name, outcome: Outcome::Begun, .. }) => format!("{} begun", name.turn),
@@ -244,31 +246,33 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         journal.reports(500).map(word).collect()
     };
     assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
-    journal.confirm(&named("a"), usize::MAX, 20);
+    journal.confirm(&delivered("a", "1-0"), usize::MAX, 20);
     journal.forget(110);
     assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
     journal.forget(121);
     assert_eq!(outcomes(&mut journal), ["b ended", "c undone"]);
     let Some(Report::Call(assert)) = journal.reports(500).next() else { panic!("no report") };
     assert_eq!(assert.keep_ms, 500);
-    let undone = journal.undo(&named("c"), 0, "n").unwrap();
+    let undone = journal.undo(&delivered("c", "1-0"), 0).unwrap();
     assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
 }
 
+fn delivered(turn: &str, entry: &str) -> Delivery {
+    Delivery { name: named(turn), entry: EntryId::new(entry) }
+}
+
 #[test]
-fn an_attempt_that_did_nothing_leaves_an_earlier_attempt_of_its_worker_reported() {
+fn a_later_delivery_of_a_turn_leaves_the_calls_of_an_earlier_one_as_they_are() {
     let mut journal: Journal<()> = Journal::new(1_000, 1_000);
-    let call = |by: &str| JournalCall {
-        name: named("a"),
+    let (first, second) = (delivered("a", "1-0"), delivered("a", "2-0"));
+    let call = |delivery: &Delivery| JournalCall {
+        delivery: delivery.clone(),
         digest: "d".into(),
         position: 0,
-        by: by.to_owned(),
+        by: delivery.entry.to_string(),
         once: true,
         until_ms: 9_000,
     };
-    journal.begin(call("first"));
-    assert!(journal.undo(&named("a"), 0, "second").is_none(), "the second attempt has not begun");
-    journal.begin(call("second"));
     let outcomes = |journal: &mut Journal<()>| -> Vec<Outcome> {
         let outcome = |report| match report {
             Report::Call(assert) => assert.outcome,
@@ -276,9 +280,16 @@ fn an_attempt_that_did_nothing_leaves_an_earlier_attempt_of_its_worker_reported(
         };
         journal.reports(10).map(outcome).collect()
     };
-    assert_eq!(outcomes(&mut journal), [Outcome::Begun, Outcome::Begun]);
-    assert_eq!(journal.undo(&named("a"), 0, "second").unwrap().by, "second");
-    assert_eq!(outcomes(&mut journal), [Outcome::Begun, Outcome::Undone]);
+    journal.begin(call(&first));
+    assert!(journal.undo(&second, 0).is_none(), "the second delivery has begun nothing");
+    journal.confirm(&second, usize::MAX, 10);
+    journal.forget(5_000);
+    assert_eq!(outcomes(&mut journal), [Outcome::Begun], "the call may still run");
+    journal.begin(call(&second));
+    journal.end(&first, 0, RenderedCall::default());
+    assert_eq!(outcomes(&mut journal), [Outcome::Ended(Box::default()), Outcome::Begun]);
+    assert_eq!(journal.undo(&second, 0).unwrap().by, "2-0");
+    assert_eq!(outcomes(&mut journal), [Outcome::Ended(Box::default()), Outcome::Undone]);
 }
 
 #[test]
@@ -287,7 +298,7 @@ fn an_effect_that_begins_during_a_report_is_reported_before_the_epoch_counts_as_
     let call = |turn: &str, once| {
         let digest = "d".to_owned();
         let by = "n1".to_owned();
-        JournalCall { name: named(turn), digest, position: 0, by, once, until_ms: 9 }
+        JournalCall { delivery: delivered(turn, "1-0"), digest, position: 0, by, once, until_ms: 9 }
     };
     journal.begin(call("a", true));
     assert!(journal.has_unreported_effects());
