@@ -12,7 +12,8 @@ pub struct EndedCall {
     pub duration_ms: u64,
 }
 
-/// Parses an audit entry of a call. Returns `None` for entries of operators. If a tool is unknown, its name is text from the model, and is not shown.
+/// Parses an audit entry of a call. Returns `None` for entries of operators. If a tool is unknown, its name is text from
+/// the model, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
     let known = entry.meta.outcome != Outcome::UnknownTool.as_str();
