@@ -61,7 +61,9 @@ impl Counter {
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
-            Window::Fixed { length_ms, .. } if *length_ms <= LOST_WINDOW_MAX_MS && self.state.began_ms < began => {
+            Window::Fixed { length_ms, .. }
+                if began > 0 && *length_ms <= LOST_WINDOW_MAX_MS && self.state.began_ms <= began =>
+            {
                 Some(self.state.ends_ms)
             }
             Window::Held if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),

@@ -217,7 +217,7 @@ function words.room(i)
     local used, ends, began = c.used, c.ends, c.began
     if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
     -- After a restart, debits of a fixed window may be lost, and holders of permits have not reported them yet.
-    if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
+    if window == FIXED and restarted > 0 and c.began <= restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
     elseif window == HELD and restarted > 0 and now < restarted + lease then
       used, ends = max_of(used, max), restarted + lease
