@@ -6,6 +6,7 @@ use tickfleet_core::EntryId;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::call::facts::{Expect, ExpectedCall, SessionName};
 use tickfleet_core::keys::TurnName;
+use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::Head;
 use tickfleet_core::turn::reject::{Reject, RejectedTenant};
 use tickfleet_core::turn::submit::Inbound;
@@ -24,7 +25,7 @@ use tracing::Span;
 const RAW_BYTES_MAX: usize = 4_096;
 
 pub(crate) struct Arrival {
-    pub(crate) entry: EntryId,
+    pub(crate) entry: TakenInbound,
     /// The message's first entry. Minted IDs derive from this entry, because a redelivered message has a new entry.
     pub(crate) origin: EntryId,
     /// The number of schedulers that died while they held the entry.
@@ -72,7 +73,7 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
 }
 
 pub(crate) struct Rejection {
-    pub(crate) entry: EntryId,
+    pub(crate) entry: TakenInbound,
     pub(crate) reason: RejectionCode,
     raw: Bytes,
     tenant: Option<TenantId>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_core::recovery::inbound::{crashes, origin};
+use tickfleet_core::recovery::inbound::{TakenInbound, crashes, origin};
 use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::turn::reject::{Reject, Rejected};
 use tickfleet_core::turn::submit::Inbound;
@@ -85,6 +85,8 @@ impl Intake {
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
+            // Must be read before the take, see `TakenInbound`.
+            let epoch = self.store.state().epoch;
             match self.next_batch(&take, &stop, compares).await {
                 Ok(entries) => {
                     if compares {
@@ -93,8 +95,11 @@ impl Intake {
                     backoff.reset();
                     if !entries.is_empty() {
                         self.metrics.inbound(name, entries.len() as u64);
-                        let arrivals = entries.into_iter().map(|entry| arrival(from, entry)).collect();
+                        let arrivals = entries.into_iter().map(|entry| arrival(from, entry, epoch)).collect();
                         handler.handle_batch(&reader, arrivals).await;
+                        if self.store.state().epoch != epoch {
+                            compared = None;
+                        }
                     }
                 }
                 Err(StoreError::StateLost(what)) => self.policy_tracker.restore_lost_state(&what).await,
@@ -168,7 +173,9 @@ impl Intake {
                 match written.map(|receipt| receipt.result) {
                     Ok(Rejected::Done { .. }) => self.count_rejected(from, rejection),
                     Ok(Rejected::NotHeld | Rejected::Later(_)) => {}
-                    Err(error) => tracing::error!(%error, entry = %rejection.entry, "cannot reject an inbound entry"),
+                    Err(error) => {
+                        tracing::error!(%error, entry = %rejection.entry.entry, "cannot reject an inbound entry")
+                    }
                 }
             }
             rejections = rest;
@@ -200,12 +207,12 @@ pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     rejections.iter().take(64).take_while(fits).count().max(1)
 }
 
-fn arrival(from: Inbound, entry: HeldEntry) -> Arrival {
+fn arrival(from: Inbound, entry: HeldEntry, epoch: u64) -> Arrival {
     let raw = entry.fields.iter().find(|(name, _)| &**name == from.field()).map(|(_, raw)| raw.to_vec());
     Arrival {
         origin: origin(&entry),
         crashes: crashes(&entry.fields),
         raw: raw.unwrap_or_default(),
-        entry: entry.entry,
+        entry: TakenInbound { entry: entry.entry, epoch },
     }
 }

@@ -15,6 +15,7 @@ use tickfleet_core::call::CallName;
 use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::call::facts::{Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName};
 use tickfleet_core::leases::Candidate;
+use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::{Admit, Admitted};
 use tickfleet_core::turn::advance::Advanced;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
@@ -250,6 +251,7 @@ impl MeasuredRedis {
 
     async fn admit(&mut self, entries: Vec<TakenEntry>) {
         let deadline_ms = self.store.state().now_ms + DAY_MS;
+        let epoch = self.store.state().epoch;
         let options = ReportOptions::default();
         let bounds = self.store.bounds();
         let render = Renderer { options: &options, policy: &self.active.policy };
@@ -264,7 +266,7 @@ impl MeasuredRedis {
             Admit {
                 name: TurnName { tenant: tenant(), turn: TurnId::new(format!("t{}", taken.entry)).unwrap() },
                 origin: taken.entry.clone(),
-                entry: taken.entry,
+                entry: TakenInbound { entry: taken.entry, epoch },
                 given: false,
                 head: serde_json::from_value(head).unwrap(),
                 priority: Priority::Normal,

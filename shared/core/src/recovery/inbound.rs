@@ -108,11 +108,39 @@ impl Decision for NameSuspect {
     }
 }
 
+/// An entry that a scheduler took from an inbound stream. It is lost if the store restarts: the store may have lost the
+/// entry, and given its ID to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenInbound {
+    pub entry: EntryId,
+    /// The restart epoch before the take.
+    pub epoch: u64,
+}
+
+impl TakenInbound {
+    /// True if the scheduler no longer holds the entry.
+    pub(crate) fn is_lost(&self, context: &Context) -> bool {
+        context.failed(|conflict| match conflict {
+            Conflict::NotHeld => true,
+            Conflict::Epoch { number, .. } => *number != self.epoch,
+            _ => false,
+        })
+    }
+
+    /// Acknowledges the entry. Must come after all other guards.
+    pub(crate) fn acknowledge(&self, stream: StreamKey, transaction: &mut Transaction) {
+        if !mutant!("an_inbound_entry_is_of_its_epoch") {
+            transaction.guard(Guard::Epoch { number: self.epoch, lease_ms: 0 });
+        }
+        transaction.guard(Guard::Held(stream, self.entry.clone()));
+    }
+}
+
 /// Removes an inbound entry from its stream, because its request has been carried out by other decisions.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
     pub stream: StreamKey,
-    pub entry: EntryId,
+    pub entry: TakenInbound,
 }
 
 impl Decision for AcknowledgeInbound {
@@ -120,11 +148,11 @@ impl Decision for AcknowledgeInbound {
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
-        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+        if self.entry.is_lost(context) {
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard(Guard::Held(self.stream.clone(), self.entry.clone()));
+        self.entry.acknowledge(self.stream.clone(), &mut transaction);
         Ok(Step::Commit(transaction, true))
     }
 }

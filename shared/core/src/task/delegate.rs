@@ -10,7 +10,8 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::recovery::inbound::TakenInbound;
+use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
 use crate::turn::slice::dispatch;
@@ -25,7 +26,7 @@ pub const TIGHT_SLICES: u64 = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A service delegated the task through the inbound stream, with this entry.
-    Inbound(EntryId),
+    Inbound(TakenInbound),
     /// A call of a turn delegated the task, see [`Head::delegated_by`].
     Call,
 }
@@ -117,7 +118,7 @@ impl Decision for Delegate<'_> {
         if let Source::Inbound(entry) = &self.source
             && !mutant!("delegate_acknowledges_the_message")
         {
-            transaction.guard(Guard::Held(keys::tasks(), entry.clone()));
+            entry.acknowledge(keys::tasks(), &mut transaction);
         }
         let delegated = if ends { Delegated::Ends } else { Delegated::Offered };
         Ok(Step::Commit(transaction, delegated))
@@ -147,6 +148,12 @@ impl Delegate<'_> {
 
     /// The result that follows from a conflict of an earlier attempt.
     fn conflicted(&self, context: &Context) -> Option<Delegated> {
+        if let Source::Inbound(entry) = &self.source
+            && entry.is_lost(context)
+        {
+            // Another scheduler decides the message, or this one takes it again.
+            return Some(Delegated::Duplicate);
+        }
         let above = self.parent_name().map(|name| name.to_string());
         context.conflicts.iter().find_map(|conflict| match conflict {
             Conflict::Room { counter, .. }
@@ -159,8 +166,6 @@ impl Delegate<'_> {
             Conflict::TooManyInboxes => Some(Delegated::Refused(Refusal::TooManyInboxes)),
             Conflict::Pressure if self.source == Source::Call => Some(Delegated::Pressure),
             Conflict::Full => Some(Delegated::Pressure),
-            // Another scheduler has already decided the message.
-            Conflict::NotHeld => Some(Delegated::Duplicate),
             _ => None,
         })
     }
@@ -197,7 +202,7 @@ impl Delegate<'_> {
         match &self.source {
             Source::Inbound(entry) if known == Delegated::Duplicate => {
                 let mut transaction = Transaction::new(context.version.clone());
-                transaction.guard(Guard::Held(keys::tasks(), entry.clone()));
+                entry.acknowledge(keys::tasks(), &mut transaction);
                 Step::Commit(transaction, known)
             }
             _ => Step::Return(known),

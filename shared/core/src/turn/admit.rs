@@ -15,12 +15,13 @@ use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::record::Record;
 use crate::recovery::epoch::marks;
+use crate::recovery::inbound::TakenInbound;
 use crate::task::cancel::{KnownCancel, cancel_of, take_early};
 use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
-    pub entry: EntryId,
+    pub entry: TakenInbound,
     /// The first entry of the message. It determines the turn's place in throttle queues.
     pub origin: EntryId,
     pub name: TurnName,
@@ -41,7 +42,7 @@ pub enum Admitted {
     Advanced(Advanced),
     /// The turn was admitted before. The entry is acknowledged.
     Duplicate,
-    /// Another scheduler has taken over the entry. Nothing was written.
+    /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
     NotHeld,
     /// The turn cannot be admitted. Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
     Refused(RejectionCode),
@@ -77,14 +78,14 @@ impl Decision for Admit<'_> {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Admitted>, Undecided> {
-        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+        if self.entry.is_lost(context) {
             return Ok(Step::Return(Admitted::NotHeld));
         }
         let mut transaction = Transaction::new(context.version.clone());
         match self.known(view, context)? {
             Known::Taken => return Ok(Step::Return(Admitted::Refused(RejectionCode::Conflict))),
             Known::Admitted => {
-                transaction.guard(Guard::Held(keys::turns(), self.entry.clone()));
+                self.entry.acknowledge(keys::turns(), &mut transaction);
                 return Ok(Step::Commit(transaction, Admitted::Duplicate));
             }
             Known::Queued(guard) => {
@@ -185,7 +186,7 @@ impl Admit<'_> {
         }
         self.count(bytes, is_bounded, &mut transaction);
         if !mutant!("admit_holds_the_entry") {
-            transaction.guard(Guard::Held(keys::turns(), self.entry.clone()));
+            self.entry.acknowledge(keys::turns(), &mut transaction);
         }
         Ok(Step::Commit(transaction, Admitted::Advanced(advanced)))
     }

@@ -13,8 +13,9 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Record;
-use crate::recovery::epoch::{marks, settled};
-use crate::transaction::{Conflict, EntryId, Guard, RecordKey, Transaction, Write};
+use crate::recovery::epoch::marks;
+use crate::recovery::inbound::TakenInbound;
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// How long producers can see that a tenant is not configured, in milliseconds.
@@ -32,7 +33,7 @@ const fn depends_on_state(reason: RejectionCode) -> bool {
 
 pub struct Reject<'a> {
     pub from: Inbound,
-    pub entry: EntryId,
+    pub entry: TakenInbound,
     pub reason: RejectionCode,
     /// The message for the dead letter: bounded in size and without secrets.
     pub raw: Bytes,
@@ -65,7 +66,7 @@ pub enum Rejected {
         /// True if the producer receives a reply.
         replied: bool,
     },
-    /// Another scheduler has taken over the entry. Nothing was written.
+    /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
     NotHeld,
     /// Calls of the turn may have begun before a restart of the store. Nothing was written. The caller must try to
     /// admit the message again at this time (ms).
@@ -96,7 +97,7 @@ impl Decision for Reject<'_> {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Rejected>, Undecided> {
-        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+        if self.entry.is_lost(context) {
             return Ok(Step::Return(Rejected::NotHeld));
         }
         let mut transaction = Transaction::new(context.version.clone());
@@ -111,14 +112,14 @@ impl Decision for Reject<'_> {
         let stream = self.from.stream();
         let letter = DeadLetter {
             from: stream.as_str(),
-            entry: self.entry.as_str(),
+            entry: self.entry.entry.as_str(),
             reason: self.reason,
             raw: self.raw.clone(),
             tenant,
         };
         letter.add_to(&mut transaction, self.bounds);
         let replied = self.reply(&mut transaction, context);
-        transaction.guard(Guard::Held(stream, self.entry.clone()));
+        self.entry.acknowledge(stream, &mut transaction);
         Ok(Step::Commit(transaction, Rejected::Done { replied }))
     }
 }
@@ -145,9 +146,6 @@ impl Reject<'_> {
             return Ok(Some(context.now_ms + BEGUN_LOOK_MS));
         }
         transaction.guards.extend(marks.guard);
-        if !mutant!("reject_guards_the_epoch") {
-            transaction.guard(settled(context, self.bounds.lease_ms));
-        }
         Ok(None)
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys::{self, TurnName, limits};
+use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::{Admit, Admitted, place_of};
 use tickfleet_core::turn::advance::Advanced;
 use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
@@ -103,6 +104,8 @@ pub struct Fleet {
     pub store: MemoryStore,
     pub versions: Versions,
     pub shard: ShardState,
+    /// The epoch in which entries were taken. By default, the store's epoch.
+    pub taken_epoch: Option<u64>,
     pub bounds: Bounds,
     pub table: Arc<Table>,
     /// The counters as each scheduler last read them.
@@ -138,6 +141,7 @@ impl Fleet {
             store,
             versions: Versions::new("v"),
             shard,
+            taken_epoch: None,
             bounds: Bounds::default(),
             table: Arc::new(table),
             beliefs: [Vec::new(), Vec::new()],
@@ -206,10 +210,14 @@ impl Fleet {
         let table = Arc::clone(&self.table);
         let admit = |(entry, head, calls): &'_ (EntryId, Head, Vec<Call>)| (entry.clone(), head.clone(), calls.clone());
         let turns: Vec<(EntryId, Head, Vec<Call>)> = turns.iter().map(admit).collect();
+        let epoch = match self.taken_epoch {
+            Some(epoch) => epoch,
+            None => self.store.shard().await.unwrap().epoch,
+        };
         let admit = |of: &'_ usize| {
             let (entry, head, calls) = &turns[*of];
             Admit {
-                entry: entry.clone(),
+                entry: TakenInbound { entry: entry.clone(), epoch },
                 origin: entry.clone(),
                 name: given.map_or_else(|| turn_name(&format!("t{entry}")), turn_name),
                 given: given.is_some(),

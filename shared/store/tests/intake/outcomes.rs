@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
 use tickfleet_core::recovery::epoch::{Assert, Outcome};
+use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::Admitted;
 use tickfleet_core::turn::advance::Advanced;
 use tickfleet_core::turn::end::{RenderedCall, return_permits};
@@ -731,12 +732,14 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
         fleet.submit(Some(("a", "d")), "{}").await;
         let entry = fleet.take(0, 1).await.remove(0);
         let bounds = fleet.bounds.clone();
+        let epoch = fleet.shard.epoch;
+        let taken = |entry: &EntryId| TakenInbound { entry: entry.clone(), epoch };
         let reject = || {
             let tenant = TenantId::new("acme").unwrap();
             let reply = Some((InboxName::new("box").unwrap(), Bytes::from_static(b"{}")));
             Reject {
                 from: Inbound::Turns,
-                entry: entry.clone(),
+                entry: taken(&entry),
                 reason: RejectionCode::UnknownAgent,
                 raw: Bytes::from_static(b"raw"),
                 tenant: Some(RejectedTenant::Known { tenant, reply }),
@@ -753,7 +756,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
         fleet.submit(None, "{}").await;
         let [own, foreign] = fleet.take(0, 2).await.try_into().unwrap();
         let absent = || Some(RejectedTenant::Absent(TenantId::new("nobody").unwrap()));
-        let other = Reject { entry: foreign, tenant: absent(), ..reject() };
+        let other = Reject { entry: taken(&foreign), tenant: absent(), ..reject() };
         assert_eq!(fleet.run(None, &[other]).await[0].0, Rejected::Done { replied: false });
         assert_eq!(
             fleet.submit(Some(("a", "other")), "{}").await,
@@ -761,12 +764,34 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
             "the ID of other content stays"
         );
         let given = Some((turn_name("a"), "other".to_owned()));
-        let reject = Reject { entry: own, tenant: absent(), given, ..reject() };
+        let reject = Reject { entry: taken(&own), tenant: absent(), given, ..reject() };
         assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
         assert_eq!(fleet.submit(Some(("a", "new")), "{}").await, Submitted::Accepted, "the ID is free again");
         let note = fleet.query(Query::Record(RecordKey::new("absent:nobody"))).await;
         assert!(matches!(note, tickfleet_core::Value::Record(Some(_))));
     });
+}
+
+/// After a restart that lost entries, the store may give the ID of a lost entry to another one.
+fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        fleet.submit(Some(("a", "d")), "{}").await;
+        let entry = fleet.take(0, 1).await.remove(0);
+        let message = (entry, kelly(), others(1));
+        fleet.taken_epoch = Some(fleet.shard.epoch);
+        fleet.store.restart().await.unwrap();
+        let admitted = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
+        assert_eq!(admitted, Admitted::NotHeld);
+        fleet.taken_epoch = None;
+        let taken_again = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
+        assert!(matches!(taken_again, Admitted::Advanced(_)), "{taken_again:?}");
+    });
+}
+
+#[test]
+fn an_inbound_entry_is_decided_only_in_its_epoch() {
+    an_entry_that_was_taken_before_a_restart_is_not_decided();
 }
 
 /// A restart loses the admission of a turn whose calls ran. When the turn is admitted again, limits of the fleet would
@@ -785,15 +810,16 @@ fn what_has_begun_is_never_refused() {
             fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
             fleet.submit(Some(("a", "d")), "{}").await;
             let entry = fleet.take(0, 1).await.remove(0);
-            // The scheduler has not detected the restart yet.
             fleet.store.restart().await.unwrap();
+            // The scheduler takes the entry again.
+            fleet.shard = fleet.store.shard().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
             let Admitted::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
             let bounds = fleet.bounds.clone();
             let reject = Reject {
                 from: Inbound::Turns,
-                entry,
+                entry: TakenInbound { entry, epoch: fleet.shard.epoch },
                 reason: code,
                 raw: Bytes::from_static(b"raw"),
                 tenant: None,
@@ -838,7 +864,7 @@ fn a_turn_whose_calls_ran_before_a_restart_is_not_refused() {
 fn outcomes_detect_missing_guards() {
     let guards: [(&str, fn()); 14] = [
         ("refusals_look_at_marks", what_has_begun_is_never_refused),
-        ("reject_guards_the_epoch", what_has_begun_is_never_refused),
+        ("an_inbound_entry_is_of_its_epoch", an_entry_that_was_taken_before_a_restart_is_not_decided),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),
         ("admit_holds_the_entry", an_entry_is_admitted_once),

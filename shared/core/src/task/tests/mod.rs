@@ -23,6 +23,7 @@ use crate::bounds::Bounds;
 use crate::decision::Decision;
 use crate::keys::{self, TurnName, limits};
 use crate::mutants;
+use crate::recovery::inbound::TakenInbound;
 use crate::section::Section;
 use crate::transaction::{CounterKey, EntryId, Guard, Transaction, Window};
 use crate::trial::{Trial, admitted, call, head, named};
@@ -72,7 +73,7 @@ fn external<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
 fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     trial.enqueue(&keys::tasks(), vec![("task".into(), "{}".into())]);
     let entry = trial.take(&keys::tasks(), "s1", 1).remove(0).0;
-    Delegate { source: Source::Inbound(entry), given: true, ..task(name, bounds) }
+    Delegate { source: Source::Inbound(TakenInbound { entry, epoch: 1 }), given: true, ..task(name, bounds) }
 }
 
 /// Ends a task, as its holder or its timer would.
