@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tickfleet_core::call::claim::{EffectEnd, EndClaim, EndClaimResult};
@@ -46,7 +45,8 @@ pub(crate) struct WorkerJournal {
     /// Canceled when the worker must stop.
     now: CancellationToken,
     entries: Mutex<Entries<Change>>,
-    reported: AtomicU64,
+    /// Held during a report.
+    reporting: tokio::sync::Mutex<()>,
 }
 
 impl WorkerJournal {
@@ -58,18 +58,18 @@ impl WorkerJournal {
             metrics: common.metrics.clone(),
             now: common.now.clone(),
             entries: Mutex::new(entries),
-            reported: AtomicU64::new(0),
+            reporting: tokio::sync::Mutex::default(),
         }
     }
 
-    /// The last restart epoch to which everything was reported; 0 before the first report.
+    /// See [`Entries::epoch`].
     pub(crate) fn epoch(&self) -> u64 {
-        self.reported.load(Ordering::Acquire)
+        self.entries.lock().epoch()
     }
 
     /// Makes the next heartbeat report everything again, because the store has lost data.
     pub(crate) fn mark_unreported(&self) {
-        self.reported.store(0, Ordering::Release);
+        self.entries.lock().reported(0);
     }
 
     /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
@@ -77,19 +77,15 @@ impl WorkerJournal {
     /// the store has restarted since `epoch` and may have lost the begin. In this case the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
-        let mut entries = self.entries.lock();
-        if self.epoch() != epoch {
-            return false;
-        }
-        entries.begin(JournalCall {
+        let call = JournalCall {
             delivery: slice.delivery(),
             digest: head.digest.clone(),
             position,
             by: by.to_owned(),
             once,
             until_ms: head.deadline_ms.saturating_add(KEPT_AFTER_DEADLINE_MS),
-        });
-        true
+        };
+        self.entries.lock().begin(call, epoch)
     }
 
     /// Records the result of a call that ran. Must precede the commit of the result.
@@ -100,7 +96,11 @@ impl WorkerJournal {
     /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
     pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
         let undone = self.entries.lock().undo(&slice.delivery(), position);
-        self.report_until_answered(undone.as_slice()).await;
+        let Some(undone) = undone else { return };
+        // The report that this withdraws may be in progress.
+        let reported = self.now.run_until_cancelled(self.reporting.lock()).await;
+        self.report_until_answered(&[undone]).await;
+        drop(reported);
     }
 
     /// Records that the store confirmed the results of a slice at positions before `upto`.
@@ -149,6 +149,7 @@ impl WorkerJournal {
     /// [`StoreError`]; the report can be repeated.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
+        let _reporting = self.reporting.lock().await;
         loop {
             let state = self.store.state();
             if state.epoch == self.epoch() {
@@ -156,10 +157,7 @@ impl WorkerJournal {
             }
             let reports: Vec<Report<Change>> = self.entries.lock().reports(state.now_ms).collect();
             self.report_all(reports, state.now_ms).await?;
-            let entries = self.entries.lock();
-            if !entries.has_unreported_effects() {
-                self.reported.store(state.epoch, Ordering::Release);
-            }
+            self.entries.lock().reported(state.epoch);
         }
     }
 

@@ -117,7 +117,8 @@ impl Leasing {
             };
             // Invariant 12: a slice that is taken without a lease could only be returned, and would be taken again
             // and again.
-            if self.lease_clock.is_lost() {
+            // While the worker reports to a restarted store, no call begins.
+            if self.lease_clock.is_lost() || self.journal.epoch() == 0 {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;

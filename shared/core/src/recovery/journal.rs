@@ -1,6 +1,9 @@
 //! The journal of a worker: events that the worker reports again if the store has lost its last writes.
 //!
 //! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
+//! A journal has a restart epoch: the last one to which everything was reported. While a report is due or in progress,
+//! the epoch is 0 and no call begins, so that the report is complete.
+//!
 //! An entry stays until the store can no longer lose its commit. The journal is bounded, and drops the oldest results
 //! first. A call with a dropped result is reported as begun: its producer receives an unknown result, and a `once` call
 //! is not repeated.
@@ -8,6 +11,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::epoch::{Assert, Outcome};
+use crate::mutant;
 use crate::turn::end::RenderedCall;
 use crate::turn::slice::Delivery;
 
@@ -57,6 +61,7 @@ pub struct Journal<E> {
     /// The entries by number, in the order of the events.
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
+    epoch: u64,
     /// Numbers of the calls in flight.
     open: HashMap<Delivery, Vec<u64>>,
     /// Numbers of the confirmed entries, in the order of confirmation, except those in `repeatable`.
@@ -78,6 +83,7 @@ impl<E: Clone> Journal<E> {
         Self {
             entries: BTreeMap::new(),
             next: 0,
+            epoch: 0,
             open: HashMap::new(),
             confirmed: VecDeque::new(),
             repeatable: VecDeque::new(),
@@ -88,7 +94,19 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    pub fn begin(&mut self, call: JournalCall) {
+    /// The last restart epoch to which everything was reported; 0 while a report is due or in progress.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Records a call that is about to run, of a slice that was taken in this epoch. Returns false if the call must not
+    /// run: the store has restarted since, and may have lost the begin.
+    #[must_use]
+    pub fn begin(&mut self, call: JournalCall, epoch: u64) -> bool {
+        if (self.epoch == 0 || self.epoch != epoch) && !mutant!("no_call_begins_during_a_report") {
+            return false;
+        }
         let delivery = call.delivery.clone();
         let number = self.add(Entry {
             content: Content::Call(call, Outcome::Begun),
@@ -97,6 +115,7 @@ impl<E: Clone> Journal<E> {
             reported: false,
         });
         self.open.entry(delivery).or_default().push(number);
+        true
     }
 
     /// Records that a call has ended. Must precede the commit of the result.
@@ -184,8 +203,9 @@ impl<E: Clone> Journal<E> {
         self.entries.is_empty()
     }
 
-    /// The reports after a restart of the store, in order.
+    /// Begins a report: everything, in order. No call begins until [`Self::reported`].
     pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
+        self.epoch = 0;
         self.entries.values_mut().for_each(|entry| entry.reported = true);
         let journal = &*self;
         journal.entries.values().map(move |entry| match &entry.content {
@@ -194,11 +214,9 @@ impl<E: Clone> Journal<E> {
         })
     }
 
-    /// True if a `once` call has begun since [`Self::reports`].
-    #[must_use]
-    pub fn has_unreported_effects(&self) -> bool {
-        let is_effect = |entry: &Entry<E>| matches!(&entry.content, Content::Call(call, _) if call.once);
-        self.entries.values().any(|entry| !entry.reported && is_effect(entry))
+    /// Records that the store has confirmed the report, in this restart epoch.
+    pub fn reported(&mut self, epoch: u64) {
+        self.epoch = epoch;
     }
 
     /// The report of one call in flight, with its outcome in the journal.

@@ -120,3 +120,31 @@ impl Executor {
         }
     }
 }
+
+/// Runs several futures of one actor to their ends. Each poll polls one of them, chosen by a seeded generator.
+pub struct Slots {
+    bodies: Vec<Body>,
+    rng: StdRng,
+}
+
+impl Slots {
+    pub fn new<F: Future<Output = ()> + 'static>(bodies: impl Iterator<Item = F>, seed: u64) -> Self {
+        Self { bodies: bodies.map(|body| Box::pin(body) as Body).collect(), rng: StdRng::seed_from_u64(seed) }
+    }
+}
+
+impl Future for Slots {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.bodies.is_empty() {
+            return Poll::Ready(());
+        }
+        let bodies = self.bodies.len();
+        let index = self.rng.random_range(0..bodies);
+        if self.bodies[index].as_mut().poll(context).is_ready() {
+            drop(self.bodies.swap_remove(index));
+        }
+        Poll::Pending
+    }
+}

@@ -1,7 +1,7 @@
 //! A fleet in one thread: a producer, schedulers and workers with minimal loops.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -12,7 +12,7 @@ use tickfleet_core::call::EndUnreported;
 use tickfleet_core::call::facts::{Session, SessionName};
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::recovery::Lease;
-use tickfleet_core::recovery::inbound::ReapInbound;
+use tickfleet_core::recovery::inbound::{ReapInbound, TakenInbound};
 use tickfleet_core::recovery::journal::Journal;
 use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
 use tickfleet_core::task::cancel::Cancel;
@@ -21,6 +21,7 @@ use tickfleet_core::turn::admit::{Admit, Admitted};
 use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Policy, Rules, WindowKind};
 use tickfleet_core::turn::release::{QueueHead, Rearm, Release};
+use tickfleet_core::turn::slice::Delivery;
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 use tickfleet_core::turn::{Due, Head};
@@ -200,12 +201,38 @@ pub struct Process {
     pub versions: Versions,
     pub consumer: String,
     pub shard: ShardState,
-    pub beaten_ms: i64,
     pub rng: StdRng,
+    pub state: Arc<Mutex<ProcessState>>,
+}
+
+/// What the slots of one worker share. Other processes have one slot.
+pub struct ProcessState {
+    pub beaten_ms: i64,
     /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
-    /// The restart epoch in which the process has reported its whole journal.
-    pub epoch: u64,
+    /// True while a slot sends a heartbeat.
+    pub beats: bool,
+    /// The slices that run.
+    pub running: HashSet<Delivery>,
+    pub canceled: HashSet<Delivery>,
+    /// Entries that the worker held at the last check without running them.
+    pub strays: BTreeSet<EntryId>,
+    /// True if the process takes nothing more under its consumer name.
+    pub ends: bool,
+}
+
+impl Default for ProcessState {
+    fn default() -> Self {
+        Self {
+            beaten_ms: 0,
+            journal: Journal::new(KEPT_MS, 1 << 20),
+            beats: false,
+            running: HashSet::new(),
+            canceled: HashSet::new(),
+            strays: BTreeSet::new(),
+            ends: false,
+        }
+    }
 }
 
 /// The process ends, because its store failed or it lost its lease.
@@ -225,8 +252,7 @@ impl Process {
         let versions = Versions::new(format!("{consumer}."));
         let shared = Arc::clone(shared);
         let shard = ShardState::default();
-        let journal = Journal::new(KEPT_MS, 1 << 20);
-        Self { shared, versions, consumer, shard, beaten_ms: 0, rng, journal, epoch: 0 }
+        Self { shared, versions, consumer, shard, rng, state: Arc::default() }
     }
 
     async fn decide_all<D: Decision>(&mut self, decisions: &[D]) -> Result<Vec<Option<D::Output>>, ProcessEnded> {
@@ -254,25 +280,50 @@ impl Process {
         Ok(self.shared.store.read(&[query]).await?.remove(0))
     }
 
-    pub async fn beat(&mut self, is_worker: bool) -> Result<Vec<TurnName>, ProcessEnded> {
-        if self.beaten_ms > 0 && self.shared.clock.now_ms() < self.beaten_ms + LEASE_MS / 4 {
-            return Ok(Vec::new());
+    pub fn state(&self) -> MutexGuard<'_, ProcessState> {
+        self.state.lock().unwrap()
+    }
+
+    /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process does this at a time.
+    pub async fn beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
+        let sent_ms = self.shared.clock.now_ms();
+        {
+            let mut state = self.state();
+            if state.beats || state.beaten_ms > 0 && sent_ms < state.beaten_ms + LEASE_MS / 4 {
+                return Ok(());
+            }
+            state.beats = true;
         }
-        let asked_ms = self.shared.clock.now_ms();
+        let beaten = self.send_beat(is_worker).await;
+        let mut state = self.state();
+        state.beats = false;
+        // A lease counts only once the worker has reported to a restarted store.
+        if beaten.is_ok() {
+            state.beaten_ms = sent_ms;
+        }
+        beaten
+    }
+
+    async fn send_beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let role = if is_worker {
-            Role::Worker { worker: self.consumer.clone(), slots: Slots { busy: 0, all: 1 } }
+            Role::Worker { worker: self.consumer.clone(), slots: Slots { busy: 0, all: 2 } }
         } else {
             Role::Scheduler
         };
         let consumer = ConsumerId::new(&self.consumer).unwrap();
         let beat = Beat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
         let report = self.decide(beat).await?.ok_or(ProcessEnded)?;
-        self.beaten_ms = asked_ms;
-        Ok(report.canceled)
+        {
+            let mut state = self.state();
+            let canceled: Vec<Delivery> =
+                state.running.iter().filter(|one| report.canceled.contains(&one.name)).cloned().collect();
+            state.canceled.extend(canceled);
+        }
+        if is_worker { self.report().await } else { Ok(()) }
     }
 
     pub fn is_leased(&self) -> bool {
-        self.shared.clock.now_ms() < self.beaten_ms + LEASE_MS / 2
+        self.shared.clock.now_ms() < self.state().beaten_ms + LEASE_MS / 2
     }
 }
 
@@ -368,6 +419,8 @@ impl Process {
     async fn intake(&mut self) -> Result<(), ProcessEnded> {
         let take =
             TakeRequest { consumer: self.consumer.as_str().into(), queues: vec![keys::turns()], count: 4, wait_ms: 0 };
+        self.shard = self.shared.store.shard().await?;
+        let epoch = self.shard.epoch;
         let mut taken = self.shared.store.take(&take).await?;
         if taken.is_empty() && self.rng.random_range(0..8) == 0 {
             // After a restart of the store, or after a lost reply, the scheduler holds entries without knowing it.
@@ -391,7 +444,7 @@ impl Process {
         }
         for (entry, agent, name, calls) in &messages {
             admits.push(Admit {
-                entry: entry.clone(),
+                entry: TakenInbound { entry: entry.clone(), epoch },
                 origin: entry.clone(),
                 name: name.clone(),
                 given: true,

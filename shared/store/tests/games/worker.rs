@@ -1,33 +1,47 @@
 //! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal, and
 //! reports it after a restart of the store.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rand::Rng;
 use tickfleet_core::Section;
 use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::call::claim::{Claimant, EffectEnd, EndClaim};
 use tickfleet_core::keys;
-use tickfleet_core::recovery::epoch::{AskUnrun, KnownUnrun, Unrun};
+use tickfleet_core::recovery::epoch::{AskUnrun, Assert, KnownUnrun, Outcome, Unrun};
 use tickfleet_core::recovery::journal::{JournalCall, Report};
 use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBack, HandBackReason, Park, ParkReason, Parked, Settle, Settled, Slice, WaitReason};
 use tickfleet_model::{Call, Priority};
-use tickfleet_store::seam::{Store, TakeRequest};
+use tickfleet_store::seam::{Store, TakeRequest, Versions};
 
-use crate::executor::yield_now;
-use crate::fleet::{DEADLINE_MS, LEASE_MS, Process, ProcessEnded, Shared, TestRenderer, is_once, rendered};
+use crate::executor::{Slots, yield_now};
+use crate::fleet::{
+    DEADLINE_MS, LEASE_MS, Process, ProcessEnded, ProcessState, Shared, TestRenderer, is_once, rendered,
+};
 use crate::governed::{Governed, unreported};
 
-/// A worker. If it loses its lease or the store fails, it continues under another name, with the same journal.
+/// Maximum number of slices that a worker runs at a time.
+const SLOTS: u64 = 2;
+
+/// A worker. If it loses its lease or the store fails, it takes nothing more, and continues under another name, with
+/// the same journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
-    let mut process = Process::new(&shared, "w", index, incarnation, seed);
-    for again in 1.. {
-        while process.work_once().await.is_ok() {}
-        let next = Process::new(&shared, &format!("w{again}"), index, incarnation, seed);
-        let before = std::mem::replace(&mut process, next);
-        (process.journal, process.epoch, process.shard) = (before.journal, before.epoch, before.shard);
+    let state = Arc::<Mutex<ProcessState>>::default();
+    for again in 0.. {
+        let kind = if again == 0 { "w".to_owned() } else { format!("w{again}") };
+        {
+            let mut state = state.lock().unwrap();
+            (state.beaten_ms, state.ends) = (0, false);
+        }
+        let slot = |slot| {
+            let seed = seed ^ slot << 56;
+            let process = Process::new(&shared, &kind, index, incarnation, seed);
+            let versions = Versions::new(format!("{}.{slot}.", process.consumer));
+            Process { versions, state: Arc::clone(&state), ..process }.work_in_slot()
+        };
+        Slots::new((0..SLOTS).map(slot), seed ^ again).await;
         yield_now().await;
     }
 }
@@ -35,6 +49,8 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 /// The next step of a call that a worker is about to run.
 enum Next {
     Run(Box<Slice>),
+    /// The call must not run, because the store may have lost its begin.
+    Lost(Box<Slice>),
     /// The call ends with this result. The flag is true if the call ran, and `None` if that is unknown.
     Result(RenderedCall, Option<bool>),
     Waits(WaitReason),
@@ -46,47 +62,87 @@ enum Next {
 }
 
 impl Process {
+    async fn work_in_slot(mut self) {
+        while !self.state().ends {
+            if self.work_once().await.is_err() {
+                self.state().ends = true;
+            }
+        }
+    }
+
     async fn work_once(&mut self) -> Result<(), ProcessEnded> {
         self.beat(true).await?;
-        self.report().await?;
+        if self.state().beats {
+            yield_now().await;
+            return Ok(());
+        }
         if !self.is_leased() {
             return Err(ProcessEnded);
         }
-        self.journal.forget(self.shard.now_ms);
+        let now_ms = self.shard.now_ms;
+        self.state().journal.forget(now_ms);
         if self.rng.random_range(0..16) == 0 {
             self.give_back_strays().await?;
         }
         let queues = vec![keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let count = self.rng.random_range(1..=2);
         let take = TakeRequest { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
-        let taken_epoch = self.epoch;
-        for taken in self.shared.store.take(&take).await? {
-            let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
-            self.run_slice(slice, taken_epoch).await?;
+        let taken_epoch = self.state().journal.epoch();
+        if taken_epoch == 0 {
+            yield_now().await;
+            return Ok(());
         }
-        Ok(())
+        let taken = self.shared.store.take(&take).await?;
+        let slices: Vec<Slice> = taken
+            .into_iter()
+            .map(|one| Slice::read(one.queue, one.entry, &one.fields).unwrap())
+            // After a restart, the store may deliver an entry again that the worker still runs.
+            .filter(|slice| self.state().running.insert(slice.delivery()))
+            .collect();
+        let mut ended = Ok(());
+        for slice in slices {
+            let delivery = slice.delivery();
+            if ended.is_ok() {
+                ended = self.run_slice(slice, taken_epoch).await;
+            }
+            let mut state = self.state();
+            state.running.remove(&delivery);
+            state.canceled.remove(&delivery);
+        }
+        ended
     }
 
     /// Returns slices that the store assigns to this worker although the worker does not run them. The store has lost
     /// the end of these slices in a restart.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
-        for entry in self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty()) {
-            let slice = Slice::read(entry.queue, entry.entry, &entry.fields).unwrap();
+        let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
+        let mut slices: Vec<Slice> = held.map(|one| Slice::read(one.queue, one.entry, &one.fields).unwrap()).collect();
+        {
+            let mut state = self.state();
+            slices.retain(|slice| !state.running.contains(&slice.delivery()));
+            let seen = slices.iter().map(|slice| slice.entry.clone()).collect();
+            let before = std::mem::replace(&mut state.strays, seen);
+            // An entry that was not there at the last check may belong to a take in progress.
+            slices.retain(|slice| before.contains(&slice.entry));
+        }
+        for slice in slices {
             self.decide(HandBack { slice: &slice, reason: &HandBackReason::Unknown }).await?;
         }
         Ok(())
     }
 
-    async fn report(&mut self) -> Result<(), ProcessEnded> {
-        while self.epoch != self.shard.epoch {
+    /// If the store has restarted, reports the journal.
+    pub async fn report(&mut self) -> Result<(), ProcessEnded> {
+        while self.shard.epoch > self.state().journal.epoch() {
             let epoch = self.shard.epoch;
-            let reports: Vec<Report<()>> = self.journal.reports(self.shard.now_ms).collect();
+            let now_ms = self.shard.now_ms;
+            let reports: Vec<Report<()>> = self.state().journal.reports(now_ms).collect();
             for report in reports {
                 let Report::Call(assert) = report else { continue };
                 self.decide(assert).await?.ok_or(ProcessEnded)?;
             }
-            self.epoch = epoch;
+            self.state().journal.reported(epoch);
             let losses = usize::try_from(epoch).unwrap_or(1) - 1;
             let worker = self.worker();
             self.shared.oracle.lock().unwrap().reported(&worker, losses, self.shared.clock.now_ms());
@@ -104,21 +160,23 @@ impl Process {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
         while results.len() < slice.calls.len() {
-            let canceled = self.beat(true).await?;
-            self.report().await?;
-            if canceled.contains(&slice.name) {
+            self.beat(true).await?;
+            if self.state().canceled.contains(&slice.delivery()) {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
             if !self.is_leased() {
                 // The results are not committed, but can be produced again: the reaper redelivers the slice.
                 return Err(ProcessEnded);
             }
-            if self.epoch != taken_epoch {
+            if self.state().journal.epoch() != taken_epoch {
                 // The store may have lost the take, so another worker may have the slice, too.
                 if !results.is_empty() && self.settle(&slice, &results, None).await?.is_none() {
                     return Ok(());
                 }
                 if results.is_empty() {
+                    self.undo(&slice, slice.turn.position).await?;
+                    let now_ms = self.shard.now_ms;
+                    self.state().journal.confirm(&slice.delivery(), usize::MAX, now_ms);
                     self.decide(HandBack { slice: &slice, reason: &HandBackReason::Beside }).await?;
                 }
                 return Ok(());
@@ -137,8 +195,12 @@ impl Process {
             if let Some(claim) = &mut governed.claim {
                 claim.nothing = nothing.take();
             }
-            match self.begin(&slice, position, once, &governed).await? {
+            match self.begin(&slice, position, (once, taken_epoch), &governed).await? {
                 Next::Run(begun) => slice = *begun,
+                Next::Lost(begun) => {
+                    slice = *begun;
+                    continue;
+                }
                 Next::Result(result, ran) => {
                     let text = String::from_utf8_lossy(&result.result).into_owned();
                     results.push(result);
@@ -168,19 +230,19 @@ impl Process {
                 Next::Stale => return Ok(()),
             }
             if !self.is_leased() {
-                self.journal.undo(&slice.delivery(), position);
+                self.undo(&slice, position).await?;
                 return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
                 // The service refused the payment before making it.
-                self.journal.undo(&slice.delivery(), position);
+                self.undo(&slice, position).await?;
                 let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
                 slice = next;
                 results.clear();
                 continue;
             }
             results.push(rendered("ok", false));
-            self.journal.end(&slice.delivery(), position, rendered("ok", false));
+            self.state().journal.end(&slice.delivery(), position, rendered("ok", false));
             if once {
                 let ends = governed.ends(&slice, Some(true), "\"ok\"");
                 let Some(next) = self.settle_with(&slice, &results, None, &ends).await? else { return Ok(()) };
@@ -194,26 +256,22 @@ impl Process {
         Ok(())
     }
 
-    /// Begins a call. The journal first records every call, whatever its type of effect. Otherwise, if the store lost
-    /// the result of a read that ran, the read would be reported as not run.
+    /// Begins a call. The journal records every call that runs, whatever its type of effect. Otherwise, if the store
+    /// lost the result of a read that ran, the read would be reported as not run.
     async fn begin(
         &mut self,
         slice: &Slice,
         position: usize,
-        once: bool,
+        (once, taken_epoch): (bool, u64),
         governed: &Governed,
     ) -> Result<Next, ProcessEnded> {
         let by = self.versions.draw().to_string();
-        let delivery = slice.delivery();
-        let digest = slice.turn.head.digest.clone();
-        let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
-        self.journal.begin(JournalCall { delivery, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
             slice,
             position,
             by: &by,
             once,
-            epoch: self.epoch,
+            epoch: self.state().journal.epoch(),
             lease_ms: LEASE_MS,
             streak: None,
             facts: governed.facts.clone(),
@@ -222,12 +280,17 @@ impl Process {
             cache: None,
         };
         let begun = self.decide(begin).await;
-        let next = match begun {
+        match begun {
             Ok(Some(BeginResult::Started(started))) => {
+                let delivery = slice.delivery();
+                let digest = slice.turn.head.digest.clone();
+                let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
                 let mut next = slice.clone();
                 next.version = started.version;
                 next.turn = started.turn;
-                return Ok(Next::Run(Box::new(next)));
+                let call = JournalCall { delivery, digest, position, by, once, until_ms };
+                let may_run = self.state().journal.begin(call, taken_epoch);
+                Ok(if may_run { Next::Run(Box::new(next)) } else { Next::Lost(Box::new(next)) })
             }
             Ok(Some(BeginResult::Unknown)) => Ok(Next::Result(rendered("may_have_run", true), None)),
             Ok(Some(BeginResult::Reported { call })) => Ok(Next::Result(call, Some(true))),
@@ -246,10 +309,34 @@ impl Process {
             Ok(Some(other)) => panic!("a begin ends as {}", other.word()),
             Ok(None) => Err(ProcessEnded),
             Err(ProcessEnded) => Err(ProcessEnded),
+        }
+    }
+
+    /// Records that a begun call did nothing, and reports this if the call was reported as begun.
+    async fn undo(&mut self, slice: &Slice, position: usize) -> Result<(), ProcessEnded> {
+        let undone = self.state().journal.undo(&slice.delivery(), position);
+        if let Some(assert) = undone {
+            self.decide(assert).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the results of a slice that another worker holds, so that this worker finds them.
+    async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
+        if self.shard.epoch_began_ms == 0 {
+            return Ok(());
+        }
+        let now_ms = self.shard.now_ms;
+        let reports: Vec<Assert> = {
+            let state = self.state();
+            let positions = slice.turn.position..upto;
+            let all = positions.filter_map(|position| state.journal.report_of(&slice.delivery(), position, now_ms));
+            all.filter(|report| report.once && matches!(report.outcome, Outcome::Ended(_))).collect()
         };
-        self.journal.undo(&slice.delivery(), position);
-        self.journal.confirm(&slice.delivery(), position + 1, self.shard.now_ms);
-        next
+        for report in reports {
+            self.decide(report).await?;
+        }
+        Ok(())
     }
 
     /// Handles the end of an equal call. If the equal call may have taken effect, this call ends with the same result.
@@ -272,12 +359,17 @@ impl Process {
 
     /// Runs the tool. Returns false if the tool failed and certainly had no effect.
     async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
-        yield_now().await;
+        // The lease was checked at this time. No worker can check again at the moment of the effect.
+        let at_ms = self.shared.clock.now_ms();
+        // Some tools are slow. Meanwhile the other slot continues.
+        let polls = if self.rng.random_range(0..8) == 0 { self.rng.random_range(1..200) } else { 1 };
+        for _ in 0..polls {
+            yield_now().await;
+        }
         if self.rng.random_range(0..100) < 15 {
             return false;
         }
         let turn = slice.name.turn.as_str();
-        let at_ms = self.shared.clock.now_ms();
         let worker = self.worker();
         let one = self.shared.oracle.lock().unwrap().executed(
             turn,
@@ -335,7 +427,6 @@ impl Process {
                 self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
             let Unrun::Known(known) = unrun else {
                 self.beat(true).await?;
-                self.report().await?;
                 if !self.is_leased() {
                     return Err(ProcessEnded);
                 }
@@ -405,10 +496,14 @@ impl Process {
                 Settle { slice, results, frame: &frame, sections: &sections, reason, canceled, bounds: &shared.bounds };
             match self.decide(settle).await {
                 Ok(Some(settled)) => {
+                    let now_ms = self.shard.now_ms;
                     match settled {
                         Settled::Unsure => {}
-                        Settled::Stale => self.journal.confirm(&slice.delivery(), usize::MAX, self.shard.now_ms),
-                        _ => self.journal.confirm(&slice.delivery(), upto, self.shard.now_ms),
+                        Settled::Stale => {
+                            self.report_results(slice, upto).await?;
+                            self.state().journal.confirm(&slice.delivery(), usize::MAX, now_ms);
+                        }
+                        _ => self.state().journal.confirm(&slice.delivery(), upto, now_ms),
                     }
                     return Ok(settled);
                 }

@@ -40,15 +40,15 @@ struct Worker {
     slice: Option<Slice>,
     /// The attempt that is running or has ended.
     by: Option<String>,
-    epoch: u64,
 }
 
 impl Worker {
-    fn new(serial: &mut u32) -> Self {
+    fn new(serial: &mut u32, epoch: u64) -> Self {
         *serial += 1;
         // The retention is longer than any run of this test, so the journal drops nothing.
-        let journal = Journal::new(1_000_000, 1_000);
-        Self { consumer: format!("w{serial}"), journal, slice: None, by: None, epoch: 1 }
+        let mut journal = Journal::new(1_000_000, 1_000);
+        journal.reported(epoch);
+        Self { consumer: format!("w{serial}"), journal, slice: None, by: None }
     }
 }
 
@@ -68,7 +68,7 @@ impl Play {
             trial.dispatch(&named(&format!("t{turn}")), admitted(1));
         }
         let mut serial = 0;
-        let workers = (0..3).map(|_| Worker::new(&mut serial)).collect();
+        let workers = (0..3).map(|_| Worker::new(&mut serial, 1)).collect();
         Self { trial, past: Vec::new(), workers, serial, effects: BTreeMap::new() }
     }
 
@@ -76,7 +76,8 @@ impl Play {
     fn begin(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(slice) = worker.slice.as_ref().filter(|_| worker.by.is_none()) else { return };
-        if worker.epoch != self.trial.epoch {
+        let epoch = worker.journal.epoch();
+        if epoch != self.trial.epoch {
             return;
         }
         let context = self.trial.context();
@@ -104,7 +105,8 @@ impl Play {
             let digest = "d".to_owned();
             let until_ms = 1_000_000;
             let delivery = slice.delivery();
-            worker.journal.begin(JournalCall { delivery, digest, position: 0, by: by.clone(), once: true, until_ms });
+            let call = JournalCall { delivery, digest, position: 0, by: by.clone(), once: true, until_ms };
+            assert!(worker.journal.begin(call, epoch));
             worker.by = Some(by);
         }
     }
@@ -122,12 +124,12 @@ impl Play {
         }
         (self.trial.now_ms, self.trial.epoch, self.trial.epoch_began_ms) = (now_ms, epoch, now_ms);
         for worker in &mut self.workers {
-            worker.epoch = epoch;
             for report in worker.journal.reports(now_ms) {
                 if let Report::Call(assert) = report {
                     self.trial.run(&assert);
                 }
             }
+            worker.journal.reported(epoch);
         }
     }
 
@@ -163,8 +165,8 @@ impl Play {
             }
             Act::Restart(lost) => return self.restart(usize::from(*lost)),
             Act::Crash(at) => {
-                let crashed = std::mem::replace(&mut self.workers[usize::from(*at)], Worker::new(&mut self.serial));
-                self.workers[usize::from(*at)].epoch = self.trial.epoch;
+                let next = Worker::new(&mut self.serial, self.trial.epoch);
+                let crashed = std::mem::replace(&mut self.workers[usize::from(*at)], next);
                 let began_ms = self.trial.epoch_began_ms;
                 self.trial.now_ms += LEASE;
                 if began_ms == 0 || self.trial.now_ms >= began_ms + LEASE {
@@ -229,8 +231,9 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         until_ms: 1_000,
     };
     let result = |text: &str| RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() };
+    journal.reported(1);
     for turn in ["a", "b", "c"] {
-        journal.begin(call(turn));
+        assert!(journal.begin(call(turn), 1));
     }
     journal.end(&delivered("a", "1-0"), 0, result("1234567"));
     journal.change("fact", 0, 10);
@@ -280,12 +283,14 @@ fn a_later_delivery_of_a_turn_leaves_the_calls_of_an_earlier_one_as_they_are() {
         };
         journal.reports(10).map(outcome).collect()
     };
-    journal.begin(call(&first));
+    journal.reported(1);
+    assert!(journal.begin(call(&first), 1));
     assert!(journal.undo(&second, 0).is_none(), "the second delivery has begun nothing");
     journal.confirm(&second, usize::MAX, 10);
     journal.forget(5_000);
     assert_eq!(outcomes(&mut journal), [Outcome::Begun], "the call may still run");
-    journal.begin(call(&second));
+    journal.reported(1);
+    assert!(journal.begin(call(&second), 1));
     journal.end(&first, 0, RenderedCall::default());
     assert_eq!(outcomes(&mut journal), [Outcome::Ended(Box::default()), Outcome::Begun]);
     assert_eq!(journal.undo(&second, 0).unwrap().by, "2-0");
@@ -293,19 +298,23 @@ fn a_later_delivery_of_a_turn_leaves_the_calls_of_an_earlier_one_as_they_are() {
 }
 
 #[test]
-fn an_effect_that_begins_during_a_report_is_reported_before_the_epoch_counts_as_known() {
+fn no_call_begins_while_a_report_is_due_or_in_progress() {
     let mut journal: Journal<()> = Journal::new(1_000, 1_000);
-    let call = |turn: &str, once| {
-        let digest = "d".to_owned();
-        let by = "n1".to_owned();
-        JournalCall { delivery: delivered(turn, "1-0"), digest, position: 0, by, once, until_ms: 9 }
+    let call = |turn: &str| JournalCall {
+        delivery: delivered(turn, "1-0"),
+        digest: "d".to_owned(),
+        position: 0,
+        by: "n1".to_owned(),
+        once: false,
+        until_ms: 9,
     };
-    journal.begin(call("a", true));
-    assert!(journal.has_unreported_effects());
+    assert!(!journal.begin(call("a"), 0), "nothing was reported yet");
+    journal.reported(1);
+    assert!(journal.begin(call("b"), 1));
     assert_eq!(journal.reports(1).count(), 1);
-    assert!(!journal.has_unreported_effects());
-    journal.begin(call("b", false));
-    assert!(!journal.has_unreported_effects(), "it may run again");
-    journal.begin(call("c", true));
-    assert!(journal.has_unreported_effects());
+    assert!(!journal.begin(call("c"), 1) && !journal.begin(call("c"), 0), "the report would lack this call");
+    journal.reported(2);
+    assert!(!journal.begin(call("d"), 1), "its slice was taken before the restart");
+    assert!(journal.begin(call("e"), 2));
+    mutants::with("no_call_begins_during_a_report", || assert!(journal.begin(call("f"), 1)));
 }
