@@ -102,7 +102,7 @@ export class Direct implements Transport {
     if (there !== undefined && there.asked !== "" && there.asked !== what) {
       throw new Conflict(id, "the id is in use for other content");
     }
-    const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven);
+    const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven || hub.isNew(tenant));
     if (there === undefined) {
       this.#tenants.add(tenant);
       // Add the waiter before sending. Otherwise a reply could arrive unnoticed.

@@ -7,11 +7,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { FleetError } from "./errors.js";
 import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
-import { type Reply, absent, isEnd, readRecord, readReply } from "./reply.js";
+import { type Reply, UNKNOWN_TENANT, absent, isEnd, readRecord, readReply } from "./reply.js";
 
 /** Ms until the record of a turn is read for the first time, if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
-/** The same if the caller gave the id, because the turn may have ended before it was submitted here. */
+/** The same if the record may already show the end: the caller gave the id, or the tenant may not exist. */
 const RECORD_SOON_MS = 100;
 /** Longest interval between two reads of the record, ms. */
 const RECORD_EVERY_MAX_MS = 10_000;
@@ -42,7 +42,7 @@ export class Waiter {
     readonly place: string,
     /** The submitted content, which distinguishes another turn with the same id. */
     readonly asked: string,
-    isGiven: boolean,
+    mayHaveEnded: boolean,
   ) {
     this.reply = new Promise((resolve, reject) => {
       this.#tell = resolve;
@@ -50,7 +50,7 @@ export class Waiter {
     });
     // Avoids an unhandled rejection if the client is closed and no caller is left.
     this.reply.catch(() => {});
-    this.pauseMs = isGiven ? RECORD_SOON_MS : RECORD_AFTER_MS;
+    this.pauseMs = mayHaveEnded ? RECORD_SOON_MS : RECORD_AFTER_MS;
     this.lookAt = Date.now() + this.pauseMs;
   }
 
@@ -75,6 +75,8 @@ export class Waiter {
 export class Hub {
   readonly #inboxes = new Map<string, Inbox>();
   readonly #waiters = new Map<string, Waiter>();
+  /** The tenants that have replied to this process. */
+  readonly #tenants = new Set<string>();
   #link: Link | undefined;
   #isClosed = false;
   #isListening = false;
@@ -89,6 +91,11 @@ export class Hub {
   /** Returns the waiter for the reply about this turn or task. */
   waiter(place: string): Waiter | undefined {
     return this.#waiters.get(place);
+  }
+
+  /** True if no turn of this tenant has been answered to this process, so that the tenant may not exist. */
+  isNew(tenant: string): boolean {
+    return !this.#tenants.has(tenant);
   }
 
   /** Starts to look for the reply, in this inbox (`<tenant>:<name>`) and in the record. */
@@ -180,6 +187,7 @@ export class Hub {
   /** Delivers the reply, once. */
   #tell(waiter: Waiter, reply: Reply): void {
     this.drop(waiter);
+    if (reply.error?.code !== UNKNOWN_TENANT) this.#tenants.add(reply.tenant);
     waiter.tell(reply);
   }
 

@@ -148,6 +148,8 @@ export function readReply(text: string, seq?: number, missed = 0): Reply {
   }
 }
 
+export const UNKNOWN_TENANT = "unknown_tenant";
+
 /**
  * Returns the rejection of a turn or task (`<tenant>:<id>`) whose tenant is not configured. Such a tenant has no inbox,
  * so the fleet writes no reply.
@@ -156,7 +158,7 @@ export function absent(place: string, kind: "turn" | "task"): Reply {
   const [tenant = "", id = ""] = place.split(":");
   const message = `tenant "${tenant}" is not configured: is it misspelt? Nothing was carried out`;
   const head = { [`${kind}_id`]: id, tenant, status: "rejected", dialect: "raw", results: [] };
-  return readReply(JSON.stringify({ ...head, error: { code: "unknown_tenant", message } }));
+  return readReply(JSON.stringify({ ...head, error: { code: UNKNOWN_TENANT, message } }));
 }
 
 /**
