@@ -250,7 +250,7 @@ pub(crate) enum WaitFor {
     Facts(CheckFacts, CallName),
     /// An equal call.
     Claim(ClaimEffect),
-    /// People's decision, which the park requests.
+    /// A decision by people. The same transaction requests it.
     Approval(Box<AskApproval>),
     Budget(BudgetWait),
 }

@@ -265,7 +265,7 @@ impl Leasing {
         }));
     }
 
-    /// Takes the rest of a group of suspects. Runs the group as soon as the process runs no other group.
+    /// Takes the suspects of the group of `first`. Runs the group as soon as the process runs no other group.
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,

@@ -62,7 +62,7 @@ pub struct WorkerOptions {
     pub drain: Duration,
     /// The waits between two attempts of a call.
     pub ladder: Ladder,
-    /// The durability that the begin of a `once` call needs before the call runs, if its tool sets none.
+    /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
     pub durable: Durability,
     /// The longest wait for that durability.
     pub durable_wait: Duration,

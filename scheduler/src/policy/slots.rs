@@ -68,8 +68,8 @@ impl SlotState {
 impl WaitingTenants {
     /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // A negative difference means that the clock was set back. Also check in this case: otherwise, a tenant would
-        // stay forever.
+        // A negative difference means that the clock was set back. Without a check in this case, no tenant would be
+        // dropped until the clock has caught up.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
         }

@@ -35,7 +35,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let at = position.after().parse::<EntryId>().unwrap_or_default();
     let gone = if remade && read == 0 {
-        // The next step reads the recreated log from its beginning.
+        // The next step reads the recreated log from its first entry, so only the entries before it are lost.
         page.added.saturating_sub(page.length)
     } else if page.entries.len() < page_max {
         page.added.saturating_sub(counted + read)

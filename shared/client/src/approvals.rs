@@ -58,7 +58,7 @@ pub struct Approval {
     pub needs: Vec<RequiredApprovers>,
     /// The arguments that approvers may change, as JSON pointers.
     pub may_narrow: Vec<String>,
-    /// Changed arguments: pointer to new value.
+    /// The changed arguments: an object from JSON pointer to new value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
     /// Time of the request (ms of shard time).

@@ -37,9 +37,9 @@ pub struct HistoryPoint {
     pub unknown: u64,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Turns that waited at the sample. For an hour, the highest sample.
+    /// Turns that were waiting when the sample was taken. If the step is an hour, the highest of its samples.
     pub waiting: Option<u64>,
-    /// Slots that were busy at the sample. For an hour, the highest sample.
+    /// Slots that were busy when the sample was taken. If the step is an hour, the highest of its samples.
     pub running: Option<u64>,
 }
 

@@ -186,7 +186,6 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
                 tree.merge(over);
             }
         }
-        // A list in place of the mapping of sections is refused.
         ParsedFile::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
         ParsedFile::Tree(over) => {
             errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");

@@ -65,8 +65,8 @@ impl TurnName {
     }
 }
 
-/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A cancel's place is the time in milliseconds
-/// at which the cancel is dropped.
+/// The IDs of a tenant's turns and tasks that were canceled before they arrived. The place of an ID is the time in
+/// milliseconds at which its cancel is dropped.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))

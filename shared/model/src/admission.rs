@@ -103,7 +103,7 @@ impl WaitNote {
 pub struct AdmissionMore {
     /// Calls of the turn's task so far, including these calls, and the number of calls that the task may make.
     pub task: Option<(u32, u32)>,
-    /// Number of the workers' slots; `None` unless the calls hold permits for a percentage of the slots.
+    /// Number of the workers' slots; `None` unless a limit of the calls is a percentage of the slots.
     pub slots: Option<u64>,
 }
 

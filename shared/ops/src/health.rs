@@ -171,7 +171,7 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Sets the series of the loops. Loops with the same name (one per shard) share a series. The series has the time of
+/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. Its value is the age of
 /// the loop that is furthest behind.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();

@@ -118,7 +118,7 @@ pub struct RuleDenial {
 
 impl RuleDenial {
     /// The denial for a tool whose rules were declared but never compiled. The policy handle compiles rules. A policy
-    /// that bypasses the handle must not allow more calls.
+    /// that bypasses the handle must not allow calls that its rules would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();

@@ -62,7 +62,7 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // Name the provider like the configured model, not like its API.
+    // Name the provider after the configured model, not after the provider's API.
     let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
     Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }

@@ -171,7 +171,7 @@ impl Calls {
         let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
             tries: attempt.tries(),
-            // The check above found no begin of a `once` call, so no lost holder of the slice can have run it.
+            // A `once` call has not begun, as checked above, so no lost holder of the slice can have run it.
             lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
             waited: attempt.waited,
             why: why.as_deref(),

@@ -50,7 +50,7 @@ impl Calls {
         attempt.refused(Outcome::Permanent, error)
     }
 
-    /// Offers a call that has passed every guard to the caller's process.
+    /// Offers the caller's process a call that has passed every guard.
     pub(super) async fn offered(
         &self,
         attempt: &CallAttempt<'_>,

@@ -235,7 +235,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
     let over_http = console.map(|console| over_http(setup, console)).unwrap_or_default();
     let exports = exports(setup, place);
-    // Commands find a fleet in the default folder by themselves, with its configuration.
+    // Commands find a fleet in the default folder, and its configuration, without exports.
     let is_found = place.here.as_ref().is_some_and(|(dir, _)| dir == Path::new(DIR));
     let commands = next_steps(setup);
     let elsewhere = match is_found {

@@ -35,7 +35,7 @@ pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
 /// Reads all matching entries, and shows the most frequent causes.
 ///
 /// # Errors
-/// The fleet does not have a name of the filter, or Redis does not respond.
+/// A name in the filter does not exist in the fleet, or Redis does not respond.
 pub(super) async fn show(
     (client, names): (&Client, &FleetNames),
     filter: &DeadFilter,

@@ -118,7 +118,8 @@ pub fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<&str>) -> Re
     read.map_err(|error| VerbError::Invalid(format!("{name}: {error}")))
 }
 
-/// Restricts a requested tenant to the operator's tenant `own`. `None` means all tenants.
+/// Restricts a requested tenant to the operator's tenant `own`. For each of them and for the result, `None` means all
+/// tenants.
 ///
 /// # Errors
 /// [`VerbError::Invalid`]: invalid tenant. [`VerbError::Forbidden`]: another tenant.

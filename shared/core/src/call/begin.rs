@@ -263,7 +263,7 @@ impl Begin<'_> {
     }
 
     /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
-    /// relies on several records, so its guards are committed.
+    /// is committed, so that the store checks that the records behind it are unchanged.
     fn check_facts(
         &self,
         transaction: &mut Transaction,

@@ -211,7 +211,7 @@ fn enqueue_again(
     Ok(())
 }
 
-/// The ID that the producer chose, if the message with this ID waits for a decision.
+/// The ID that the producer of the entry chose. `None` if no message with this ID waits for a decision.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {

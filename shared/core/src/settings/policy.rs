@@ -54,8 +54,8 @@ pub struct Announce {
     pub shards: u32,
     /// The scheduler that decides by the policy from now on. It must have sent a heartbeat. `None` for an operator.
     pub scheduler: Option<ConsumerId>,
-    /// True to ignore silent schedulers with the policy in force. A scheduler is silent if its lease has ended without
-    /// a shutdown.
+    /// True to ignore silent schedulers that decide by the policy in force. A scheduler is silent if its lease has
+    /// ended without a shutdown.
     pub ignore_silent: bool,
 }
 

@@ -118,7 +118,7 @@ pub enum Lapsed {
     Later(i64),
     /// The runtime was silent for a lease. The task is offered again.
     Offered,
-    /// The task ends now. Its timer stays due, and ends the task.
+    /// The task must end. Its timer is due, and ends the task.
     Ends,
     /// The task is not on an external runtime's queue.
     NotOut,

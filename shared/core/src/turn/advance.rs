@@ -163,8 +163,8 @@ impl Candidate<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         if let Some(reason) = &reason {
-            // The store may have lost begins and results in the restart. Until the lease is over, workers may still
-            // report them.
+            // A restart of the store may have lost the records of begun calls and their results. For one lease,
+            // workers may still report them.
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
                 let calls = if self.is_new { self.texts.as_slice() } else { &[] };
                 begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);

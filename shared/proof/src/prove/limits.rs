@@ -13,8 +13,8 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Tolerance for the beginning of a window (ms). If several resets are in one millisecond, their windows have
-/// successive beginnings.
+/// Tolerance for the beginning of a window (ms). If a counter is reset several times in one millisecond, each new
+/// window begins one millisecond after the previous one.
 const RESET_MS: i64 = 10;
 
 struct LimitDebit {

@@ -82,7 +82,7 @@ pub enum GivenIdProgress {
 }
 
 impl Store {
-    /// Number of shards that this shard's data was written with. `None` if no process has announced a policy.
+    /// The fleet's number of shards when this shard's data was written. `None` if no process has announced a policy.
     ///
     /// # Errors
     /// [`StoreError`].

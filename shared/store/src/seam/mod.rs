@@ -166,9 +166,8 @@ pub trait Store: Send + Sync {
         Ok(0)
     }
 
-    /// Returns the ID up to which all consumer groups of an inbox's readers have acknowledged all entries.
-    /// [`TrimBounds::read_upto`] has the same format. Returns `None` if the inbox has no such groups, as in every store
-    /// in memory.
+    /// Returns the highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format
+    /// of [`TrimBounds::read_upto`]. Returns `None` if the inbox has no groups. In memory, no inbox has groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }

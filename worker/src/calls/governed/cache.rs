@@ -1,7 +1,7 @@
 //! Cached results: a read call gets the result of an equal recent read, if the tool permits caching.
 //!
-//! Permission, arguments and rules are checked before the cache, and limits at admission. A cached result only saves
-//! the call of the tool.
+//! Permission, arguments and rules are checked before the cache is read. Limits are checked at admission. A cached
+//! result only saves the call of the tool.
 
 use std::sync::Arc;
 

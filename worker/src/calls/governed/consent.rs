@@ -41,7 +41,7 @@ pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) ->
 
 impl Calls {
     /// Checks whether people have approved a call that has passed all other guards, and whether people have changed
-    /// the call's arguments. The view has the approval. Returns the call with the changed arguments, if any.
+    /// the call's arguments. Reads the approval from `view`. Returns the call with the changed arguments, if any.
     ///
     /// # Errors
     /// The outcome of a call that cannot run with the changed arguments.

@@ -80,8 +80,8 @@ impl LoopBreaker {
         self.metrics.loop_broken(LoopAction::Refused);
         let tool = &attempt.call.tool;
         let until = rfc3339(until_ms);
-        // If a read ran in parallel to a retried call, its result was dropped and the read is repeated. So this call
-        // may have been executed.
+        // This call may be a read that ran in parallel to a call that was then retried. The read's result was dropped,
+        // and the read is repeated. So the message must not say that this call was not executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \

@@ -43,7 +43,7 @@ impl Calls {
             Err(open_breaker) => open_breaker,
         };
         // Invariant 21: without this check, a call that another attempt has begun would be reported as not sent. Such
-        // a call is not begun again, and may be reconciled.
+        // a call passes the open breaker: it is not begun again, and its outcome may be reconciled.
         if self.begun_by_another(attempt).await.is_some() {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }

@@ -48,7 +48,7 @@ impl Servers {
     }
 
     /// Returns the imported tools of all servers in `file`, without connecting to the servers. `timeout_default` is the
-    /// maximum silence of a call if the configuration sets none.
+    /// longest time without a message during a call, if the configuration sets no timeout.
     ///
     /// # Errors
     /// One error for each tool whose schema cannot be used.

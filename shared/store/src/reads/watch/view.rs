@@ -58,8 +58,8 @@ pub struct ShardView {
     pub nodes: Vec<NodeView>,
     /// The throttle queues that contain turns, as far as they were found.
     pub throttle_queues: Vec<ThrottleQueueView>,
-    /// True if these are all throttle queues. A scan of all timers takes several polls, and each poll reads at most 256
-    /// queues.
+    /// True if `throttle_queues` is complete. It is incomplete until a scan of all timers has ended. The scan takes
+    /// several polls, and each poll reads at most 256 queues.
     pub throttle_queues_whole: bool,
     /// Number of timers: throttle queues, turns under way, retries.
     pub timers: u64,

@@ -166,7 +166,8 @@ pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// The arguments that create queues. They work even if memory is full, whereas Redis would refuse the plain command.
+/// The arguments that create queues. The script creates them even if memory is full, when Redis refuses a plain
+/// `XGROUP CREATE`.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");

@@ -76,7 +76,7 @@ impl Store {
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 
-    /// Reads the names of tools by their IDs. Empty if no worker has published names within their lifetime.
+    /// Reads the names of tools by their IDs. Empty if no worker has published names, or if the names have expired.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -61,7 +61,7 @@ fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
 }
 
 impl Remote {
-    /// Closes the connection now, including the ends of the reader and the writer.
+    /// Closes the connection now, even while its reader and its writer use it.
     pub(super) fn close(&self) {
         // `shutdown` fails if the host has already closed the connection, and then nothing is left to close.
         let _ = self.0.shutdown(Shutdown::Both);
