@@ -17,6 +17,7 @@ pub const MUTANTS: &[(&str, u32)] = &[
     ("a_correction_is_of_its_window", 1),
     ("a_history_is_bounded", 11),
     ("a_lapsed_task_has_begun", 21),
+    ("a_mark_of_several_attempts_stays", 21),
     ("admit_bounds_the_tenant", 19),
     ("admit_holds_the_entry", 3),
     ("admit_knows_the_cancel", 18),

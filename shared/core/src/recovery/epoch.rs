@@ -47,9 +47,14 @@ impl Record for Marks {
     const SCHEMA: u32 = 1;
 }
 
+/// Several attempts began the call: after a restart, two workers can hold its slice. None of them can withdraw the mark,
+/// because it does not know whether the others had an effect.
+const SEVERAL: &str = "*";
+
 /// A begun call whose begin the store lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
+    /// The attempt that began the call, or [`SEVERAL`].
     #[serde(rename = "by")]
     pub by: String,
     /// True if the call must not run twice. If false, the call can begin again, but it is never reported as not run.
@@ -222,6 +227,7 @@ pub enum Asserted {
     /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
     Known,
     Marked,
+    /// Another attempt has begun the call, too.
     Late,
     /// No mark of this attempt is left.
     Unmarked,
@@ -256,17 +262,20 @@ impl Decision for Assert {
             once: self.once,
             result: None,
         });
-        if mark.by != self.by {
-            return Ok(Step::Return(Asserted::Late));
-        }
-        if let Outcome::Ended(call) = &self.outcome {
+        let is_late = mark.by != self.by;
+        if is_late {
+            if mark.by == SEVERAL || mutant!("a_mark_of_several_attempts_stays") {
+                return Ok(Step::Return(Asserted::Late));
+            }
+            SEVERAL.clone_into(&mut mark.by);
+        } else if let Outcome::Ended(call) = &self.outcome {
             mark.result = Some(call.as_ref().into());
         }
         marks.until_ms = marks.until_ms.max(context.now_ms + self.keep_ms);
         let ttl_ms = marks.until_ms - context.now_ms;
         transaction.proof = Some(key.clone());
         transaction.put_for(&key, &marks, ttl_ms);
-        Ok(Step::Commit(transaction, Asserted::Marked))
+        Ok(Step::Commit(transaction, if is_late { Asserted::Late } else { Asserted::Marked }))
     }
 }
 

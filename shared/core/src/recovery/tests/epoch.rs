@@ -22,7 +22,6 @@ fn what_began_is_found_after_a_restart() {
     trial.epoch_began_ms = 50;
     assert_eq!(trial.run(&assertion(1, "n1", Outcome::Begun)), Asserted::Marked);
     assert_eq!(trial.run(&assertion(1, "n1", ended("\"ok\""))), Asserted::Marked);
-    assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
     let found = known(&mut trial, "d");
     assert_eq!(found.of_another(1, "n3").unwrap().result.as_ref().unwrap().result, "\"ok\"");
     assert!(found.of_another(1, "n1").is_none() && found.guard.is_some());
@@ -31,6 +30,22 @@ fn what_began_is_found_after_a_restart() {
     assert_eq!(known(&mut trial, "d").calls.len(), 1, "another attempt's mark stays");
     assert_eq!(trial.run(&assertion(1, "n1", Outcome::Undone)), Asserted::Unmarked);
     assert!(known(&mut trial, "d").calls.is_empty());
+}
+
+#[test]
+fn a_mark_of_several_attempts_stays() {
+    let marks_left = || {
+        let mut trial = Trial::at(100);
+        trial.epoch_began_ms = 50;
+        assert_eq!(trial.run(&assertion(1, "n1", Outcome::Begun)), Asserted::Marked);
+        for _ in 0..2 {
+            assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
+        }
+        assert_eq!(trial.run(&assertion(1, "n1", Outcome::Undone)), Asserted::Unmarked);
+        known(&mut trial, "d").calls.len()
+    };
+    assert_eq!(marks_left(), 1, "the other attempt may have had an effect");
+    assert_eq!(mutants::with("a_mark_of_several_attempts_stays", marks_left), 0);
 }
 
 #[test]
