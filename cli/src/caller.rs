@@ -1,4 +1,4 @@
-//! Finds the tenant and agent whose tools are shown or called, in the configuration or in the run-time settings.
+//! Finds a tenant or agent in the configuration or the run-time settings, to show or call its tools.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// Adds to a failure that the configuration lacks the tenant. If Redis is unreachable, the more likely mistake is a
-/// misspelled tenant.
+/// If Redis is unreachable, adds that the configuration lacks the tenant, because a misspelled tenant is the more
+/// likely mistake.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

@@ -598,7 +598,7 @@ impl Setup {
         }
     }
 
-    /// The names of the configuration, with which operators' commands check their arguments.
+    /// The names in the configuration, against which operators' commands check their arguments.
     pub(crate) fn names(&self) -> FleetNames {
         let Configuration { policy, tools, digest, .. } = &self.configuration;
         let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));

@@ -115,7 +115,7 @@ impl Rejection {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// Adds the turn to its rejection, because its calls may have begun before the store was restarted.
+    /// Adds the turn to this rejection, because the turn's calls may have begun before the store was restarted.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
@@ -135,7 +135,7 @@ impl Rejection {
     }
 }
 
-/// The name and digest under which `submit` possibly recorded the turn or task.
+/// The name and digest under which `submit` may have recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;

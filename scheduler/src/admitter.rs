@@ -33,8 +33,8 @@ use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
 /// The time between two checks for room while memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, turns are admitted only if fewer slices than this are on queues and with workers. Some slices
-/// must still run, because their ends free memory.
+/// While memory is short, turns are admitted only if queues and workers together have fewer slices than this. Some
+/// slices must still run, because their ends free memory.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
@@ -99,7 +99,7 @@ impl Admitter {
                     ));
                 }
             }
-            // The rejections of a batch can have many times the bytes of the batch.
+            // Write the rejections once they exceed one commit: they can have many times the bytes of the batch.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -133,8 +133,8 @@ impl Admitter {
         room.await
     }
 
-    /// Refreshes whether memory is short. Returns true if so few slices are on queues and with workers that turns can
-    /// be admitted even if memory is short.
+    /// Refreshes whether memory is short. Returns true if queues and workers have so few slices that turns can be
+    /// admitted even while memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -245,7 +245,7 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn is rejected because of it. Readers may have just confirmed replies.
+    /// Trims a full inbox before its turn is rejected, because readers may have just confirmed replies.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{Common, PATIENCE};
 
 const MINUTE_MS: i64 = 60_000;
-/// Schedulers try at different times within this time (ms) after the end of a minute. So usually only one reads the
-/// figures, and the others find its sample.
+/// Each scheduler samples at its own offset of at most this time (ms) after the end of a minute. Usually, only one then
+/// reads the figures, and the others find its sample.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
 

@@ -43,9 +43,9 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before the
-    /// first take (invariants 12 and 16). If a newer policy is in force, waits on standby until this scheduler's own
-    /// policy can take over. If the scheduler must shut down during the wait, returns `None`.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before this
+    /// scheduler takes an entry (invariants 12 and 16). If a newer policy is in force, waits on standby until this
+    /// scheduler's own policy can take over. If the scheduler must shut down during the wait, returns `None`.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -55,9 +55,8 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Other schedulers without heartbeats may only be late: after an outage of the store, this scheduler may be
-            // the first to send a heartbeat. So its policy takes over only after a whole lease without their
-            // heartbeats.
+            // Other schedulers may be alive but silent: after an outage of the store, this scheduler may be the first
+            // to send a heartbeat. So this scheduler's policy takes over only after a whole lease of silence.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();

@@ -79,8 +79,8 @@ impl Options {
     }
 
     /// The period between checks for dead workers under this lease: the setting, but at most a sixth of the lease.
-    /// After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The
-    /// check then gives workers another lease to send heartbeats. With a longer period, a scheduler would never reap.
+    /// After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The check
+    /// then gives workers another lease to send heartbeats. With such a period, a scheduler would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
@@ -183,8 +183,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. In the
-    /// second case, other schedulers have taken over the entries of this name, and a new incarnation begins.
+    /// Runs all loops under one consumer name until shutdown, until a newer policy is in force, or until a lease has
+    /// passed without a heartbeat. In the last case, other schedulers take over the entries of this name.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

@@ -112,7 +112,7 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // If the message is handled again, it changes nothing: its lease has ended.
+            // Handling the message again does no harm: it is idempotent, or its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -362,7 +362,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Parks a task for another attempt after 1, 3 and 9 s, as its runtime requested. The next failure is final.
+    /// Parks a task for another attempt after 1, 3 or 9 s, as its runtime requested. The fourth failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };

@@ -60,7 +60,7 @@ impl Timer {
 struct TimerRound {
     /// True if more timers or turns can be due.
     full: bool,
-    /// True if a turn left the queue of a configured limit, because the limit can soon have more room.
+    /// True if a turn left the queue of a configured limit. Such a limit can soon have more room.
     busy: bool,
     /// The delay of the most overdue timer.
     late: Duration,

@@ -127,8 +127,8 @@ impl BatchItem for SettleResults {
             .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
-    /// The last settle of a turn also reads the results of the turn's earlier slices. The estimate assumes that each
-    /// of their calls has the average size of this item's calls.
+    /// When the last slice of a turn is settled, the results of the turn's earlier slices are read, too. The estimate
+    /// assumes that each of their calls has the average size of this item's calls.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -215,7 +215,7 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// A begin that must be durable before its call runs. All begins of a batch have the same durability.
+/// A call that runs only once its begin record is durable. All items of a batch need the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
@@ -242,7 +242,7 @@ impl BatchItem for DurableBegin {
     }
 }
 
-/// The event that a parked call waits for, with the data that the park writes about this event.
+/// The event that a parked call waits for, with the data that parking writes about this event.
 pub(crate) enum WaitFor {
     /// The timer of the call, or an event that wakes the call without a record of the wait.
     Timer,
@@ -266,7 +266,7 @@ pub(crate) struct ParkSlice {
     pub(crate) view: View,
 }
 
-/// The section of the transaction that a park adds for its wait. Only some waits have a section.
+/// The section that parking adds to its transaction for the wait. Only some waits have a section.
 enum ParkSection<'a> {
     Facts(WaitForFacts<'a>),
     Claim(WaitForClaim<'a>),
@@ -451,8 +451,8 @@ impl BatchLoop {
             for ((item, to), result) in items.into_iter().zip(answers).zip(results) {
                 match result {
                     Ok(reply) => {
-                        // The item shares its slice with the receiver, which can change the slice without a copy once
-                        // the item is dropped.
+                        // The item shares its slice with the receiver. Once the item is dropped, the receiver can
+                        // change the slice without a copy.
                         drop(item);
                         drop(to.send(reply));
                     }

@@ -31,7 +31,7 @@ impl WorkerConfig {
 
 pub(crate) struct WorkerConfigs {
     current: ArcSwap<WorkerConfig>,
-    /// Includes run-time settings.
+    /// The current policy with its run-time settings.
     in_force: Arc<PolicyHandle>,
 }
 

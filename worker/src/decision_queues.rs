@@ -1,4 +1,4 @@
-//! The decisions of a worker about its slices: results, begins, parks and returns, each kind in batches.
+//! The decisions of a worker about its slices: settle results, begin calls, park and return slices, each in batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{self, Batcher, BeginCall, BeginReply, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
 
-/// The batchers of a worker. A result is `None` if the store rejects an item, or if the worker had to stop before the
-/// store responded.
+/// The batchers of a worker. Each returns `None` for an item if the store rejects the item, or if the worker had to
+/// stop before the store responded.
 pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// Begins that must reach the disk, and begins that must reach a replica. Each batch waits until its begins are
-    /// durable.
+    /// For calls whose begin must reach the disk or a replica before the call runs. Each batch waits once for all its
+    /// calls.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
@@ -46,8 +46,8 @@ impl DecisionQueues {
         self.settles.submit(results).await
     }
 
-    /// Begins a call, and waits up to `at_most` until the begin has this durability. Most calls need no read and no
-    /// commit, and begin at once.
+    /// Begins a call, and waits up to `at_most` for `durability`. Most calls need no read and no commit, and begin at
+    /// once.
     pub(crate) async fn begin(
         &self,
         begin: BeginCall,
@@ -64,7 +64,7 @@ impl DecisionQueues {
         }
     }
 
-    /// `None` if the begin needs a read or a commit.
+    /// `None` if the call needs a read or a commit to begin.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {

@@ -40,11 +40,11 @@ pub(crate) struct SliceLease {
     pub(crate) cancel: CancellationToken,
     /// The number of the worker's incarnation that took the slice.
     pub(crate) term: u64,
-    /// The restart epoch of the store to which the worker had reported before it took the slice. After another
-    /// restart, another worker may also hold the slice.
+    /// The store's restart epoch to which the worker had reported before it took the slice. After another restart,
+    /// another worker may also hold the slice.
     pub(crate) epoch: u64,
-    /// True once a call has run until its turn's deadline. The estimated clock can move back by a few milliseconds,
-    /// and then the next call would still run.
+    /// True once a call has run until its turn's deadline. Without this flag, the next call would still run if the
+    /// estimated clock moved back by a few milliseconds.
     deadline_passed: Arc<AtomicBool>,
 }
 
@@ -77,8 +77,8 @@ impl HeldSlices {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// Records that the worker holds the slice since `term` and `epoch`. The lease is canceled when a heartbeat
-    /// reports that the slice's turn was canceled.
+    /// Records that the worker took the slice in `term` and `epoch`. The lease is canceled when a heartbeat reports
+    /// that the slice's turn was canceled.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// A confirmed entry is kept for this time (ms): longer than the time whose writes an append-only file can lose. At
-/// least the length of a lease.
+/// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. An append-only file
+/// can lose only the writes of a shorter time.
 const KEPT_MS: i64 = 60_000;
 /// Maximum bytes of results. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -72,9 +72,9 @@ impl WorkerJournal {
         self.entries.lock().reported(0);
     }
 
-    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
-    /// reported, because the report would hide the report of another worker that has run the call. Returns false if
-    /// the store has restarted since `epoch` and may have lost the begin. In this case the call must not run.
+    /// Records that a call is about to run. Must follow the commit that begins the call: a call that has not run must
+    /// not be reported, because the report would hide the report of another worker that has run the call. Returns false
+    /// if the store has restarted since `epoch` and may have lost this commit. In this case the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -97,7 +97,7 @@ impl WorkerJournal {
     pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
         let undone = self.entries.lock().undo(&slice.delivery(), position);
         let Some(undone) = undone else { return };
-        // The report that this withdraws may be in progress.
+        // A report of the call as begun may still be in progress.
         let reported = self.now.run_until_cancelled(self.reporting.lock()).await;
         self.report_until_answered(&[undone]).await;
         drop(reported);

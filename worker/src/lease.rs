@@ -57,7 +57,7 @@ impl WorkerDrainFlag {
         self.reported.lock().run = run;
     }
 
-    /// Removes the flag. The restore found that an operator has resumed the worker in this run of the store.
+    /// Removes the flag, because an operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -114,7 +114,7 @@ impl Lease {
         }
     }
 
-    /// Prepares queues, first heartbeat and run-time settings, before any slice is taken (invariants 12 and 16).
+    /// Creates queues, sends the first heartbeat and reads settings before any slice is taken (invariants 12 and 16).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.name);

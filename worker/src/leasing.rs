@@ -115,9 +115,8 @@ impl Leasing {
                     continue;
                 }
             };
-            // Invariant 12: a slice that is taken without a lease could only be returned, and would be taken again
-            // and again.
-            // While the worker reports to a restarted store, no call begins.
+            // Invariant 12: a slice that is taken without a lease could only be returned, and would be taken again and
+            // again. While the worker reports to a restarted store, no call begins.
             if self.lease_clock.is_lost() || self.journal.epoch() == 0 {
                 handle.advanced();
                 stop.pause(STEP).await;
@@ -134,8 +133,7 @@ impl Leasing {
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // If the stop drops a take, the drain returns the entries that the store has already delivered to
-                // this take.
+                // If `stop` drops a take, the drain returns the entries that the store has already delivered to it.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -215,7 +213,7 @@ impl Leasing {
         }
     }
 
-    /// Waits until a slot is free, and runs the slice. The slot can be missing because a store delivered more than
+    /// Waits until a slot is free, and runs the slice. The slot can be missing because the store delivered more than
     /// requested, or because suspects have taken slots.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);

@@ -89,8 +89,7 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Compare once more: during the first comparison, the store may still have delivered entries to a dropped
-            // take.
+            // Repeated: during the first call, the store may still have delivered entries to a dropped take.
             self.lease.return_undelivered(consumer).await;
             self.lease.release(consumer).await;
         }

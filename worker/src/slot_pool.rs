@@ -54,7 +54,7 @@ impl SlotPool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// A slot of this pool begins to carry out a slice.
+    /// Begins a slice in a slot of this pool.
     pub(crate) fn begin(&self, permit: OwnedSemaphorePermit) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
@@ -86,7 +86,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The slot of a suspect. Its group ends when the slots of all its slices are free.
+    /// Adds the slot to a group of suspects. The group ends when all its slots are free.
     pub(crate) fn of_group(mut self, group: &Arc<SuspectGroup>) -> Self {
         self._group = Some(Arc::clone(group));
         self

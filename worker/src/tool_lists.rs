@@ -101,7 +101,7 @@ impl ToolListWriter {
     }
 }
 
-/// Computes something slow without blocking running calls: there may be thousands of agents. A single-threaded
+/// Computes something slow, such as lists for thousands of agents, without blocking running calls. A single-threaded
 /// runtime uses its own thread, because a simulation must be repeatable and so has no other thread.
 async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {

@@ -191,9 +191,9 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts of twice the calls that one window allows each agent. When all turns of a burst have replies, the
-    /// next burst starts. Half of a burst waits for the next windows of its agents, unless the window of an agent ended
-    /// while the burst arrived.
+    /// Submits bursts. In each, an agent has twice as many calls as one window allows. A burst starts when all turns of
+    /// the previous one have replies. Half of a burst waits for the agents' next windows, unless a window ends while
+    /// the burst arrives.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -297,7 +297,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// Returns the smallest value that at least this share of the values does not exceed. Sorts the values.
+/// Returns the nearest-rank percentile of the values, for a `share` from 0 to 1. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -149,7 +149,7 @@ impl Fleet {
     }
 }
 
-/// Returns addresses that were free just now. Another process may take one of them first. Then the process of the fleet
+/// Returns addresses that were free just now. If another process takes one before the fleet does, the fleet's process
 /// reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;

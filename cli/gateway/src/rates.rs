@@ -79,8 +79,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// When the allowance is full again. The result is at most the time for an allowance that is used up now and
-    /// refills at the current rate. Earlier use at another rate therefore does not delay a caller longer.
+    /// When the allowance is full again: no later than an allowance that is used up now and refills at the current
+    /// rate. Earlier use at another rate therefore does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }

@@ -316,7 +316,7 @@ impl Inner {
                 Ok(Some(reply)) => self.deliver(&tenant, reply),
                 Ok(None) if self.is_idle(&tenant) => break,
                 Ok(None) => {}
-                // Skipped: waiting requests read the turn's record.
+                // The reply is skipped, because waiting requests read the turn's record.
                 Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "cannot read a reply"),
                 Err(error) => {
                     tracing::warn!(%error, %tenant, "cannot read replies; retrying");

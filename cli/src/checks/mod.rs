@@ -42,8 +42,8 @@ impl CheckResult {
     }
 }
 
-/// Problems of every server that has a shard. What the server does not report to this user is left out: `doctor` reports
-/// it. Empty for a fleet in memory.
+/// Problems of every server that has a shard. Facts that the server hides from this user are left out, because `doctor`
+/// reports them. Empty for a fleet in memory.
 ///
 /// # Errors
 /// The URL of Redis is invalid, or a server does not respond.
@@ -69,7 +69,7 @@ pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult
 }
 
 async fn problems(pool: &Pool, needs: &[(String, Durability)]) -> Result<Vec<CheckResult>, StoreError> {
-    /// Checks that need no right of an operator. The version is missing if the user may not read any facts.
+    /// Checks that need no operator rights. The version is missing if the user may not read any facts.
     const READABLE: [&str; 4] = ["version", "durability", "memory", "durable"];
     let facts = pool.server().await?;
     let found = server::check(&facts).into_iter().chain(durable::check(&facts, needs));

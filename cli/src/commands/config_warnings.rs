@@ -43,7 +43,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     found
 }
 
-/// Finds arguments of effect keys, sums and rules that can be a number or a text. As effect keys, `5` and `"5"` are two
+/// Finds arguments of effect keys, sums and rules that can be a number or a text. As effect keys, `5` and `"5"` name
 /// different effects. A text cannot be summed. A comparison with a text cannot be evaluated.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();

@@ -24,8 +24,8 @@ pub struct PolicyState {
     slots: Arc<WorkerSlots>,
 }
 
-/// The epoch's start until the store has reported one. The value is larger than any start, so that a new scheduler does
-/// not report an old restart.
+/// The value of `epoch_ms` until the store has reported an epoch. The value is larger than any start, so that a new
+/// scheduler does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {

@@ -12,10 +12,10 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// The approximate time in ms that a slice waits for a slot, if it is dispatched beyond the number of slots. The time
-/// is long enough that no slot is idle. Calls of other tenants wait about as long behind such slices.
+/// The approximate time in ms that a slice waits for a slot if it is dispatched while all slots are busy. The time is
+/// long enough that no slot becomes idle. Calls of other tenants wait about as long behind such slices.
 const AHEAD_MS: u64 = 25;
-/// Minimum number of slices that wait for a slot. With fewer, the slots of a small fleet would be idle after each call.
+/// Minimum number of slices dispatched beyond the slots. With fewer, small fleets' slots would be idle after each call.
 const AHEAD_MIN: u64 = 2;
 /// The assumed number of slots while no worker sends heartbeats. Nothing runs during this time, and the next worker
 /// will run the dispatched slices.

@@ -59,8 +59,8 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         last = "0-0".into();
     }
     let gap = (gone > 0 || remade).then(|| {
-        // Also record the gap in the chain without a tenant, because the entries in the gap may belong to other
-        // tenants.
+        // Also record the gap in the chain without a tenant, because the lost entries may belong to tenants without
+        // entries on this page.
         chains.entry(String::new()).or_default();
         Gap {
             entries: gone,

@@ -6,7 +6,7 @@ use std::fmt;
 pub(super) struct Position {
     /// The ID of the last entry that was read. Empty before the first read.
     last: String,
-    /// The number of entries up to `last`, of all entries that were ever added. Lost entries are included.
+    /// The number of entries ever added up to `last`, including lost entries.
     pub(super) counted: u64,
     /// How often the log was recreated.
     pub(super) breaks: u64,

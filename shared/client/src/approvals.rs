@@ -224,7 +224,7 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list of approvals, which is in order of deadlines. The next page starts after this approval.
+/// A position in a list of approvals. The list is in order of deadlines; the next page starts after this approval.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCursor {
     until_ms: i64,

@@ -14,9 +14,9 @@ use crate::tasks::CancelStatus;
 const NAMED_MAX: usize = 100;
 
 /// Cancels turns and tasks, and returns the results in the same order. Canceling a task also ends everything that the
-/// task began. Before the first cancel, each tenant's audit log gets an entry. The entry has the operator, the
-/// reason, the number of turns and their names. Unknown turns are not in it. The entry also has `filter`, unless `filter` is empty. The results of
-/// the canceled calls contain the reason, too.
+/// task began. Before the first cancel, each tenant's audit log gets an entry with the operator, the reason, `filter`
+/// (unless empty), and the number and names of the known turns. The results of the canceled calls contain the reason,
+/// too.
 ///
 /// # Errors
 /// [`StoreError`]: some turns and tasks may already have been canceled. The call can be repeated.

@@ -24,8 +24,8 @@ pub struct HeldSlice {
     pub held_ms: i64,
 }
 
-/// The slices that workers hold in a shard, the longest first: at most `most` of each worker and queue. With `only`,
-/// the slices of this worker.
+/// The slices that workers hold in a shard, the longest held first: at most `most` of each worker and queue. With
+/// `only`, only the slices of that worker.
 ///
 /// # Errors
 /// [`StoreError`].

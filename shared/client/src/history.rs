@@ -52,7 +52,7 @@ pub struct PolicyChange {
     pub generation: u64,
 }
 
-/// A time range in which no scheduler took samples.
+/// A time range in which at least one shard has no samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct HistoryGap {
     /// Start (ms of shard time).
@@ -74,7 +74,7 @@ pub struct History {
     pub points: Vec<HistoryPoint>,
     /// Changes of the configuration in the range, oldest first.
     pub changes: Vec<PolicyChange>,
-    /// Time ranges without samples. They are not zero.
+    /// Time ranges in which a shard has no samples. Missing figures are not zero.
     pub gaps: Vec<HistoryGap>,
     /// The current time (ms of shard time).
     pub now_ms: i64,
@@ -106,7 +106,7 @@ pub async fn history(shards: &[Store], query: &HistoryQuery) -> Result<History, 
 
 fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: i64, now_ms: i64) -> History {
     let floor = |ms: i64| ms - ms.rem_euclid(step.ms());
-    // The last minute has its sample a few seconds after its end. Until then, it is not a gap.
+    // The last minute is sampled a few seconds after it ends. Until then, it is not a gap.
     for sampled_ms in shards.iter().filter_map(|shard| shard.sampled_upto_ms) {
         if sampled_ms < until_ms && sampled_ms >= now_ms - now_ms.rem_euclid(MINUTE_MS) - MINUTE_MS {
             until_ms = floor(sampled_ms);

@@ -210,8 +210,8 @@ impl Session {
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // `Already` means that another sender has stored an equal message. Its exchange is not ours, so try the
-                // next number.
+                // `Already` means that another sender has stored an equal message. That exchange is not ours, so try
+                // the next number.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }

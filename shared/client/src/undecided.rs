@@ -15,7 +15,7 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
-    // The message's entry is being moved.
+    // If the message still waits, its entry is being moved.
     Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 

@@ -12,7 +12,7 @@ use tickfleet_model::policy::Policy;
 /// SHA-256, hex, of everything that affects decisions about calls. `declared` is the relevant part of the tools and
 /// agents, in canonical JSON.
 ///
-/// The hash covers the text of one JSON object, member by member. With many agents, the complete text would take more
+/// The text of one JSON object is hashed member by member, because with many agents, the complete text would take more
 /// memory than the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let caps = &policy.defaults;

@@ -125,7 +125,7 @@ pub struct Configuration {
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     pub prompts: Prompts,
     /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. Processes
-    /// with the same policy have equal digests, even if other settings differ, or URLs of tools from the environment.
+    /// with the same policy have equal digests, even if other settings, or tool URLs from the environment, differ.
     pub digest: String,
     /// Warnings with file and line: the configuration works, but these values should be checked.
     pub warnings: Vec<ConfigWarning>,
@@ -222,8 +222,8 @@ pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) 
     files::wants_json_log(dir, environment)
 }
 
-/// Loads the modules with tools in `tools.yaml`, by `<section>.<name>`, even if the rest of the configuration is invalid ([`load`] reports
-/// errors). Empty if the modules cannot be read.
+/// Loads the modules with tools in `tools.yaml`, by `<section>.<name>`, even if the rest of the configuration is
+/// invalid ([`load`] reports errors). Empty if the modules cannot be read.
 #[must_use]
 pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     let errors = Errors::default();

@@ -50,7 +50,7 @@ pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>,
     read
 }
 
-/// Shares the slots among tenants.
+/// The built-in limit that shares the slots among tenants.
 const FAIR_SHARE: &str = "fair_share";
 const TOOL_SLOTS: &str = "tool_slots";
 
@@ -274,7 +274,7 @@ fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     Some(LimitBound::Sum { argument: argument?, max: max? })
 }
 
-/// In millionths.
+/// Reads an amount, in millionths.
 fn amount_of(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {

@@ -30,7 +30,7 @@ const APIS: [(&str, ModelApi); 4] = [
     ("gemini", ModelApi::Gemini),
 ];
 
-/// In millionths of the currency.
+/// Prices of a model, in millionths of the currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prices {
     /// Per million tokens of requests.

@@ -266,7 +266,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// The tenant's own numbers, by name of the limit. `limits` is `None` if the limits could not be read.
+/// The tenant's own maximums, by name of the limit. `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

@@ -9,7 +9,7 @@ use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 
-/// Inside the configuration folder.
+/// The folder of prompts in the configuration folder.
 const FOLDER: &str = "prompts";
 
 /// Maximum size of a prompt, in bytes.

@@ -36,8 +36,8 @@ pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transacti
     }
 }
 
-/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. The limit leaves
-/// the set with its last counters.
+/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. When its last
+/// counters are deleted, the limit leaves the set.
 #[derive(Debug, Clone)]
 pub struct DeleteCounters {
     pub limit: Arc<str>,

@@ -20,8 +20,8 @@ pub struct Context {
     /// The version of the transaction that is being decided. Slices carry this version.
     pub version: Version,
     /// Conflicts of earlier attempts of this decision, oldest first. The view already has the current values of
-    /// conflicting records and counters. Other conflicts (memory pressure, bounds, an entry without a holder) are only
-    /// here.
+    /// conflicting records and counters. Other conflicts (memory pressure, bounds, an entry without a holder) are
+    /// listed only here.
     pub conflicts: Vec<Conflict>,
 }
 

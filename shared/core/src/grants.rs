@@ -1,4 +1,4 @@
-//! Grants of token services whose refresh tokens are valid for one use. All workers need the next token, also after a
+//! Grants of token services whose refresh tokens are valid for one use. All workers need the next token, even after a
 //! restart. The tool encrypts a grant before it stores the grant, so the store cannot read the grant.
 
 use bytes::Bytes;

@@ -101,7 +101,7 @@ pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
 }
 
-/// The marks of a turn: calls that workers reported as begun after the store had lost their begins.
+/// The marks of a turn: begun calls that the store knows only from reports of workers after a restart.
 #[must_use]
 pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))

@@ -74,7 +74,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// The record of a list. `=` is not allowed in IDs, so no tenant's key is the same.
+/// The record of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))

@@ -29,7 +29,7 @@ pub struct ModelUse {
     pub cost: u64,
 }
 
-/// A day of a tenant, in its time zone.
+/// A day in the tenant's time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Day {
     pub start_ms: i64,
@@ -49,7 +49,7 @@ pub enum UsageUnit {
 impl UsageUnit {
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
-    /// The limit with the counters of a tenant's day. Each counter is an agent.
+    /// The limit that counts a tenant's usage on one day, with one counter per agent.
     #[must_use]
     pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
         let unit = match self {

@@ -93,8 +93,8 @@ struct LostSettings {
 
 impl ShardSettings {
     /// Applies a read. If a tenant's declaration is unreadable or lost, the last readable declaration stays in force.
-    /// If there is none, the tenant is withheld, because its configured entry may allow more. Returns the settings that
-    /// the store has lost.
+    /// Without one, the tenant is withheld, because its configuration may allow more than the declaration. Returns the
+    /// settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -135,7 +135,7 @@ impl ShardSettings {
     }
 }
 
-/// Adds to `read` the known entries that it lacks. Returns the added entries.
+/// Copies the known entries that `read` lacks into `read`, and returns them.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));

@@ -22,7 +22,7 @@ pub enum BegunTurn {
 /// The criterion by which an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// The existing turn has the same content. For callers that record the calls before the submit.
+    /// The existing turn has the same content. For callers that record the calls before submission.
     Calls,
     /// The existing turn belongs to the same agent. If a tool runs again with other arguments, it gets the results of
     /// the first arguments.
@@ -49,7 +49,7 @@ const ID_IS_TAKEN: &str = "its id is used by another turn.";
 ///
 /// The store keeps an ID only for some time after its turn has ended
 /// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store has no record of the turn,
-/// this function awaits `is_new` just before the submit. `is_new` must return false if the turn may have ended so long
+/// this function awaits `is_new` just before submission. `is_new` must return false if the turn may have ended so long
 /// ago that its ID was dropped. The turn is then not submitted, because it could run twice.
 ///
 /// # Errors

@@ -366,7 +366,7 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
     CallApproval { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
-/// Renders, for schedulers, the results of calls that end without running.
+/// Renders, for schedulers, the results of calls that end without a result of their own.
 #[derive(Debug, Clone)]
 pub struct Renderer<'a> {
     pub options: &'a ReportOptions,

@@ -26,7 +26,7 @@ impl AdmissionNote {
 
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // An audit entry has the waits that preceded the admission after this note.
+        // In an audit entry, the waits that preceded the admission follow this note.
         let entry = entry.split(';').next()?;
         let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
@@ -152,7 +152,7 @@ pub struct DebitNotes {
 
 impl DebitNotes {
     /// Reads the notes after an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, separated by
-    /// `;`. `D0` stands for an empty list, and a final `D` alone for further debits. Other kinds of notes are
+    /// `;`. `D0` means no debits. A final `D` alone means that further debits were cut. Other kinds of notes are
     /// skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {

@@ -16,7 +16,7 @@ pub fn content_digest(turn: &Turn) -> String {
     part(&mut hash, Some(turn.agent.as_str()));
     part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
     part(&mut hash, Some(turn.dialect.as_str()));
-    // Only hashed if set, so that turns without it keep their digests.
+    // Hashed only if set, so that turns without `allowed_tools` keep their digests.
     if let Some(names) = &turn.allowed_tools {
         hash.update((names.len() as u64).to_be_bytes());
         names.iter().for_each(|name| part(&mut hash, Some(name)));

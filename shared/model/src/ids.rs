@@ -123,7 +123,7 @@ id!(
     /// A reply inbox of a tenant: the `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
-    /// A session of a tenant, as a producer names it: it groups turns or tasks that belong together.
+    /// A session of a tenant, named by a producer. Groups turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
     /// One incarnation of a process in a consumer group. Each start of the process creates a new one.

@@ -1,5 +1,5 @@
-//! Every fixed bound. Relations between them are asserted at compile time; docs/reference/limits-and-defaults.md lists
-//! them.
+//! All fixed bounds. Their relations are asserted at compile time. docs/reference/limits-and-defaults.md lists the
+//! bounds.
 
 /// Maximum bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -15,7 +15,7 @@ pub const TRACESTATE_BYTES_MAX: usize = 512;
 /// Maximum bytes of the `lease` of an external task, which is the id of a stream entry.
 pub const LEASE_BYTES_MAX: usize = 64;
 
-/// Maximum number of calls in one turn. One commit has a whole turn.
+/// Maximum number of calls in one turn. One commit contains the whole turn.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 /// Maximum bytes of one turn as it is submitted.
 pub const TURN_BYTES_MAX: usize = 1024 * 1024;
@@ -44,11 +44,11 @@ pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of unread messages of one agent. Further messages are rejected.
 pub const MESSAGES_UNREAD_MAX: usize = 100;
-/// Maximum number of read messages of one agent that are remembered, so that none is delivered twice.
+/// Maximum number of read messages of one agent that are remembered, so that no message is delivered twice.
 pub const MESSAGES_READ_MAX: usize = 100;
 /// Time that a message is kept.
 pub const MESSAGES_KEPT_MS: i64 = 7 * 24 * 3_600_000;
-/// Time that the messages of a read call are remembered, for retries of that call.
+/// Time that the messages that a `read_messages` call returned are remembered, for retries of that call.
 pub const MESSAGES_HEARD_MS: i64 = DEADLINE_DEFAULT_MS;
 
 /// Maximum bytes of an output that the read cache stores. Larger outputs are not cached.
@@ -80,9 +80,9 @@ pub const SESSION_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 pub const REASON_BYTES_MAX: usize = 1_000;
 /// Maximum bytes of a cancel reason that results and records keep.
 pub const CANCEL_REASON_BYTES_MAX: usize = 500;
-/// Time that a cancel waits for a turn or task that has not arrived.
+/// Time that a cancel request waits for a turn or task that has not arrived.
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
-/// Maximum number of waiting cancels of one tenant: about 3 MB with the longest reasons.
+/// Maximum number of waiting cancel requests of one tenant: about 3 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
 /// Maximum number of capabilities that a task can name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
@@ -191,9 +191,9 @@ pub const MCP_EMPTY_PAGES_MAX: usize = 8;
 pub const MCP_BLOCKS_MAX: usize = 1_000;
 /// Maximum bytes of one tool definition.
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
-/// Maximum nesting depth of a schema in a tool definition: the lock file adds five levels, and YAML files have 64.
+/// Maximum nesting depth of a schema in a tool definition: the lock file adds five levels, and YAML files allow 64.
 pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
-/// Maximum bytes of a member name in a tool definition: a YAML key has 1,024 characters, and a byte can take six.
+/// Maximum bytes of a member name in a tool definition: a YAML key allows 1,024 characters, and a byte can take six.
 pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
 /// Maximum number of documents of one tenant's knowledge base.
@@ -241,14 +241,14 @@ pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum bytes of results per commit.
 pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
 
-/// Number of crashes of its worker after which a slice is quarantined.
+/// A slice is quarantined after it has crashed this many workers while it ran alone.
 pub const CRASHES_MAX: u32 = 3;
 /// Number of times that an unreadable slice is offered to other workers, after 1, 2, 4 … seconds. In total this takes
 /// four minutes, so that a rollout can finish.
 pub const UNREAD_OFFERS_MAX: u32 = 8;
 /// Longest `Retry-After` for which a call waits. A longer `Retry-After` ends the call.
 pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
-/// Deadline of a turn or task that sets none, counted from its submission.
+/// Default deadline of a turn or task, counted from its submission.
 pub const DEADLINE_DEFAULT_MS: i64 = 24 * 3_600_000;
 /// Latest deadline of a turn or task, counted from its submission.
 pub const DEADLINE_MS_MAX: i64 = 30 * 24 * 3_600_000;
@@ -263,7 +263,7 @@ pub const LEASE_MS_MIN: u64 = 1_000;
 pub const LEASE_MS_MAX: u64 = 600_000;
 /// Number of heartbeats that a worker sends during one lease.
 pub const BEATS_PER_LEASE: u64 = 4;
-/// A blocking read lasts at most the lease divided by this.
+/// A blocking read lasts at most the lease divided by this number.
 pub const BLOCK_FRACTION: u64 = 4;
 
 /// The longest wait for `Retry-After` is far below the default deadline.

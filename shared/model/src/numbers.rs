@@ -1,6 +1,6 @@
-//! Finds numbers that a cut of a text would split. Half of a number would look like a different amount.
+//! Finds numbers that cutting a text would split. Half of a number would look like a different amount.
 
-/// The byte range of the number that a cut of `text` at `at` would split; `None` if the cut splits no number.
+/// The byte range of the number that cutting `text` at `at` would split; `None` if no number would be split.
 #[must_use]
 pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '.' | ',' | '_' | '+' | '-');

@@ -186,7 +186,7 @@ pub struct CallError {
     pub details: Option<serde_json::Value>,
 }
 
-/// The result of a call, in its one format. The fields are in the documented order of the JSON form.
+/// The result of a call before a dialect renders it. The fields are in the documented order of the JSON form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallResult {
     /// The provider's ID of the call, unchanged; null if the provider gave none.
@@ -219,7 +219,7 @@ pub struct CallResult {
     /// The origin and age of the result, if it comes from the read cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<CacheHit>,
-    /// A message of the fleet to the agent, in addition to the result.
+    /// A message from the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// True if the outcome was unknown at first, and the tool's reconciliation found it.

@@ -63,7 +63,7 @@ pub struct AgentPolicy {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// For people. The fleet does not interpret the name.
+    /// A name for people. Limits and rules can also use it.
     pub plan: String,
     /// Tools can require features.
     pub features: BTreeSet<String>,
@@ -123,7 +123,7 @@ pub struct Rule {
     pub when: Option<String>,
     /// Calls that `when` selects must meet this condition.
     pub require: String,
-    /// The message if a call violates the rule. Names in braces stand for values.
+    /// The message if a call violates the rule. Names in braces are replaced with values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Omitted from digests if enforced.

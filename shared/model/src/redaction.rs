@@ -178,7 +178,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
-/// A key that is so short and simple cannot contain a secret. Most keys are.
+/// A key this short and simple cannot contain a secret. Most keys are short and simple.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -285,7 +285,7 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// The result has no quotes.
+/// The result has no enclosing quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()

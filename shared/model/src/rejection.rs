@@ -49,7 +49,7 @@ codes! {
     /// The inbox has reached its maximum of unread replies.
     InboxFull = "inbox_full",
     TooManyInboxes = "too_many_inboxes",
-    /// The maximum number of cancels already waits for turns or tasks that have not arrived.
+    /// The maximum number of cancel requests already waits for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
     /// The message is rejected for a reason that this build does not know.
     Refused = "refused",

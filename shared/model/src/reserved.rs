@@ -1,5 +1,5 @@
-//! The fleet derives the IDs of task steps, inner calls and conversation exchanges from other IDs, and finds them by
-//! these IDs. If a caller could choose such an ID, its turn could replace the fleet's turn, or get its result.
+//! The fleet derives the IDs of task steps, inner calls and conversation exchanges from other IDs, and finds this work
+//! by ID. If a caller could choose such an ID, the caller's turn could replace the fleet's turn or get its result.
 
 /// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;

@@ -38,7 +38,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// Joins names for a message: `a, b, c`. A long list is cut. An empty list gives a text of its own.
+/// Joins names for a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

@@ -66,8 +66,8 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// Probes that check `progress` and serve `metrics`. `ready` checks whether the process can work now, in at most
-    /// 0.9 s. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
+    /// Probes that check `progress` and serve `metrics`. `ready` checks, in at most 0.9 s, whether the process can work
+    /// now. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
     /// Otherwise, `ready` returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
@@ -171,8 +171,8 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. Its value is the age of
-/// the loop that is furthest behind.
+/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. Its value is the time
+/// at which the loop that is furthest behind last advanced.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {

@@ -2,8 +2,8 @@
 //! events.
 //!
 //! No label names a tenant, agent, turn or task, because their number is unbounded. IDs belong in logs, traces and
-//! `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their number. Each
-//! other label has a closed list in `labels`.
+//! `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their number. All
+//! other values come from the configuration or the code.
 
 mod breakers;
 mod builder;
@@ -307,7 +307,7 @@ impl Metrics {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// Counts that the fence rejected `verb` (`STALE`).
+    /// Counts a rejection of `verb` by the fence (`STALE`).
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
@@ -361,7 +361,7 @@ impl Metrics {
         }
     }
 
-    /// Counts that a script rejected this process' policy as outdated.
+    /// Counts a script's rejection of this process' policy as outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }

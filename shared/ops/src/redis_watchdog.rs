@@ -52,7 +52,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// The system does the same when the process ends.
+    /// Closes the pipe, as the system does when the process ends.
     pub(super) fn close_pipe(&mut self) {
         self.shell.stdin = None;
     }

@@ -120,8 +120,8 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult 
     Ok((proof.calls, format!("{} claims hold: {}", proof.claims.len(), proof.holds)))
 }
 
-/// Replays caps and limits under the fleet's own policy. In addition, the command `tickfleet whatif` runs the guards
-/// for each call, and sorts the log first.
+/// Replays caps and limits under the fleet's own policy. The command `tickfleet whatif` does more: it sorts the log
+/// first, and runs the guards for each call.
 fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;

@@ -1,5 +1,5 @@
-//! Anchors: heads of chains that are stored where nobody with write access to Redis can change them. If a chain was
-//! truncated or rewritten, it no longer contains an anchored head.
+//! Anchors: heads of chains, stored where write access to Redis is not enough to change them. If a chain was truncated
+//! or rewritten, it no longer contains an anchored head.
 
 use serde::{Deserialize, Serialize};
 

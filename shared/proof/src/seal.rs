@@ -6,7 +6,7 @@
 //! - the head of the previous seal, so that the last head covers all earlier seals
 //! - the IDs of the sealed entries, so that a missing entry can be named
 //! - the first half of each entry's hash, so that an edited entry can be named
-//! - the hash of all entries' full hashes, which is what proves that the entries are unchanged
+//! - the hash of all entries' full hashes, which proves that the entries are unchanged
 
 use std::fmt;
 use std::str::FromStr;
@@ -137,7 +137,7 @@ impl FromStr for Head {
 pub struct Losses {
     /// Entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
     pub entries: u64,
-    /// How often the log was recreated. How many entries each recreation lost is unknown.
+    /// How often the log was recreated. The number of entries lost in each recreation is unknown.
     pub breaks: u64,
     /// The loss found since the previous seal, if any.
     pub gap: Option<Gap>,
@@ -180,12 +180,12 @@ pub struct SealBody {
     pub leaves: String,
     /// The hash of the joined full hashes of the seal's entries.
     pub root: String,
-    /// The number of entries that the shard has lost so far before they were sealed.
+    /// The number of the shard's entries so far that were lost before they were sealed.
     pub lost: u64,
     /// How often the shard's log was recreated.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaks: u64,
-    /// The loss found in this step, if any.
+    /// The loss found since the previous seal, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
     /// The time of the seal (ms by the shard's clock).

@@ -66,8 +66,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // Every entry spells a tool by its name, whether a worker ran the call or the scheduler ended it. If no tool was
-    // looked up, the entry has the name that the model wrote, which can contain anything.
+    // Use the tool's own name, whether a worker ran the call or the scheduler ended it. If no tool was looked up, use
+    // the name that the model wrote, which can contain anything.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {

@@ -155,7 +155,7 @@ impl NameMap {
     }
 
     /// Returns the name whose wire name is exactly `wire` in some dialect. A text that only unmangles to a name
-    /// (`_x6C_ist`) does not count, because code that counts calls by name must find the same name.
+    /// (`_x6C_ist`) does not count, because limits on the tool would not recognize it either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)

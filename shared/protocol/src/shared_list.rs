@@ -9,8 +9,8 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The dialects that rename tools, each with the key of its names in the shared form. One dialect stands for all
-/// dialects with the same rules: OpenAI's for Anthropic too, MCP's for all revisions of MCP.
+/// The dialects that rename tools, each with the key of its names in the shared form. Dialects with the same rules have
+/// only one row: OpenAI's is also for Anthropic, and MCP's is for all revisions of MCP.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 

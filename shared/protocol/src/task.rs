@@ -169,7 +169,7 @@ fn lease(fields: &Fields<'_, '_>) -> Result<String, MessageProblem> {
     Ok(lease.into_owned())
 }
 
-/// Reads the report of a process that claimed a local call. It names the turn.
+/// Reads the report of a process that claimed a local call. The report names the turn.
 fn local(op: &str, fields: Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     const CLAIMED: [&str; 4] = ["op", "tenant", "turn_id", "lease"];
     let fields = match op {

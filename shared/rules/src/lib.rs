@@ -125,7 +125,7 @@ impl RuleDenial {
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// The reason for which people are asked to approve the call.
+    /// Why people are asked to approve the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }

@@ -31,8 +31,7 @@ pub enum Role {
     Exporter,
 }
 
-/// Commands of every connection, about the server and its place in a cluster. Rules for workers name the category of
-/// `waitaof` instead of the command, because a server rejects a rule with an unknown command.
+/// Commands of every connection, about the server and its place in a cluster.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
 /// Commands that call the commit function, and load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
@@ -72,11 +71,12 @@ const READS: &[&str] = &[
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// Commands that take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Assigns entries whose consumer was deleted to another consumer.
+/// Assigns the entries of a deleted consumer to another consumer.
 const ADOPTING: &[&str] = &["xclaim"];
 /// Commands that trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// Waits until an intent record is durable.
+/// Waits until an intent record is durable. Names the category of `waitaof` instead of the command, because a server
+/// rejects a rule with an unknown command.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
 /// A selector of a user: commands, and the keys on which the user may run them. The keys are in the format of rules,
@@ -86,7 +86,7 @@ struct Selector {
     commands: &'static [&'static str],
 }
 
-/// Permits calls of the function that schedulers have loaded, but not loading a function. The only key is the bare
+/// Permits calls of the function that schedulers have loaded, but does not permit loading it. The only key is the bare
 /// prefix of a shard, which never exists. In a cluster, commands use this key to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
@@ -282,7 +282,7 @@ impl Role {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
             // A gateway cancels turns, decides approvals, and changes settings. It cannot write seals, the policy,
-            // documents and grants. It can append to the audit log (see `GATEWAY`), but not change it.
+            // documents or grants. It can append to the audit log (see `GATEWAY`), but not change it.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()

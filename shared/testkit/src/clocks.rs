@@ -84,7 +84,7 @@ impl Clocks {
         let before = time_ms(&server).await;
         move_clock(&file_of(&server), -3_600_500);
         let after = time_ms(&server).await;
-        // The second time is a little later than moved, because the check itself takes a moment.
+        // `after` is a little later than `before` minus the shift, because time passes between the two reads.
         (before - 3_600_500..before).contains(&after)
     }
 

@@ -215,7 +215,7 @@ impl SentinelSetup {
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
-        // After a cut, a sentinel knows the primary only a moment later.
+        // When a cut network is joined again, a sentinel takes a moment to learn the current primary.
         let before = loop {
             let named = names().await;
             let primary = self.primary().await;

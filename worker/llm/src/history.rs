@@ -171,7 +171,7 @@ impl History {
         let HistoryEntry::Plan(plan) = &self.entries[at] else { return NextStep::Answer };
         let behind = &self.entries[at + 1..];
         if plan.calls.is_empty() || plan.last {
-            // The answer is final, and only its form is wrong.
+            // The answer is final. At most, its form is wrong.
             let is_unfit = behind.iter().any(|entry| matches!(entry, HistoryEntry::Unfit { .. }));
             return if is_unfit { NextStep::Plan { last: true } } else { NextStep::Answer };
         }

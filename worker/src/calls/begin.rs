@@ -1,5 +1,5 @@
-//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent
-//! record. If the begin must be durable, the call runs only once the begin is durable.
+//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
+//! If the decision must be durable, the call runs only once the decision is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +31,10 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ProgressSink, ToolSecrets, Toolbox};
 
-/// How long a begin waits before the next attempt while the store has just restarted.
+/// The wait before the next attempt to begin a call if the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// The end of an equal call wakes at most 64 calls that wait for it, and none if a scheduler ended its turn. The others
-/// check again after this time.
+/// An equal call that ends wakes at most 64 waiting calls, and none if a scheduler ended its turn. Calls that are not
+/// woken check again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
 /// The result of earlier attempts of a call, if this attempt does not begin the call.
@@ -47,7 +47,7 @@ pub(super) enum EarlierAttempts {
     Ends(AttemptOutcome),
 }
 
-/// The inputs of a begin that stay the same when the begin is repeated.
+/// The inputs that stay the same for all attempts to begin a call.
 pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
@@ -166,8 +166,8 @@ impl Calls {
             let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
             let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
-            // A call that was begun and then returned can only be reported with an unknown outcome. So check the
-            // lease before the begin too.
+            // A call that was begun and then returned can only be reported with an unknown outcome. So check the lease
+            // before the call begins, too.
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
@@ -224,7 +224,7 @@ impl Calls {
                         self.journal.record_claim(claims::opened(claim), attempt.head().deadline_ms);
                     }
                     if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.lease.epoch) {
-                        // The store may have lost the begin already.
+                        // The store may already have lost the record that the call has begun.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
@@ -345,7 +345,7 @@ impl Calls {
                 counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
             BeginResult::Expired => counted(self.end_unless_begun(attempt, &EndReason::Expired).await),
-            // The store restarted and may have lost another worker's begin of this call.
+            // The store restarted, and may have lost the record that another worker has begun this call.
             BeginResult::Hold => {
                 tokio::select! {
                     () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),
@@ -408,8 +408,8 @@ impl Calls {
         })
     }
 
-    /// Returns an error if the begin of a call does not have the durability that its tool requires. In this case
-    /// nothing is sent, so the failed attempt certainly had no effect.
+    /// Returns an error if the record that a call has begun lacks the durability that its tool requires. Nothing is
+    /// then sent, so the failed attempt certainly had no effect.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,

@@ -83,8 +83,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak of a call that ends without a begin. For other calls, the begin reads the streak. If the read
-    /// fails, the result has no note about a loop.
+    /// Reads the streak of a call that ends before it begins. For other calls, the decision that begins the call reads
+    /// the streak. If this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {

@@ -49,7 +49,7 @@ pub(crate) enum AttemptOutcome {
 pub(crate) struct BeginWait {
     pub(crate) reason: WaitReason,
     pub(crate) at_most: Duration,
-    /// The event in `reason`, with the records that the park writes.
+    /// The event in `reason`, with the records that parking writes.
     pub(crate) wait: WaitFor,
     /// The call waits only while these conditions hold.
     pub(crate) waits_while: Vec<Guard>,

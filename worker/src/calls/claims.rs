@@ -2,9 +2,9 @@
 //! outcome. A model that plans again after a crash makes the same payment under another ID. Only the effect key shows
 //! that the two calls are equal.
 //!
-//! The begin of a call claims its effect, and the settle ends the claim. So no call with an effect key runs without a
-//! claim. The outcome of the call is read from its claim or from the record of its turn. Otherwise the outcome is
-//! reported as unknown.
+//! The decision that begins a call claims its effect. Settling the call ends the claim. So no call with an effect key
+//! runs without a claim. The outcome of the call is read from its claim or from the record of its turn. Otherwise the
+//! outcome is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -139,7 +139,7 @@ impl EffectClaims {
     }
 }
 
-/// A claim that a begin just made, in the form that the journal reports.
+/// A new claim, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }

@@ -1,4 +1,4 @@
-//! Calls of local tools. After all guards, the worker offers the call to the caller's process, and parks no slot. When
+//! Calls of local tools. After all guards, the worker offers the call to the caller's process, and keeps no slot. When
 //! the process has reported the end, or is lost, a worker gets the slice back and ends the call.
 
 use std::sync::Arc;
@@ -224,7 +224,7 @@ impl Pipeline {
             Some(Offered::Offered) => {}
             Some(Offered::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
             Some(Offered::Stale) => self.metrics.fenced("offer"),
-            // Nothing was offered, or another worker learns so.
+            // The call was not offered, or no reply came. If it was offered, the store ignores the returned slice.
             None => self.return_slice(run, HandBackReason::Unsent { nonce: None }).await,
         }
     }

@@ -83,7 +83,7 @@ impl LoggedCall<'_> {
         }
     }
 
-    /// Why the rules cannot be evaluated. `None` if they can.
+    /// Why the rules cannot be evaluated. `None` if they can be evaluated.
     fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;

@@ -160,7 +160,7 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
     CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
 }
 
-/// The reason of an attempt that failed because its begin was not confirmed.
+/// The reason of an attempt that failed because its begin record was not confirmed as durable.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {

@@ -5,9 +5,9 @@
 //! all), `begin` (the single decision that begins it), `governed` (the sections of that decision: approval by people,
 //! facts of its session, agents in loops, cached results), `claims` (equal calls of a tool with an effect key),
 //! `end_effects` (the sections of its end), `reconcile` (whether a call with an unknown outcome took effect), `attempt`
-//! (runs the handler once), `call_attempt` (the state of one attempt, and its outcome), `inner` (calls that a tool
-//! makes), `local` (calls that the caller's process runs), `state` (shared by all of these), `messages` (the texts for models), `spans` (OpenTelemetry spans),
-//! [`trial`] (one call outside a fleet), [`logged_call`] (a call from the audit log).
+//! (runs the handler once), `call_attempt` (state and outcome of one attempt), `inner` (calls that a tool makes),
+//! `local` (calls that the caller's process runs), `state` (shared state), `messages` (texts for models), `spans`
+//! (OpenTelemetry spans), [`trial`] (one call outside a fleet), [`logged_call`] (a call from the audit log).
 
 mod attempt;
 mod begin;

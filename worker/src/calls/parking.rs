@@ -18,7 +18,7 @@ use crate::calls::turn::{CommitOutcome, Pipeline, SliceRun};
 use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
-/// The cause in the turn's history if a call waits only for a time.
+/// The cause in the turn's history if a call waits for time to pass, and for no event.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
 struct ParkRequest {
@@ -29,7 +29,7 @@ struct ParkRequest {
 }
 
 impl ParkRequest {
-    /// A park without a record of its wait, see [`WaitFor::Timer`].
+    /// A request without a record of the wait, see [`WaitFor::Timer`].
     const fn of(reason: ParkReason, beside: bool) -> Self {
         Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
@@ -84,7 +84,7 @@ impl Pipeline {
         }
     }
 
-    /// The next call had no effect, or only effects that may be repeated.
+    /// Call this only if the next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
@@ -134,7 +134,7 @@ impl Pipeline {
                 return None;
             }
         }
-        // The next holder of the slice may begin its calls before this worker receives the reply.
+        // Release the slice now: its next holder may begin its calls before this worker receives the reply.
         self.journal.release(&run.slice);
         Some(run)
     }

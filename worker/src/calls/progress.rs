@@ -14,7 +14,7 @@ use crate::tools::ProgressReport;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Calls {
-    /// Stores reports until it is dropped. A report that cannot be stored is skipped, because progress decides nothing.
+    /// Stores reports until the future is dropped. Skips a report that cannot be stored: progress decides nothing.
     pub(super) async fn store_progress(
         &self,
         attempt: &CallAttempt<'_>,

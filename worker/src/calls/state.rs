@@ -28,7 +28,7 @@ pub(crate) struct Calls {
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ladder: Ladder,
-    /// The default durability of a begin, and the longest wait for its confirmation. A tool can set another
+    /// The default durability of begin records, and the longest wait for their confirmation. A tool can set another
     /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
     /// The maximum bytes of one call's output in a result.

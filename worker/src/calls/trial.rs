@@ -1,4 +1,4 @@
-//! One call outside a fleet: it passes a worker's guards and one attempt, and the result of each step is reported.
+//! One call outside a fleet: a worker's guards check it, and it is attempted once. Each step reports its result.
 //! Nothing is admitted, debited, recorded or repeated.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Trial {
     pub arguments: String,
     pub context: Context,
     pub tools: Toolbox,
-    /// The waits between attempts, to report what a worker would do.
+    /// The waits between attempts. They are only reported.
     pub ladder: Ladder,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
@@ -41,9 +41,7 @@ pub struct Trial {
 pub struct TrialStep {
     /// The name of a guard ([`Guard::name`]), or `run` or `output`.
     pub step: &'static str,
-    /// True if the call passed.
     pub passed: bool,
-    /// The detail.
     pub detail: String,
 }
 

@@ -171,7 +171,7 @@ impl Pipeline {
                     () = self.now.cancelled() => break,
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
-                // The calls end one by one in the normal way.
+                // In all other cases, each call ends on its own when it is carried out.
                 _ => break,
             }
         }
@@ -194,7 +194,7 @@ impl Pipeline {
             let mut alone = false;
             let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
-                // Results of later calls that ran in parallel are dropped, and these later reads are repeated.
+                // If this outcome is no result, later parallel reads lose their results and are repeated.
                 let beside = finished.len() > 0;
                 let effects = run.adopt(progress);
                 match outcome {
@@ -565,8 +565,8 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
 }
 
 /// Returns true if a result must be committed before the slice's other results. This includes a result of unknown
-/// outcome, because a lost worker may have begun that call. The next begin would replace its intent record, and a
-/// third worker would then begin the call again.
+/// outcome, because a lost worker may have begun that call. The next call's intent record would replace that call's,
+/// and a third worker would then begin that call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;

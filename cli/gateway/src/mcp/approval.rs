@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{McpServer, digits, is_stateless};
 use crate::serving::public::PublicUrl;
 
-/// Held calls of a process. One agent can have fewer waiting approvals.
+/// Maximum held calls of a process. This exceeds the maximum waiting approvals of one agent.
 const HELD_MAX: usize = 1_000;
 
 /// The user of this machine, who decides the approvals of the client that this process serves.
@@ -215,7 +215,7 @@ async fn decided_in_dialog(
         redactor: &approver.redactor,
     };
     match client.decide_approval(&approval.tenant, &approval.id, &verdict).await {
-        // It was decided in the console meanwhile.
+        // `Ended`: the approval was decided in the console meanwhile.
         Ok(_) | Err(ApprovalError::Ended(_)) => true,
         Err(error) => {
             tracing::warn!(%error, call = approval.call, "failed to decide an approval");

@@ -36,7 +36,7 @@ const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 /// Interval of progress notifications, for clients that ask for them.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Interval of looking for approvals that the user of this machine decides.
+/// Interval between checks for approvals that the user of this machine decides.
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
 /// Member of `_meta` with an id chosen by the client. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
@@ -142,7 +142,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
-        // The id is chosen here. If Redis does not respond, the submit can be repeated, and the call still runs once.
+        // The id is chosen here, so that the call runs once even if Redis does not respond and the submit is repeated.
         let id = turn.id.take().or(repeated).map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -289,8 +289,7 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// The call was rejected before it was accepted, for example because of a full queue or a lack of memory. The model can
-/// retry.
+/// The call was not accepted, for example because of a full queue or a lack of memory. The model can retry.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };

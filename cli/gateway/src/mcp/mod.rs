@@ -213,7 +213,7 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // The server does not advertise these capabilities. The methods below are therefore unknown, instead of returning
+    // The server does not advertise the capabilities of the methods below. They are therefore unknown and return no
     // empty lists: revision 2026-07-28 requires that methods and capabilities agree.
 
     async fn list_prompts(

@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(followed.inner.names().len(), 2);
         drop(many);
         assert_eq!(followed.inner.names(), [(name("demo", "two"), 0)]);
-        // An ended turn is not polled again. A new follower receives its state while another follower remains.
+        // An ended turn is not polled again. While one follower remains, a new follower receives the stored state.
         followed.inner.update_state(&name("demo", "two"), |_| PolledState::Gone);
         assert!(followed.inner.names().is_empty());
         let mut late = followed.follow(&name("demo", "two"));

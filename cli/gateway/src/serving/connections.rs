@@ -29,8 +29,8 @@ use crate::verbs::CallerIdentity;
 const UNKNOWN_MAX: usize = 512;
 /// A connection that has not sent a valid key within this time is closed.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum connections of one tenant and of one caller. These bounds exceed the bounds for waiting requests and streams
-/// together.
+/// Maximum connections of one tenant and of one caller. Each exceeds the sum of the bounds for waiting requests and for
+/// streams.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
 #[derive(Debug, Clone)]

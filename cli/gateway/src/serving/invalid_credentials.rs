@@ -90,7 +90,7 @@ impl InvalidCredentialLimiter {
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
-            // If the allowance is used up, the next credential is not checked.
+            // Ignore the result: if the allowance is used up, the next credential is not checked.
             _ = self.wrong.take(peer, rate);
         }
     }

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
-/// Maximum open streams: of one gateway, one tenant and one caller. Each stream needs a connection and is polled for.
+/// Maximum open streams: of one gateway, one tenant and one caller. Each stream needs a connection and regular polls.
 const STREAMS_MAX: PermitBounds = PermitBounds { all: 1_000, tenant: 250, caller: 200 };
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -190,7 +190,7 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
             match connection.until_closed(shaking).await {
-                // Fails only if the listener is gone.
+                // Sending fails only if the listener is gone.
                 Some(Ok(Ok(stream))) => {
                     let connection_stream = ConnectionStream::new(stream, Arc::clone(&connection));
                     drop(ready.send((connection_stream, RequestConnection(connection))).await);

@@ -5,7 +5,7 @@
 //! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions.
 //!
 //! One task of the process reads the keys every few minutes. If a token names an unknown key, the task reads earlier.
-//! Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot cause more requests to the issuer. While
+//! Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot flood the issuer with requests. While
 //! the issuer is unavailable, the last keys stay in force.
 
 mod issuer;
@@ -238,7 +238,7 @@ impl Inner {
 
     /// The permissions that the claims of a valid token grant.
     fn granted(&self, claims: &Claims) -> Result<Grant, Problem> {
-        // The library also accepts a list of issuers.
+        // The library also accepts a list of issuers in `iss`. The gateway requires a text.
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
             return Err(refused(&ErrorKind::InvalidIssuer));
         }

@@ -24,8 +24,8 @@ pub(super) struct GrantRules {
 #[serde(deny_unknown_fields)]
 struct GrantRule {
     name: String,
-    /// Claims and their required values: a text, with `*` at its end for any text with that prefix; a number; true or
-    /// false. If the claim is a list, one element must match.
+    /// Claims and their required values: a text (`*` at its end: any text with that prefix), a number, true or false.
+    /// If the claim is a list, one element must match.
     claims: BTreeMap<String, Value>,
     /// The tenant, or `*`.
     tenant: Option<TenantScope>,

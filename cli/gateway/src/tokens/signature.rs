@@ -1,4 +1,4 @@
-//! Signature verification by `ring`, which the program links anyway, as a crypto provider of the JWT library.
+//! A crypto provider for the JWT library that verifies signatures with `ring`, which the program links anyway.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -43,8 +43,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
-/// Rejects an algorithm of another family than the key's. In particular, a public key must never act as a shared
-/// secret.
+/// Rejects an algorithm that is not of the key's family. In particular, a public key must never act as a shared secret.
 fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
     let is_known = rsa(algorithm).is_some() || elliptic(algorithm).is_some();
     if key.family() != algorithm.family() || !is_known {

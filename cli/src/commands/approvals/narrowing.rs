@@ -35,7 +35,7 @@ impl ArgumentChange {
         Ok(Self { pointer, value: value.to_owned() })
     }
 
-    /// The change as JSON. A value that is not JSON is text. If the argument is a text now, a number is a text too.
+    /// The change as JSON. The value is a text if it is not JSON, or if the argument is a text now.
     fn to_json(&self, arguments: &Value) -> serde_json::Result<(String, Box<RawValue>)> {
         let is_text_now = arguments.pointer(&self.pointer).is_some_and(Value::is_string);
         let value = match serde_json::from_str::<Box<RawValue>>(&self.value) {

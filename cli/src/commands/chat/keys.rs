@@ -23,7 +23,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends. A
+    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends, because a
     /// blocking read from a terminal cannot be canceled.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line exceeds the maximum length of a message. The beginning of the line is sufficient to reject the
+        // A line longer than `max` exceeds the maximum length of a message. Its beginning is enough to reject the
         // message.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {

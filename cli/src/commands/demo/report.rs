@@ -259,7 +259,7 @@ impl Latency {
 impl Figures {
     fn new(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        // Nearest-rank percentile: the smallest value that at least this percentage of the values does not exceed.
+        // The nearest-rank percentile.
         let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
     }

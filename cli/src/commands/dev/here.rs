@@ -1,4 +1,4 @@
-//! The `tickfleet dev` of the current folder, so that commands and clients there need no URL, key or configuration.
+//! Announces and finds the `tickfleet dev` of a folder. Commands and clients there need no URL, key or configuration.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -101,9 +101,8 @@ impl Drop for Announced {
     }
 }
 
-/// Opens the console in the user's browser. Other users of the machine can read the arguments of a program, so the
-/// browser gets the name of a page that only this user can read, instead of a link with a key. Machines without a browser
-/// are ignored.
+/// Opens the console in the user's browser, if there is one. Other users of the machine can read the arguments of a
+/// program, so the browser gets the name of a page that only this user can read, instead of a link with a key.
 ///
 /// # Errors
 /// The page cannot be written.

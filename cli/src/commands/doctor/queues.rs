@@ -95,7 +95,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// Reports low memory. If memory is low, that is the only cause to report for waiting work.
+/// Reports low memory, which is then the only reported cause of waiting work.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",

@@ -7,7 +7,7 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, Story, StoryState};
 use crate::failure::Failure;
 
-/// Margin (ms) around the times in the record. It is needed because Redis' clock numbers the entries.
+/// Margin (ms) around the times in the record, because the IDs of entries have times of another clock: that of Redis.
 const SLACK_MS: i64 = 1_000;
 /// Maximum number of entries that are read if no time is given.
 const READ_MAX: usize = 100_000;
@@ -34,7 +34,7 @@ impl Audit {
     }
 }
 
-/// Finds the entries of a turn with a record, or of the only requested call.
+/// Finds the entries of a turn with a record, or only those of the requested call.
 pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
     if matches!(story.state, StoryState::Inbound | StoryState::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });

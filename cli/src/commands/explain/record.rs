@@ -42,8 +42,7 @@ pub(super) enum Rule {
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     Approval,
-    /// The turn waits for work that it began. Or it waits until a call of another turn ends, because
-    /// that call is equal or may change a fact.
+    /// The turn waits for work that it began, or for a call of another turn that is equal or may change a fact.
     Other,
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.
@@ -360,7 +359,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         cancel_asked: turn.canceled,
         retries: u64::from(turn.retries),
         crashes: u64::from(turn.crashes),
-        // A response without calls also has an end reason, but it is not a problem.
+        // A response without calls also has an end reason, but that reason is not a problem.
         ended_because: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,

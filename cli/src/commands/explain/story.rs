@@ -144,7 +144,7 @@ fn headline(story: &Story, output: &Output, (color, word): (StatusColor, String)
     )
 }
 
-/// How the turn or call ended. Only if all calls succeeded, the color is that of success.
+/// How the turn or call ended. The color is that of success only if all calls succeeded.
 fn ended(story: &Story) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> =
@@ -293,7 +293,7 @@ fn consents(story: &Story) -> Vec<String> {
     story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Remarks on calls that go beyond their results: cached or repeated outcomes, and loops of the agent.
+/// Remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
 fn beside(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &story.results {

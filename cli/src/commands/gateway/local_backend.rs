@@ -115,8 +115,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the shown form of the configuration. `is_whole` is false if the files of the configuration cannot be read
-    /// now. If the shown form is not cached either, the result then lacks the texts of the files.
+    /// Returns the shown form of the configuration. `is_whole` is false if the files of the configuration cannot be
+    /// read now. Then, unless the shown form is cached, the result lacks the texts of the files.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {

@@ -261,7 +261,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// Returns a name for an argument that templates can use and that no other argument has.
+    /// Returns an argument name that templates can use and that no other argument has.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();

@@ -21,7 +21,7 @@ pub(super) struct Tree {
     pub(super) files: Vec<FoundFile>,
     /// Paths that cannot be read, and files that were named explicitly but are not documents.
     pub(super) problems: Vec<Problem>,
-    /// Number of files in folders that are not documents.
+    /// Number of files that were found in folders but are not documents.
     pub(super) others: usize,
 }
 

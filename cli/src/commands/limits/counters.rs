@@ -50,7 +50,7 @@ pub(super) struct Tally {
     pub(super) shards: BTreeSet<u32>,
     /// The maximum of all shards together; `None` if unknown.
     pub(super) allowed: Option<u64>,
-    /// Number of shards in which the shard's share of the maximum is used up.
+    /// Number of shards whose share of the maximum is used up.
     pub(super) full_in: u32,
 }
 

@@ -18,7 +18,7 @@ use crate::caller::{self, nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Number of counters per limit for which waiting turns are counted. These are the fullest counters.
+/// Waiting turns are counted for this many counters of a limit: the fullest ones.
 const ASKED_MAX: usize = 100;
 
 #[derive(Debug, Serialize)]

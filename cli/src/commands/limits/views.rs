@@ -36,7 +36,7 @@ pub(super) struct CounterView {
     /// Number of turns that wait for the counter. `None` for the shared counter, because turns that wait for the shared
     /// counter are in other queues.
     pub(super) waiting: Option<u64>,
-    /// Number of shards in which the shard's share of the maximum is used up.
+    /// Number of shards whose share of the maximum is used up.
     pub(super) full_in: u32,
     /// Number of shards among which the maximum is divided; 1 if it is not divided.
     pub(super) shares: u32,

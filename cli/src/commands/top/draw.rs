@@ -28,7 +28,7 @@ const BAR_CELLS: usize = 20;
 const TALL_ROWS: u16 = 30;
 /// Below this height, the trends are left out.
 const TREND_ROWS: u16 = 20;
-/// Minimum and maximum number of findings that a terminal shows. A fifth of its height is between them.
+/// Minimum and maximum number of findings on a terminal. Within these bounds, findings take a fifth of its height.
 const FINDINGS: (u16, u16) = (2, 10);
 /// States that the backlog always shows.
 const CORE_STATES: [&str; 2] = ["ready", "running"];

@@ -20,17 +20,17 @@ const APPROVALS_READ: usize = 100;
 const SLICES_READ: usize = 100;
 /// The servers are checked at this interval, because their settings rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
-/// Tools outside of tools.yaml declare their timeouts in code, and agents that run tasks have none. Their calls have this
-/// time (ms).
+/// Time (ms) allowed for a call whose timeout is not in tools.yaml: a call of a tool that declares its timeout in code,
+/// or a task of an agent.
 const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetFacts {
-    /// Number of waiting approvals, and the approvals of each shard that were requested first.
+    /// Number of waiting approvals. `approvals` has the oldest ones of each shard.
     pub(super) approvals_count: u64,
     pub(super) approvals: Vec<Approval>,
-    /// The calls and tasks that failed in the last hour, and the calls with an unknown outcome that no
-    /// operator has replayed or dropped.
+    /// Calls and tasks that failed in the last hour. `unknown` has the calls with an unknown outcome that no operator
+    /// has replayed or dropped.
     pub(super) failures: Vec<DeadEntry>,
     pub(super) unknown: Vec<DeadEntry>,
     /// True if the audit log has entries of the last hour that were not read.
@@ -39,7 +39,7 @@ pub(super) struct FleetFacts {
     /// Slices that workers hold for longer than all their calls may take.
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
-    /// What could not be read, and why: by shard, or `None` for the servers.
+    /// Why facts could not be read: by shard, or `None` for the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
 }
 

@@ -22,7 +22,7 @@ use crate::output::time_format::{from_now, span};
 /// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
 /// checks it.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
-/// States in which work waits, and the processes that are missing if it waits for long.
+/// States in which work must not wait for long.
 const WAITING_STATES: [&str; 4] = ["inbound turns", "inbound tasks", "ready", "delayed"];
 /// Work that waits longer than this time (ms) is a finding, even if a tick is longer.
 const WAIT_MS_MAX: i64 = 10_000;
@@ -401,7 +401,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// If memory is short, that is the only cause to report for late timers.
+/// If memory is short, late timers are not reported, because the memory is their cause.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {

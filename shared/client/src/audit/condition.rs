@@ -15,10 +15,10 @@ const CONDITIONS_MAX: usize = 16;
 
 /// Conditions on the arguments of a call. A call has to meet all of them.
 ///
-/// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions. A name
-/// with a dot, such as `order.amount`, is a member of an object. Numbers compare exactly, and texts by their characters.
-/// An argument that is missing, is an object or list, or contains a removed secret meets no condition. An argument of
-/// another type meets only `!=`.
+/// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions. A
+/// name with a dot, such as `order.amount`, is a member of an object. Numbers compare exactly, and texts by their
+/// characters. An argument that is missing, is an object or list, or contains a removed secret meets no condition. An
+/// argument of another type than the value meets only `!=`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArgumentConditions(Vec<Condition>);
 

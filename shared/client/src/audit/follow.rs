@@ -213,8 +213,8 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A log that was never trimmed and has no new entries may be a new log whose clock has stepped back. Export the
-    // entries again under the same IDs. Otherwise, the entries of the new log would never be exported.
+    // A never trimmed log without new entries may be a new log, written after the clock stepped back. Export it all,
+    // even if that repeats entries under the same IDs. Otherwise, a new log would never be exported.
     let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;

@@ -112,8 +112,8 @@ impl AuditQuery {
     }
 }
 
-/// True if an entry is about the tool with this name. The entries of calls have the tool's name, but what a model or an
-/// operator wrote may be its ID, or the ID of a version.
+/// True if an entry is about the tool with this name. The entries of calls have the tool's name. Other entries repeat
+/// the text of a model or operator, which may be the tool's ID or the ID of a version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {

@@ -82,7 +82,7 @@ impl ShardFailures {
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // A read can fail after the first page. The next poll then continues at the newest entry.
+        // Partial until all pages are read: after a failed read, the next poll continues at the newest entry.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;

@@ -21,7 +21,7 @@ pub enum DeadAction<'a> {
         /// True to replay an item even if it may have taken effect already.
         although_it_may_have_run: bool,
     },
-    /// Deletes a letter. A call or task is no longer listed.
+    /// Deletes a letter, or removes a call or task from the list.
     Drop,
 }
 

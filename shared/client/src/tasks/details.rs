@@ -39,8 +39,8 @@ pub struct TaskDetails {
 }
 
 impl TaskDetails {
-    /// Puts tasks with a failure below them first, at each level. Returns the path from this task to the first failed
-    /// task without a failed subtask; empty if no task has failed.
+    /// At each level, puts failed tasks and tasks with a failure below them first. Returns the path from this task to
+    /// the first failed task without a failed subtask; empty if no task has failed.
     pub fn failing_first(&mut self) -> Vec<TaskId> {
         let mut first = Vec::new();
         let mut failing = Vec::new();
@@ -62,7 +62,7 @@ impl TaskDetails {
         first
     }
 
-    /// Removes secrets for readers who may see the task, but not the secrets in its arguments and results.
+    /// Removes secrets, for readers who may see the task but not the secrets in its arguments and results.
     #[must_use]
     pub fn for_onlookers(mut self, redactor: &Redactor) -> Self {
         let text = |text: &mut String| *text = redactor.text(text).into_owned();

@@ -97,7 +97,7 @@ impl TaskFilter {
 }
 
 /// The position of the next page: after a task of a tenant, or at a tenant's newest task. The named task was listed on
-/// an earlier page. The position contains the task's ID, so it must not name a task that the caller may not see.
+/// an earlier page. The position contains the task's ID, so the caller must be allowed to see the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,

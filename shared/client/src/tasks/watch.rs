@@ -245,7 +245,7 @@ impl TaskWatcher {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
-            // The turn started and ended between two reads, so it was never seen in progress.
+            // If the turn started and ended between two reads, its submission was not reported yet.
             HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
                     // A watcher that continues after this event must still receive the result. So the position excludes

@@ -118,7 +118,7 @@ pub fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<&str>) -> Re
     read.map_err(|error| VerbError::Invalid(format!("{name}: {error}")))
 }
 
-/// Restricts a requested tenant to the operator's tenant `own`. For each of them and for the result, `None` means all
+/// Restricts a requested tenant to the operator's tenant `own`. In the arguments and in the result, `None` means all
 /// tenants.
 ///
 /// # Errors

@@ -154,7 +154,7 @@ impl FleetNames {
     }
 
     /// Resolves the tool of a filter, given by name or ID, to the tool's name. Stored data and lists contain names. The
-    /// ID of a version stands for the whole tool. `None` if the filter has no tool.
+    /// ID of a version means the whole tool. `None` if the filter has no tool.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -166,7 +166,7 @@ impl FleetNames {
     }
 
     /// Returns the spelling under which a tool is disabled or paused. If the ID of a tool is given, returns the tool's
-    /// name. The ID of one version is returned unchanged, because it stands only for that version.
+    /// name. The ID of one version is returned unchanged, because it means only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }

@@ -28,7 +28,7 @@ fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// As `section.field`.
+/// The names of all settings, as `section.field`.
 fn settings(built_in: &Node) -> Vec<String> {
     let sections = built_in.entries().iter();
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()

@@ -209,7 +209,7 @@ fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            // Line breaks are part of the layout, because JSON escapes line breaks in strings.
+            // Line breaks stay: they are layout, because JSON escapes line breaks in strings.
             code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
                 let _ = match code {
                     ..=0xffff => write!(safe, "\\u{code:04x}"),

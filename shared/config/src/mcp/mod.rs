@@ -15,7 +15,7 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Maximum characters of a server's name, because the name is the beginning of the names of the server's tools.
+/// Maximum characters of a server's name. The names of the server's tools begin with this name.
 const SERVER_NAME_MAX: usize = 32;
 /// The name of the field `servers` in the configuration of other programs, for an error message.
 const OTHERS_KEY: &str = "mcpServers";

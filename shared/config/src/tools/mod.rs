@@ -33,8 +33,8 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// One declared tool. Without `http`, `shell` or `local`, it overrides fields of a tool of this name: a typed tool of the
-/// binary, or a tool of a module.
+/// One declared tool. Without `http`, `shell` or `local`, it overrides fields of another tool of this name: a typed
+/// tool of the binary, or a tool of a module.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {

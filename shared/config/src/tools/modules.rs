@@ -15,7 +15,7 @@ const PROCESSES_MAX: i128 = 64;
 /// Maximum number of concurrent calls of one process.
 const CONCURRENCY_MAX: i128 = 256;
 const MODULES_MAX: usize = 64;
-/// Maximum bytes of an entry's name, because logs show it.
+/// Maximum bytes of an entry's name, which logs show.
 const NAME_BYTES_MAX: usize = 32;
 /// Maximum bytes of a socket's path: the address of a Unix socket has room for 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
@@ -56,7 +56,7 @@ impl ToolRuntime {
         }
     }
 
-    /// Returns what a module's name should be, if `name` cannot be one.
+    /// If `name` cannot be the name of a module, returns the expected form.
     fn expected_module(self, name: &str) -> Option<&'static str> {
         let is_sound = match self {
             Self::Python => name.split('.').all(|part| {

@@ -99,8 +99,8 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     }
 }
 
-/// `overrides` is true if another tool of this name may have the fields that are left out. What depends on such a field
-/// is then checked when the registry is built.
+/// `overrides` is true if another tool of this name may have the fields that are left out. Checks that need such a
+/// field then run when the registry is built.
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();

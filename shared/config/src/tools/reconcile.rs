@@ -53,7 +53,7 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     cursor.members().into_iter().filter_map(one).collect()
 }
 
-/// Returns true if the declaration states an effect. A tool that is declared without its kind may have its own effect.
+/// Returns true if the declaration gives the tool an effect other than `read`. Without kind and effect, it gives none.
 fn has_effect(tool: &ToolDef) -> bool {
     tool.effect.map_or(tool.has_kind(), |effect| effect != Effect::Read)
 }

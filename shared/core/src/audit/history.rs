@@ -81,9 +81,9 @@ pub struct Point {
     pub calls: EndedCalls,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Unfinished turns without a slot at the sample. In an hour, the highest of its samples.
+    /// Unfinished turns without a slot when the sample was taken. For an hour, the highest of its samples.
     pub waiting: Option<u64>,
-    /// Slices in a slot at the sample. In an hour, the highest of its samples.
+    /// Slices in a slot when the sample was taken. For an hour, the highest of its samples.
     pub running: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl From<Point> for Numbers {
 }
 
 impl Point {
-    /// Adds a later part of the same time.
+    /// Adds the figures of a later part of the same minute or hour.
     fn extend(&mut self, other: &Self) {
         self.calls.add(&other.calls);
         self.turns = match (self.turns, other.turns) {
@@ -115,7 +115,7 @@ impl Point {
     }
 }
 
-/// The points of an hour or a day, by their number within it.
+/// The points of an hour by minute, or of a day by hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Points(pub BTreeMap<u8, Point>);
 
@@ -129,7 +129,7 @@ pub struct Sampled {
     /// The last minute with a sample, in minutes since 1970.
     #[serde(rename = "m")]
     pub minute: i64,
-    /// The newest audit entry at the sample. `None` for an empty log.
+    /// The newest audit entry when the sample was taken. `None` for an empty log.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
     /// Number of audit entries that were ever appended.
@@ -203,7 +203,7 @@ impl HistoryStep {
 pub struct Sample {
     /// The minute that has ended last, in minutes since 1970.
     pub minute: i64,
-    /// The newest audit entry at the previous sample.
+    /// The newest audit entry when the previous sample was taken.
     pub before: Option<EntryId>,
     /// The newest audit entry.
     pub upto: Option<EntryId>,
@@ -219,7 +219,7 @@ pub struct Sample {
 
 impl Sample {
     /// The points of this sample, by their start in milliseconds. Entries carry the time of the store's clock, which
-    /// can differ from shard time. So all entries count in the minutes since the previous sample.
+    /// can differ from shard time. So each entry counts in the nearest minute since the previous sample.
     fn points(&self, last: &Sampled) -> BTreeMap<i64, Point> {
         let mut points = BTreeMap::<i64, Point>::new();
         for (minute, calls) in &self.ended {
@@ -374,7 +374,7 @@ mod tests {
     fn a_history_has_a_bounded_size() {
         let mut shard = Paper::at(0);
         shard.run(&sample(0, None, "0-0"));
-        // The last 27 hours have a sample in each minute, the 39 days before in each hour.
+        // Each minute of the last 27 hours has a sample. In the 39 days before, each hour has a sample.
         let days = (1..39 * 24).map(|hour| hour * 60_i64);
         let mut last = 0;
         for minute in days.chain((1..27 * 60).map(|minute| 39 * 24 * 60 + minute)) {

@@ -173,7 +173,7 @@ pub enum ApprovalState {
 }
 
 impl ApprovalState {
-    /// The word for people, events and metrics.
+    /// The word shown to people, in events and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

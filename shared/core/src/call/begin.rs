@@ -12,8 +12,8 @@
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
 //! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
-//! version is the fence. Begins of one slice run one after another. Each begin continues from the version that the
-//! previous begin wrote.
+//! version is the fence. The [`Begin`] decisions of one slice run one after another. Each of them continues from the
+//! version that the previous one wrote.
 
 mod result;
 #[cfg(test)]
@@ -42,7 +42,7 @@ use super::streak::{self, StreakName};
 pub struct Begin<'a> {
     pub slice: &'a Slice,
     pub position: usize,
-    /// The unique ID of this attempt. If the begin is repeated, the ID stays the same.
+    /// The unique ID of this attempt. If the decision is repeated, the ID stays the same.
     pub by: &'a str,
     /// True if the call must not run twice. Such a call gets an intent record.
     pub once: bool,
@@ -155,8 +155,8 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// True if the begin writes the turn's record. A suspect is always marked as started, because the next crash counts
-    /// only against a suspect that ran.
+    /// True if this decision writes the turn's record. A suspect is always marked as started, because the next crash
+    /// counts only against a suspect that ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
@@ -174,7 +174,7 @@ impl Begin<'_> {
         Ok(stored.map(|stored| (stored.value, stored.version)))
     }
 
-    /// True if a begin of this attempt wrote this record, and the response was lost. Without an intent record, equal
+    /// True if this attempt wrote this record before, and the response was lost. Without an intent record, equal
     /// content is the proof: any other holder would have written another entry.
     fn has_written(&self, stored: &Turn) -> bool {
         let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
@@ -215,7 +215,7 @@ impl Begin<'_> {
     }
 
     /// True if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet. In both
-    /// cases, the store may lack the call's begin, facts and claims.
+    /// cases, the store may lack the call's intent record, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms

@@ -1,8 +1,8 @@
 //! Cached reads of a tenant, bounded in number and bytes.
 //!
-//! The hash of a call's inputs (its question) selects one of the tenant's buckets. Each bucket is one record. The
-//! record lists the bucket's results, and each result is a part of the record. So the bounds hold by construction, a
-//! lookup reads one part, and a fill writes one bucket.
+//! The inputs of a call are its question. The question's hash selects one of the tenant's buckets. Each bucket is one
+//! record. The record lists the bucket's results, and each result is a part of the record. So the bounds hold by
+//! construction, a lookup reads one part, and a fill writes one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Fill {
     }
 }
 
-/// Section of a settle: caches results. If memory is short, the settle commits without this section.
+/// Section of [`crate::turn::Settle`]: caches results, unless memory is short.
 #[derive(Debug, Clone, Default)]
 pub struct FillCache {
     pub results: Vec<Fill>,

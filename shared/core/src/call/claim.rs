@@ -102,8 +102,8 @@ impl Record for Claim {
 pub enum ClaimResult {
     /// This call owns the claim.
     Ours,
-    /// The owner of the claim has ended with this result. If a worker crashed after the settle, the owner can be this
-    /// same call.
+    /// The owner of the claim has ended with this result. If a worker settled the call and then crashed, the owner can
+    /// be this same call.
     Ended {
         by: Claimant,
         /// The owner's result, as JSON.
@@ -178,8 +178,8 @@ impl ClaimEffect {
     }
 }
 
-/// Section of a park: the turn waits for the end of an equal call. If the equal call has already ended, the turn is due
-/// at once.
+/// Section of [`crate::turn::Park`]: the turn waits for the end of an equal call. If the equal call has already ended,
+/// the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 
@@ -264,7 +264,7 @@ fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Opti
     Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
 }
 
-/// Guards that the owner of an earlier claim, which had no effect, has not begun again.
+/// Guards that the owner of an earlier claim has not begun again. The owner had no effect.
 fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
@@ -296,8 +296,8 @@ pub enum EndClaimResult {
     Others,
 }
 
-/// Section of a settle: ends the claim of a call. Also runs as a separate decision, for an abandoned claim
-/// ([`ClaimResult::Abandoned`]) and after a restart of the store.
+/// Section of [`crate::turn::Settle`]: ends the claim of a call. Also runs as a separate decision, for an abandoned
+/// claim ([`ClaimResult::Abandoned`]) and after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndClaim {
     pub effect: EffectName,

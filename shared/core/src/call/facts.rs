@@ -281,7 +281,7 @@ pub struct EndedCall {
     pub changes: Option<Vec<Changed>>,
 }
 
-/// Section of a settle: ends calls of one session. If several calls of a session end, they must share one section.
+/// Section of [`crate::turn::Settle`]: ends calls of one session. All ended calls of a session must share one section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
     pub session: SessionName,

@@ -1,4 +1,4 @@
-//! Tests of complete call lifecycles, with the parks and settles of their slices.
+//! Tests of complete call lifecycles, in which slices are also parked and settled.
 
 use std::collections::BTreeSet;
 
@@ -192,7 +192,7 @@ fn two_equal_calls_pay_once() {
     let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
-    // The first call settles without a read. The settle decides twice, because the other call has changed the session's
+    // The first call settles without a read, but in two attempts, because the other call has changed the session's
     // record.
     let reads = store.reads;
     let commits = store.commits;

@@ -9,7 +9,7 @@ use crate::transaction::{Conflict, Guard, Transaction, Write};
 use crate::turn::end::parts;
 use crate::view::{Undecided, View};
 
-/// The latest report of a running call. A part of the turn's record, which ends with the turn.
+/// The latest report of a running call. Stored as a part of the turn's record until the turn ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallProgress {
     /// The position of the call. A report of an earlier call is out of date.
@@ -50,7 +50,7 @@ pub struct ReportProgress<'a> {
 }
 
 impl Decision for ReportProgress<'_> {
-    /// False if the turn has ended. Nothing was written then, because the part would remain.
+    /// False if the turn has ended. In that case, nothing was written, because the part would never be removed.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

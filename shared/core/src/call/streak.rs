@@ -131,8 +131,8 @@ pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Resul
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
 
-/// Section of a settle: counts calls that have their results. If other transactions change the record repeatedly, the
-/// calls are not counted. This is harmless, because an agent in a loop makes its calls one after another.
+/// Section of [`crate::turn::Settle`]: counts calls that have results. If other transactions change the record
+/// repeatedly, calls are not counted. This is harmless: an agent in a loop makes its calls one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
     pub name: StreakName,

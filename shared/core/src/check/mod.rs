@@ -65,7 +65,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The word for people and metrics.
+    /// The word shown to people and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

@@ -31,7 +31,7 @@ pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// The marks of a turn: calls that workers reported as begun after the store had lost their begins.
+/// The marks of a turn: begun calls that the store knows only from reports of workers after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
@@ -51,7 +51,7 @@ impl Record for Marks {
 /// because it does not know whether the others had an effect.
 const SEVERAL: &str = "*";
 
-/// A begun call whose begin the store lost.
+/// A begun call that the store knows only from the report of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The attempt that began the call, or [`SEVERAL`].
@@ -138,8 +138,8 @@ pub fn marks(
 }
 
 /// Asks which of these calls another attempt began. A holder runs this decision before it reports calls of its slice as
-/// not run. For one lease after a restart of the store, the answer is unknown, because workers may still report lost
-/// begins.
+/// not run. For one lease after a restart of the store, the answer is unknown, because workers may still report calls
+/// that they began.
 #[derive(Debug, Clone, Copy)]
 pub struct AskUnrun<'a> {
     pub name: &'a TurnName,
@@ -160,8 +160,8 @@ pub enum Unrun {
     Known(KnownUnrun),
 }
 
-/// The answer to [`AskUnrun`]. It is also a [`Section`] of the transaction that reports the other calls as not run. The
-/// section guards that the answer is still valid.
+/// The answer to [`AskUnrun`]. It is also a [`Section`] of the transaction that reports calls as not run: it guards
+/// that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownUnrun {
     /// The calls that began, by position. If a mark has a result, the call's worker reported this result. Without a

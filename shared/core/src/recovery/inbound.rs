@@ -51,7 +51,7 @@ const FIELDS_MAX: usize = 16;
 const LOOK_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
-/// The suspect entry that a scheduler decides on its own, not in a batch.
+/// The suspect entry that a scheduler decides separately, not in a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
     #[serde(rename = "e")]
@@ -79,7 +79,7 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records the suspect entry that a scheduler is about to read and decide on its own, or clears the record.
+/// Records the suspect entry that a scheduler is about to read and decide separately, or clears the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     pub stream: StreamKey,
@@ -108,12 +108,12 @@ impl Decision for NameSuspect {
     }
 }
 
-/// An entry that a scheduler took from an inbound stream. It is lost if the store restarts: the store may have lost the
-/// entry, and given its ID to another one.
+/// An entry that a scheduler took from an inbound stream. After a restart of the store, the scheduler no longer holds
+/// it, because the store may have lost it and given its ID to another entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
     pub entry: EntryId,
-    /// The restart epoch before the take.
+    /// The restart epoch before the scheduler took the entry.
     pub epoch: u64,
 }
 

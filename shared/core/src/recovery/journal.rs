@@ -1,8 +1,8 @@
 //! The journal of a worker: events that the worker reports again if the store has lost its last writes.
 //!
 //! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
-//! A journal has a restart epoch: the last one to which everything was reported. While a report is due or in progress,
-//! the epoch is 0 and no call begins, so that the report is complete.
+//! A journal has a restart epoch: the last one for which the worker has reported everything. While a report is due or
+//! in progress, the epoch is 0 and no call begins, so that the report is complete.
 //!
 //! An entry stays until the store can no longer lose its commit. The journal is bounded, and drops the oldest results
 //! first. A call with a dropped result is reported as begun: its producer receives an unknown result, and a `once` call
@@ -94,14 +94,14 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// The last restart epoch to which everything was reported; 0 while a report is due or in progress.
+    /// The last restart epoch for which the worker has reported everything; 0 while a report is due or in progress.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Records a call that is about to run, of a slice that was taken in this epoch. Returns false if the call must not
-    /// run: the store has restarted since, and may have lost the begin.
+    /// Records a call that is about to run. Its slice was taken in `epoch`. Returns false if the call must not run: the
+    /// store has restarted since then, and may have lost that the call began.
     #[must_use]
     pub fn begin(&mut self, call: JournalCall, epoch: u64) -> bool {
         if (self.epoch == 0 || self.epoch != epoch) && !mutant!("no_call_begins_during_a_report") {
@@ -203,7 +203,7 @@ impl<E: Clone> Journal<E> {
         self.entries.is_empty()
     }
 
-    /// Begins a report: everything, in order. No call begins until [`Self::reported`].
+    /// Begins a report of all entries, in order. No call begins until [`Self::reported`] is called.
     pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
         self.epoch = 0;
         self.entries.values_mut().for_each(|entry| entry.reported = true);

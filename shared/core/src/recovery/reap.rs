@@ -355,7 +355,7 @@ impl Turn {
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
-            // The counters after the limits are bounds, such as that on unfinished turns.
+            // The counters after those of the limits belong to bounds, such as the bound on unfinished turns.
             known.truncate(limits);
         }
     }

@@ -22,7 +22,7 @@ const KNOWN_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// Number of shards that the data was written with. This number determines each tenant's shard.
+    /// The fleet's number of shards when the data was written. This number determines each tenant's shard.
     #[serde(rename = "sh")]
     pub shards: u32,
     /// Digest of the policy in force.
@@ -77,7 +77,7 @@ pub enum Announcement {
     },
 }
 
-/// The schedulers that decide by the policy in force.
+/// Whether other schedulers decide by the policy in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Others {
     None,

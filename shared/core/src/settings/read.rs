@@ -43,8 +43,8 @@ impl RunTimeSettings {
     }
 }
 
-/// Reads the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because the
-/// tenant's days would be counted in another zone.
+/// Reads the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because otherwise
+/// the tenant's days would be counted in another zone.
 ///
 /// # Errors
 /// The reason, in words.

@@ -60,7 +60,7 @@ pub enum Delegated {
     Duplicate,
     /// The task's ID belongs to other content.
     Conflict,
-    /// The task is refused. The caller must reject an inbound entry.
+    /// The task is refused. If its source is an inbound entry, the caller must reject the entry.
     Refused(Refusal),
     /// Memory is short. An inbound task waits. A call can be retried.
     Pressure,
@@ -315,7 +315,7 @@ impl Delegate<'_> {
         });
     }
 
-    /// Adds the task to the lists that users read and that cascades use.
+    /// Adds the task to the lists for users, and to the sets for cascades.
     fn list(&self, transaction: &mut Transaction, view: &View, turn: &Turn, now_ms: i64) -> Result<(), Undecided> {
         let of_tenant = keys::tasks_of(&self.name.tenant);
         let of_parent = self.parent_name().map(|parent| keys::children(&parent));

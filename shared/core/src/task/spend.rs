@@ -278,9 +278,9 @@ pub fn wake_waiters(
     Ok(())
 }
 
-/// Section of a park with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If the task was
-/// not in the queue when it checked the budget, it checks again soon. A debit that was returned between the check and
-/// the park did not wake the task.
+/// Section of [`crate::turn::Park`] with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If
+/// the task was not in the queue when it checked the budget, it checks again soon, because a debit that was returned in
+/// the meantime did not wake it.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     pub name: TurnName,

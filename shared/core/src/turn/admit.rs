@@ -121,7 +121,7 @@ impl Decision for Admit<'_> {
 /// Why a turn whose task has ended is canceled.
 const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
-/// Decisions about a turn's admission that precede its limits.
+/// Decisions about a turn's admission, made before its limits are applied.
 struct Plan {
     /// The call budget of the turn's task.
     budget: Option<u64>,
@@ -195,8 +195,8 @@ impl Admit<'_> {
         let is_there = |conflict: &Conflict| matches!(conflict, Conflict::Record { key, stored: Some(_) } if *key == self.name.record());
         let record_exists = context.failed(is_there);
         if !self.given {
-            // The admission of a minted ID also acknowledges its entry. This entry is not acknowledged, so an existing
-            // record belongs to another producer's turn.
+            // The admission of a turn with a minted ID also acknowledges the turn's entry. This entry is not
+            // acknowledged, so an existing record belongs to another producer's turn.
             return Ok(if record_exists { Known::Taken } else { Known::New });
         }
         let Some(given) = view.record::<GivenId>(&self.name.given())? else {

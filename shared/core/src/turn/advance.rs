@@ -40,7 +40,7 @@ pub struct Candidate<'a> {
     pub is_new: bool,
     pub policy: &'a dyn Policy,
     pub render: &'a dyn Render,
-    /// Sections to end together with the turn.
+    /// Sections that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }

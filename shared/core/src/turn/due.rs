@@ -16,7 +16,7 @@ use crate::record::Stored;
 use crate::transaction::{Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Cleans up state if a turn ends without a worker, such as an open approval or a session that expects the call.
+/// If a turn ends without a worker, cleans up state such as an open approval or a session that expects the call.
 pub trait EndSection: Sync {
     /// Adds the cleanup to the transaction that ends the turn.
     ///
@@ -37,7 +37,7 @@ pub trait EndSection: Sync {
 pub struct Due<'a> {
     pub name: &'a TurnName,
     pub render: &'a dyn Render,
-    /// Sections to end together with the turn.
+    /// Sections that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }

@@ -181,8 +181,8 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Adds the end of the turn to `transaction`. The caller must guard the version of the turn's record, and that it
-    /// holds the slice.
+    /// Adds the end of the turn to `transaction`. The caller must guard the version of the turn's record, and remove
+    /// the turn's slice from its queue.
     ///
     /// # Errors
     /// [`Undecided`]: for a task, its counter must be read.
@@ -272,8 +272,8 @@ impl Ending<'_> {
             }));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
-            // With an end, this changes only an existing counter. If the parent has ended, its counter is gone and must
-            // not be created again.
+            // With `ends_ms`, this changes only an existing counter. If the parent has ended, its counter is gone and
+            // must not be created again.
             transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
             for task in std::iter::once(parent).chain(&task.above) {
                 if let Ok(above) = TurnId::new(task.as_str()) {

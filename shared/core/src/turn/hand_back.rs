@@ -116,7 +116,7 @@ impl Turn {
         context.epoch_began_ms > 0 && self.admitted_ms <= context.epoch_began_ms
     }
 
-    /// Records what a returning holder reports about the slice's calls.
+    /// Records what the holder that returns the slice reports about the calls.
     fn hand_back(&mut self, reason: &HandBackReason, context: &Context) {
         match reason {
             // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.

@@ -42,8 +42,8 @@ pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
     /// True if concurrent reads of the slice may have run without a result. Either their results were dropped, or the
-    /// slice was taken before a restart of the store. If the store lost the take, another worker may have taken the
-    /// slice, too.
+    /// slice was taken before a restart of the store. If the store lost that the slice was taken, another worker may
+    /// have taken the slice, too.
     pub beside: bool,
     /// The conditions of the wait, such as an open approval or a held claim. If one of the guards fails, the wait is
     /// over, and the call continues at once. Only guards on records are allowed.
@@ -85,8 +85,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// Guards that the wait is not over yet, because a wake-up before the park would be lost. Returns true if the wait
-    /// is over.
+    /// Guards that the wait is not over yet, because a wake-up before the slice is parked would be lost. Returns true
+    /// if the wait is over.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {

@@ -103,7 +103,7 @@ pub struct Release<'a> {
     pub name: TurnName,
     pub policy: &'a dyn Policy,
     pub render: &'a dyn Render,
-    /// Sections to end together with the turn.
+    /// Sections that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }

@@ -268,8 +268,8 @@ impl WaitReason {
         }
     }
 
-    /// Since when the call waits for a circuit breaker or a paused tool, in milliseconds. `None` for other reasons. The
-    /// turn's notes record such a wait with its cause.
+    /// When the call began to wait for a circuit breaker or a paused tool, in milliseconds. `None` for other reasons.
+    /// The turn's notes record such a wait with its cause.
     #[must_use]
     pub const fn rests_since_ms(&self) -> Option<i64> {
         match self {
@@ -545,7 +545,7 @@ impl Turn {
     }
 
     /// True if the turn has a slice that counts toward the tenant's slices out. A task of an external runtime does not
-    /// count. Such a task can stay there for days, and would stop the tenant's other turns.
+    /// count, because it can stay there for days and would stop the tenant's other turns.
     #[must_use]
     pub const fn counts_as_out(&self) -> bool {
         self.state.out().is_some() && self.is_for_workers()

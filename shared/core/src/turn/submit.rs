@@ -16,7 +16,7 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Field of an inbound entry whose ID the producer chose: the digest of the content.
+/// Entry field: the digest of the content. Present only if the producer chose the message's ID.
 pub const DIGEST: &str = "d";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

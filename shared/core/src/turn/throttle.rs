@@ -4,11 +4,11 @@ use super::state::{Note, State, Turn};
 use crate::keys::{self, TurnName, limits};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 
-/// Writes the record of a turn that now waits in the throttle queue of `counter` and has no slice out. Sets the queue's
-/// timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays unchanged.
+/// Writes the record of a turn that now waits in the throttle queue of `counter` and has no dispatched slice. Sets the
+/// queue's timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays unchanged.
 ///
 /// The caller must guard the record's version, return the turn's permits ([`super::end::return_permits`]), and subtract
-/// the turn's slice from the tenant's slices out. The calls from `turn.position` on must be parts of the record.
+/// the turn's slice from the tenant's dispatched slices. The calls from `turn.position` on must be parts of the record.
 pub fn throttle(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -22,7 +22,7 @@ pub struct ApprovalBinding<'a> {
     pub times_ms: (i64, i64),
     /// In the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// How the tool runs (an address, a command), as far as the specification does not say. May be empty.
+    /// Details of how the tool runs (an address, a command) that the specification lacks. May be empty.
     pub runs: &'a str,
     pub arguments: &'a RawValue,
     pub asked: &'a [ApprovalReason],

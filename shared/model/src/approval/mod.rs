@@ -54,7 +54,7 @@ pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Only the arguments that every reason permits to narrow.
+/// Only the arguments that an approver may narrow according to every reason.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -62,7 +62,7 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// A name or role has 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
+/// A name or role has 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

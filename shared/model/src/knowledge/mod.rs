@@ -19,13 +19,13 @@ pub struct Document {
     /// May be empty.
     #[serde(default)]
     pub category: String,
-    /// The file from which the document was imported. If a later import of the file lacks the document, it can be
-    /// pruned.
+    /// The file from which the document was imported. If a later import of the file lacks the document, the document
+    /// can be pruned.
     #[serde(default)]
     pub file: String,
     /// The digest of all inputs of the document.
     pub digest: String,
-    /// The model that computed the embeddings of its passages; empty without embeddings.
+    /// The model that computed the embeddings of the passages; empty without embeddings.
     #[serde(default)]
     pub model: String,
     pub passages: usize,

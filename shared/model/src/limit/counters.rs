@@ -30,7 +30,7 @@ pub struct Debits {
     pub amounts: Vec<Option<u64>>,
 }
 
-/// In the order of the limits.
+/// Returns the debits in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of the model's spelling.
@@ -202,7 +202,7 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// A model may write any text as a tool's name. Text that no tool can have as its name is hashed.
+/// A model may write any text as a tool's name. Text that cannot be a tool's name is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));

@@ -33,13 +33,13 @@ pub struct Limit {
 /// The calls that a limit counts. A call must match all of these lists; an empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
-    /// `*` stands for any characters.
+    /// `*` matches any characters.
     pub tools: Vec<String>,
     /// A tool that the configuration does not declare has the effect `once`.
     pub effects: Vec<Effect>,
     /// A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
-    /// `*` stands for any characters.
+    /// `*` matches any characters.
     pub agents: Vec<String>,
     /// An agent matches if it has at least one of these roles.
     pub roles: Vec<String>,
@@ -116,9 +116,9 @@ pub enum LimitBound {
         /// In millionths ([`amount`]).
         max: u64,
     },
-    /// Tokens of models, in requests and responses together. Only requests to models debit it.
+    /// Tokens of models, in requests and responses together. Only requests to models debit the counter.
     Tokens(u64),
-    /// Cost of models, in millionths of the currency of their prices. Only requests to models debit it.
+    /// Cost of models, in millionths of the currency of their prices. Only requests to models debit the counter.
     Money(u64),
 }
 
@@ -346,7 +346,7 @@ fn period(ms: i64) -> String {
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// `*` in `pattern` stands for any characters.
+/// `*` in `pattern` matches any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

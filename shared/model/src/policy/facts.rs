@@ -13,7 +13,7 @@ use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// Time that a fact is kept if the row sets none (ms).
+/// Default time that a fact is kept (ms).
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
 /// Longest time that a row can keep a fact (ms).
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;

@@ -18,7 +18,7 @@ fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
     for (at, byte) in key.iter().enumerate() {
-        // Bytes outside ASCII count as letters, because the lists of words contain none.
+        // Bytes outside ASCII count as letters, because the lists of words contain no such bytes.
         if byte.is_ascii() && !byte.is_ascii_alphanumeric() {
             if !boundary {
                 push(b'_');
@@ -160,7 +160,7 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// If one of these words precedes `key`, it is a secret. Words for keys that only identify something are not included:
+/// If one of these words precedes `key`, the value is secret. Words for keys that only identify something are excluded:
 /// primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(

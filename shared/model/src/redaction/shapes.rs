@@ -70,7 +70,7 @@ const BEGINS: u8 = 2;
 /// The byte may belong to a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
-/// Most bytes have no class, so one lookup rules out a secret there.
+/// Most bytes are not in `BEGINS` or `MARKS`, so one lookup rules out a secret there.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -243,7 +243,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// The value at `at` is a quoted text, a list in brackets, or a word.
+/// The range of the value at `at`: a quoted text, a list or object in brackets, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {

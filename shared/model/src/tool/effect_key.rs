@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use crate::TenantId;
 use crate::digest::hash_of;
 
-/// Default time after the end of a call in which equal calls get its result (ms).
+/// Default time after the end of a call during which equal calls get the call's result (ms).
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time after the end of a call in which equal calls get its result (ms).
+/// Longest time after the end of a call during which equal calls get the call's result (ms).
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
 /// Two calls of a tool have the same effect if these arguments are equal and the second call is within the window.
@@ -17,7 +17,7 @@ pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 pub struct EffectKey {
     /// JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
-    /// Time after the end of a call in which equal calls get its result (ms).
+    /// Time after the end of a call during which equal calls get the call's result (ms).
     pub window_ms: i64,
 }
 
@@ -30,7 +30,7 @@ pub struct EffectNote {
 }
 
 impl EffectKey {
-    /// The pointer of an argument of the key that is missing or null in the call. `None` if all are present.
+    /// The pointer of a key argument that is missing or null in the call. `None` if all are present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
@@ -42,8 +42,8 @@ impl EffectKey {
     /// the order of their members, and texts character by character.
     ///
     /// # Errors
-    /// The pointer of an argument of the key that is missing or null in the call. Without the argument, it is unknown
-    /// whether two calls have the same effect.
+    /// The pointer of a key argument that is missing or null in the call. Without this argument, it is unknown whether
+    /// two calls have the same effect.
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
         for pointer in &self.arguments {

@@ -1,4 +1,4 @@
-//! Metrics of calls whose begin must be durable before the call runs.
+//! Metrics of calls whose intent record must be durable before the call runs.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// Records the wait for the confirmation of a durable begin.
+    /// Records the wait for the confirmation that an intent record is durable.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

@@ -260,7 +260,7 @@ pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// The required durability of a begin (`DURABLE`), and whether Redis confirmed the begin in time (`CONFIRMED`).
+/// The required durability of an intent record (`DURABLE`), and whether Redis confirmed it in time (`CONFIRMED`).
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 

@@ -59,7 +59,7 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     turned_away: IntCounterVec,
-    /// The state by the name under which a primary is looked up. In a cluster, each slot of a shard has its own name.
+    /// The state of each primary, by its lookup name. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
@@ -69,7 +69,7 @@ struct PrimaryState {
     /// Host and port of the last primary. While no primary is found, the old value is kept, so that only a different
     /// primary counts as a move.
     last: Option<String>,
-    /// The time since which no primary is found.
+    /// The time since which no primary has been found.
     missing_since: Option<Instant>,
 }
 
@@ -125,7 +125,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a response by which a server referred to another server, or was not ready.
+    /// Counts a response in which a server referred to another server, or reported that it was not ready.
     pub fn redis_turned_away(&self, answer: &str) {
         self.redis.turned_away.with_label_values(&[answer]).inc();
     }

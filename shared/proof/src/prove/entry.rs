@@ -32,7 +32,7 @@ pub(super) struct CallEntry {
 
 pub(super) enum EntryRead {
     Call(Box<CallEntry>),
-    /// An operator reset a counter that was unreadable, named `limit@counter`.
+    /// An operator reset an unreadable counter, whose name is `limit@counter`.
     Remade(String),
     Other,
 }

@@ -119,7 +119,7 @@ pub struct Verifier {
     by_untrusted: BTreeMap<String, u64>,
     /// For each shard, the last entry of the earlier part, after which this export continues.
     before: BTreeMap<u32, EntryId>,
-    /// The number of sealed entries up to the positions in `before` that are missing in the export.
+    /// The number of missing sealed entries up to the positions in `before`.
     earlier: u64,
     /// The number of missing sealed entries that were possibly trimmed.
     trimmed: u64,

@@ -42,7 +42,7 @@ pub use counters::{OF_MODELS, SHARE};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// Permission, arguments or a rule would have denied it.
+    /// Permission, arguments or a rule would have denied the call.
     Denied,
     /// The call would have passed a guard that ended it, or would not have needed approval.
     Allowed,
@@ -50,9 +50,9 @@ pub enum DifferenceKind {
     Asked,
     /// The call would still have been stopped, but for another reason.
     Otherwise,
-    /// A cap or limit would have rejected it.
+    /// A cap or limit would have rejected the call.
     Capped,
-    /// A cap or limit that rejected it would have admitted it.
+    /// A cap or limit rejected the call, but would have admitted it under the policy.
     LetGo,
     /// The call would have begun later.
     Delayed,
@@ -90,7 +90,7 @@ impl DifferenceKind {
 /// A call that would have been decided differently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// How it would have been decided differently.
+    /// How the decision would have differed.
     pub kind: DifferenceKind,
     /// The rule, cap or limit that causes the difference.
     pub by: String,

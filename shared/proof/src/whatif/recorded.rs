@@ -11,7 +11,7 @@ use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
 use crate::lines::EntryLine;
 
-/// Stands in place of a secret.
+/// The text that replaces a secret.
 const REDACTED: &str = "[REDACTED]";
 
 #[derive(Debug, Clone)]
@@ -204,7 +204,7 @@ impl RecordedEntry {
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
         let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
-        // Premises that cannot be read make the entry unreadable: without them, the replay would decide on others.
+        // An entry with unreadable premises counts as unreadable. Otherwise the replay would decide on other premises.
         let Ok(premises) = raw.meta.premises.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
         };

@@ -171,7 +171,7 @@ impl Turn {
                 });
             } else if let Some(refused) = &call.refused {
                 // If the entry lacks the shard's own time, use the time of the entry, which is written when the
-                // rejection is reported. The decision cannot be in a later window than the full window.
+                // rejection is reported. The decision was made before the full window ended.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
@@ -183,7 +183,7 @@ impl Turn {
             at += count;
         }
         // Decisions are in order of time, unless the clock stepped back. A decision that then seems earlier than the
-        // previous decision keeps its place.
+        // previous decision gets the time of that decision.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);

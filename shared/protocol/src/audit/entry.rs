@@ -169,7 +169,7 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// The details. Numbers that no number type holds are texts.
+    /// The details. Numbers beyond the range of doubles are strings.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()

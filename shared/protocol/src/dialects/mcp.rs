@@ -85,8 +85,8 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// A `Tool`, with hints that follow from the tool's effect. Whether the tool is destructive is unknown, so there is no
-/// hint about it.
+/// A `Tool`, with hints that follow from the tool's effect. The fleet does not know whether a tool is destructive, so
+/// there is no such hint.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

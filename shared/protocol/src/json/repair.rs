@@ -12,7 +12,7 @@ use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
 /// Returns `text` as JSON that meets the rules of [`check`]. Half of a surrogate pair becomes the replacement
-/// character. If keys are equal, the last key is kept, as by most readers. Numbers keep all digits. `None` if `text` is
+/// character. If keys are equal, the last key is kept, as most readers do. Numbers keep all digits. `None` if `text` is
 /// not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {

@@ -130,7 +130,7 @@ impl SchemaWalk<'_> {
         }
     }
 
-    /// In the subset, `$ref` has no siblings, so a description wraps it.
+    /// In the subset, `$ref` has no siblings, so a reference with a description is wrapped in `anyOf`.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {

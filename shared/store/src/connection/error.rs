@@ -72,7 +72,7 @@ impl StoreError {
         }
     }
 
-    /// The group already exists, so creating it is no failure.
+    /// Returns true if the error only says that the group already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }

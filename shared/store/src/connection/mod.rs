@@ -122,8 +122,8 @@ impl Connection {
 
     /// Waits for the reply to `verb`, and reports the reply to the observer. `timed` is false for blocking reads.
     ///
-    /// The future of a round trip has 3 kB. It is boxed, because an unboxed one would make every caller's future as
-    /// large, and each move would copy it.
+    /// The future of a round trip takes 3 kB. It is boxed, because otherwise every caller's future would be as large,
+    /// and each move of a future would copy it.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -244,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Drops the connection if a dedicated connection reported that its server is no longer a primary. A server
-    /// notifies blocked readers first (`UNBLOCKED`). A connection that only reads may never receive a notification.
+    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. A
+    /// server notifies blocked readers first (`UNBLOCKED`). A connection that only reads may never be notified.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -416,8 +416,8 @@ impl Connection {
     }
 
     /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
-    /// own command. If a key's slot is migrating, and so its server is not responsible, the whole pipeline
-    /// fails. Otherwise the key would seem to be missing.
+    /// own command. If the server is not responsible for a key (for example because its slot is migrating), the whole
+    /// pipeline fails. Otherwise the key would seem to be missing.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
@@ -467,7 +467,7 @@ impl Backoff {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// To be called after Redis replied. The next failure starts with short delays again.
+    /// Call this after Redis replied. The next failure starts with short delays again.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

@@ -60,7 +60,7 @@ enum SearchEnd {
 }
 
 impl Store {
-    /// The audit entries of a turn that a bounded search finds.
+    /// The audit entries of a turn, as far as a bounded search finds them.
     ///
     /// # Errors
     /// [`StoreError`].

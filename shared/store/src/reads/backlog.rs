@@ -110,8 +110,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the unfinished turns and tasks of these tenants without a dispatched slice. Also returns the number of
-    /// turns in the throttle queues of `shares`, and the names of these queues.
+    /// Counts these tenants' unfinished turns and tasks that have no dispatched slice. Also returns the number of turns
+    /// in the throttle queues of `shares`, and the names of these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],

@@ -46,7 +46,7 @@ pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// The shard time (ms) that a place stands for.
+/// Converts a place to shard time (ms).
 pub(crate) fn place_ms(place: u64) -> i64 {
     i64::try_from(place).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Model usage of a tenant's days, see [`tickfleet_core::usage`].
+//! The model usage of a tenant by day, see [`tickfleet_core::usage`].
 
 use std::collections::BTreeMap;
 

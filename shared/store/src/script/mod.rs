@@ -2,7 +2,7 @@ pub(crate) mod reply;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// Its name in errors and metrics.
+    /// The name in errors and metrics.
     pub(crate) verb: &'static str,
     pub(crate) source: String,
     /// The digest that identifies the script in Redis.

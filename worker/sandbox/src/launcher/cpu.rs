@@ -69,8 +69,8 @@ mod tests {
     fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // The second sample read process 1 before process 1 reaped process 2. When the sample reached process 2, it was
-        // already gone.
+        // The second sample read process 1 before process 1 reaped process 2. Process 2 was gone when the sample
+        // reached it.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

@@ -1,4 +1,4 @@
-//! Landlock rules: the files and TCP ports that a command may use. Its signals reach only the sandbox.
+//! Landlock rules: the files and TCP ports that a command may use. The command's signals reach only the sandbox.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     let read = AccessFs::from_read(NEWEST);
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if paths.level == Level::Strict {
-        // The root contains only files from the launcher. Only the paths below are writable.
+        // The root contains only files from the launcher, so all of it is readable. Only the next rules permit writes.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;

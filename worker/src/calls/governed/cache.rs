@@ -85,7 +85,7 @@ impl ResultCache {
         })
     }
 
-    /// Prepares a result that the settle adds to the cache. `None` if the result cannot be cached.
+    /// Prepares a result that is cached when the call is settled. `None` if the result cannot be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

@@ -58,7 +58,7 @@ impl Calls {
         let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
-            // In all other states, the begin decides what happens to the call.
+            // In all other states, the core's `Begin` determines what happens to the call.
             _ => None,
         };
         let again = match &narrowed {
@@ -181,7 +181,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // The park counts again and decides. If too many approvals are waiting, the call is evaluated again.
+            // Parking counts again and decides. If too many approvals are waiting, the call is evaluated again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(

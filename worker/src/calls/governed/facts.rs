@@ -1,9 +1,9 @@
 //! Facts of sessions. If the permission row of a tool names facts, each call of the tool enters its session when it
 //! begins, and changes facts when it ends.
 //!
-//! The begin evaluates the facts that the call requires or forbids. If a running call may still change one of these
-//! facts, the new call waits for the running call without a slot. The changes at the end of a call are committed with
-//! its result, in one transaction.
+//! The decision that begins a call evaluates the facts that the call requires or forbids. If a running call may still
+//! change one of these facts, the new call waits, without a slot, for the running call to end. The changes at the end
+//! of a call are committed with its result, in one transaction.
 
 use std::time::Duration;
 

@@ -252,7 +252,7 @@ pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
                 ToolHealth::Unknown
             }
         },
-        // The first of these cases is a panic of the handler.
+        // `Returned(Err(_))` is a panic of the handler.
         HandlerEnd::Returned(Err(_)) | HandlerEnd::Cancelled | HandlerEnd::MustStop => ToolHealth::Unknown,
     }
 }

@@ -30,8 +30,8 @@ use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// If arguments are longer than this, only the first problem is explained. For more problems, the validator first
-/// collects all errors, and a long list can have a hundred thousand.
+/// If arguments are longer than this, only the first problem is explained. To explain more, the validator would first
+/// collect all errors, and a long list can have a hundred thousand.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
 /// Arguments longer than this are checked on a separate thread. Even with a schema within bounds, such a check can take
 /// so long that it would delay the worker's other calls and heartbeats.

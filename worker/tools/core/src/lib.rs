@@ -210,8 +210,8 @@ pub enum ToolFailure {
         /// True only if it is certain that nothing took effect (no byte was sent, a 429 response, a declared status).
         not_executed: bool,
     },
-    /// The call has begun a turn or task of the same tenant. When the turn or task ends, the call runs again. While the
-    /// call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
+    /// The call waits for an event, such as the end of a turn or task that it has begun. After the event, the call runs
+    /// again. While the call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
     Waits {
         /// The event that the call waits for.
         awaits: Awaited,

@@ -462,7 +462,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
-    // If the declaration has a schema, reading the configuration has checked the key.
+    // If the declaration has a schema, its effect key was checked when the configuration was read.
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
@@ -522,7 +522,7 @@ fn declared(
         name: name.to_owned(),
         display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
         description: def.description.clone().unwrap_or_default(),
-        // Only a tool that another process has can lack a schema. It does not run here.
+        // Only a tool of another process can be declared without a schema. Such a tool does not run here.
         input_schema: def.input_schema.clone().unwrap_or_else(|| json!({"type": "object"})),
         output_schema: def.output_schema.clone(),
         category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
@@ -563,7 +563,7 @@ fn declared(
             Ok(DeclaredHandler { handler, configured }) => {
                 spec.configured = configured;
                 let tool = RegisteredTool { runs: runs(def), ..RegisteredTool::new(spec, handler)? };
-                // A shell command can read the caller's files.
+                // A shell command can read the calling agent's files, so its result depends on the agent.
                 return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
             }
             Err(unset @ DeclarationError::UnsetVariable { .. }) => unset.to_string(),
@@ -576,7 +576,7 @@ fn declared(
 
 /// Describes how a declared tool runs. The text contains only references to secrets, never the values of secrets.
 fn runs(def: &ToolDef) -> String {
-    // Approvals are bound to this text. The list has no `..`, so that the compiler reports a new kind of tool.
+    // Approvals are bound to this text. The pattern has no `..`, so that the compiler reports a new kind of tool.
     let ToolDef {
         http,
         shell,

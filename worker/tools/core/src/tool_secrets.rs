@@ -43,8 +43,8 @@ impl ToolSecrets {
     }
 }
 
-/// Returns true if all secrets are set that come from a variable and are the same for all tenants. Secret files are not
-/// checked, because a file can still be created later.
+/// Returns true if no secret is missing that comes from a variable and is the same for all tenants. Secret files are
+/// not checked, because a file can still be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),

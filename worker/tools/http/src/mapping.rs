@@ -119,7 +119,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Every digit is preserved.
+/// Returns the value at `pointer` with every digit preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

@@ -29,8 +29,7 @@ const CODE_BYTES_MAX: usize = 64;
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
 /// Maximum lifetime of a token, even if the response states a longer one.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Time before its expiry during which a token is no longer used: the token must still be valid when the request
-/// arrives.
+/// A token is no longer used this long before its expiry, because it must still be valid when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]

@@ -136,8 +136,8 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Splits text into pieces of at most `most` characters. A piece ends after the last line in its second half. If no
-/// line ends there, a sentence is used, then a word, and finally any character.
+/// Splits text into pieces of at most `most` characters. A piece ends at a line break in its second half. If there is
+/// none, the piece ends after a sentence, otherwise after a word, otherwise after any character.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {

@@ -163,7 +163,7 @@ mod tests {
             if state.is_empty() || state.contains(") Z ") {
                 return;
             }
-            // A test cannot wait for the exit of a process that is not its child. The number of polls is bounded above.
+            // A test cannot wait for the exit of a process that is not its child, so it polls.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the grandchild lives on");

@@ -287,8 +287,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Returns the messages that result from `output` while these requests are pending, and the number of warnings. A
-    /// message is `4 ok`, or `4` and the reason.
+    /// Returns the messages that result from `output` while these requests are pending, and the number of warnings.
+    /// Each message is its request id with `ok` or the reason (`4 ok`).
     async fn messages(waiting: &[u64], output: &[u8]) -> (Vec<String>, usize) {
         let warnings = Warnings::default();
         let _here = tracing::subscriber::set_default(warnings.clone());

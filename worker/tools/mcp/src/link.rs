@@ -280,7 +280,7 @@ impl Link {
         self.closed.cancelled().await;
     }
 
-    /// Returns when the child process has exited.
+    /// Closes the connection, and waits until the child process has exited.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
         self.gone.cancelled().await;

@@ -1,4 +1,4 @@
-//! The state of the code of modules. A change of the code counts as a change of the configuration.
+//! A fingerprint of the code of modules. A change of the code counts as a change of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -76,7 +76,7 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Checks what the registry does not check. A package checks its tools too, and names the function.
+    /// Checks what the registry does not check. The Python and TypeScript packages also do this, and name the function.
     ///
     /// # Errors
     /// The field, its value, and what is allowed.

@@ -135,8 +135,8 @@ async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
     match frames::read(socket).await {
         Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
         Ok(None) => Ok(None),
-        // If a process exits during its start, it has not sent a message. Its standard error is more informative than
-        // the error of the socket.
+        // If a process exits during its start, its socket may fail. The process's standard error is more informative
+        // than the socket's error.
         Err(FrameError::Socket(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -48,7 +48,7 @@ pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
 pub(crate) const fn variables(def: &ModulesDef) -> &'static [(&'static str, &'static str)] {
     match (def.runtime, &def.sandbox) {
         (ToolRuntime::Python, _) => &[("PYTHONUNBUFFERED", "1")],
-        // Node.js ends if it may not read the machine's configuration of OpenSSL.
+        // Node.js exits if it is not allowed to read the machine's OpenSSL configuration.
         (ToolRuntime::Node, Some(_)) => &[("OPENSSL_CONF", "/dev/null")],
         (ToolRuntime::Node, None) => &[],
     }
@@ -106,8 +106,8 @@ pub(crate) fn command(
     Ok(argv)
 }
 
-/// Returns the folders of an entry's modules. An entry of Node.js without folders has the working directory,
-/// because packages are searched upwards from a folder.
+/// Returns the folders of an entry's modules. An entry for Node.js without folders uses the working directory, because
+/// Node.js searches for packages from a folder upwards.
 pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     match def.runtime {
         ToolRuntime::Node if def.path.is_empty() => vec![PathBuf::from(def.cwd.as_deref().unwrap_or("."))],

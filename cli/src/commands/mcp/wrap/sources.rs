@@ -25,8 +25,8 @@ const TENANT: &str = "local";
 const AGENT: &str = "me";
 /// The user of this machine, who approves calls.
 const APPROVER: &str = "person";
-/// Longest time without progress of a call (ms), and time limit of a call that reports progress. Calls may take as long
-/// as MCP clients wait.
+/// Longest time (ms) that a call may run without reporting progress, and time limit of a call that reports progress.
+/// Calls may take as long as MCP clients wait.
 const TIMEOUT_MS: u32 = 540_000;
 const TIMEOUT_MAX_MS: u32 = 3_600_000;
 /// Variables of Redis. The fleet uses none, but the server may.
@@ -94,7 +94,7 @@ impl WrapSources {
         let settings = json!({
             "permission": {"samples": false, "disabled_tools": META_TOOLS},
             "log": {"level": "warn"},
-            // A restart waits for one lease before it runs a call of a `once` tool.
+            // The lease is short, because a restart waits for one lease before it runs a call of a `once` tool.
             "worker": {"lease": "3s"},
         });
         sources.written.insert("tickfleet.yaml", settings.to_string());
@@ -144,7 +144,7 @@ impl WrapSources {
             // If the pins come from a file, its text is used, so that its digests are checked.
             self.sources.written.entry(MCP_LOCK_FILE).or_insert_with(|| pins.to_yaml());
         }
-        // Rows can name only imported tools, and the rows are missing yet.
+        // Rows can name only imported tools, so the tools are imported first, without rows.
         let without_rows = Sources { others_carry_out: true, ..self.sources.clone() };
         let imported = tickfleet_config::load(&without_rows).map_err(Failure::failed)?.mcp;
         let mut rows: BTreeMap<String, Value> = BTreeMap::new();
@@ -161,9 +161,9 @@ impl WrapSources {
     }
 
     /// Gives the server the environment that it would have without this process. Variables whose names look like
-    /// secrets are secrets of the connection, so their values are removed from results and logs. Values that would be
-    /// templates are passed as secrets too. The environment is not part of the policy, because each client has another
-    /// one.
+    /// secrets become secrets of the connection, so that their values are removed from results and logs. Values that
+    /// would be read as templates become secrets too. The environment differs between clients, so it is not part of the
+    /// policy.
     pub(super) fn pass_environment(&self, def: &mut McpServerDef) {
         let McpTransport::Stdio { env, .. } = &mut def.connection.transport else { return };
         if self.has_own_servers {
@@ -221,7 +221,7 @@ fn data_home(environment: &Environment) -> Result<PathBuf, Failure> {
 /// The entry of `mcp.yaml`.
 fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> {
     let mut passed = 0;
-    // The configuration replaces references in these texts, but the client means them as they are.
+    // The configuration replaces references in these texts, but the client means the texts literally.
     let mut verbatim = |text: &str| {
         if !text.contains("${") {
             return text.to_owned();

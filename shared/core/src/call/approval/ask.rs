@@ -16,12 +16,12 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// This long after its expiry (ms), an approval is overdue: its turn should have ended the approval by now.
+/// An approval is overdue this long (ms) after its expiry. By then, its turn should have ended the approval.
 const OVERDUE_MS: i64 = 60_000;
 /// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
 
-/// A request for approval. The park of the call's turn adds the request through [`RequestApproval`].
+/// A request for approval. The transaction that parks the call's turn adds the request through [`RequestApproval`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskApproval {
     /// The approval's ID, which is derived from the digest.
@@ -55,8 +55,8 @@ pub enum AskResult {
     },
 }
 
-/// Section of a park: asks people about a call. If people have already decided, or if too many approvals wait, the turn
-/// is due at once, and its call is checked again.
+/// Section of [`crate::turn::Park`]: asks people about a call. If people have already decided, or if too many approvals
+/// wait, the turn is due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     pub ask: &'a AskApproval,

@@ -22,7 +22,7 @@ use crate::view::{Query, Undecided, View};
 pub struct DecideApproval<'a> {
     pub tenant: &'a TenantId,
     pub id: &'a str,
-    /// The person.
+    /// The person who decides.
     pub by: &'a str,
     /// The person's roles in the configuration in force.
     pub roles: &'a BTreeSet<String>,

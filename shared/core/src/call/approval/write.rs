@@ -110,8 +110,8 @@ impl Section for VoidApproval<'_> {
     }
 }
 
-/// Section of a settle: the call has ended without using its approval. If people have agreed, the approval stays
-/// approved, because the call was refused for another reason. If people may still decide, the approval becomes void.
+/// Section of [`crate::turn::Settle`]: the call ended without using its approval. If people have agreed, the approval
+/// stays approved, because the call was refused for another reason. Otherwise, the approval becomes void.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveApproval<'a> {
     pub tenant: &'a TenantId,

@@ -22,7 +22,7 @@ pub enum BeginResult {
     Refused(Refusal),
     /// An equal call already has this result, which becomes the result of the call.
     AnsweredBy {
-        /// The equal call. If an earlier attempt has ended this call, this is the call itself.
+        /// The equal call, or this call itself if an earlier attempt has ended it.
         by: Claimant,
         /// The result of the equal call, as JSON.
         result: String,
@@ -33,8 +33,8 @@ pub enum BeginResult {
         /// The result of the equal call, as JSON. `None` if unknown.
         result: Option<String>,
     },
-    /// Another attempt ran the call, and the store lost the call's begin. The worker of that attempt has reported the
-    /// result. The caller settles the call with this result.
+    /// Another attempt ran the call, but the store lost that the call began. The worker of that attempt has reported
+    /// the result. The caller settles the call with this result.
     Reported {
         call: RenderedCall,
     },
@@ -45,7 +45,7 @@ pub enum BeginResult {
     },
     Expired,
     /// The store restarted, and other workers may still report calls that they began. The caller reports its own begun
-    /// calls, and begins this call again later.
+    /// calls, and tries to begin this call later.
     Hold,
     Stale,
 }

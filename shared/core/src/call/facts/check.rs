@@ -114,13 +114,13 @@ struct Check<'a, 'v> {
 
 /// The result of the search for a call that may change a fact.
 enum Changer {
-    /// No call can change the fact.
+    /// No call may change the fact before the checked call ends.
     None,
     /// The checked call must wait for a call of this turn.
     Turn(TurnId),
     /// This call may change the fact, but waits for the checked call.
     Circle(CallName),
-    /// A call was gone. Its possible changes are applied, and the fact must be checked again.
+    /// A call is gone. Its possible changes are applied, so the fact must be checked again.
     Gone,
 }
 
@@ -176,8 +176,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Finds a call of another turn that may set a fact, or that may clear the fact if `sets` is false. If the fact is
-    /// missing, also finds calls of earlier turns that have not begun.
+    /// Finds a call of another turn that may set a fact if `sets` is true, or clear the fact if `sets` is false. If the
+    /// fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let under_way =

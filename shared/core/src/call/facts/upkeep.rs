@@ -1,5 +1,5 @@
-//! Changes of sessions outside of begins and settles: expected calls, and ends that are reported again after a restart
-//! of the store.
+//! Changes of sessions by decisions of their own: expected calls, and ends of calls that are reported again after a
+//! restart of the store.
 
 use std::collections::BTreeSet;
 

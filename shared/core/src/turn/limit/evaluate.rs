@@ -46,7 +46,7 @@ pub struct Evaluator<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
-    /// The number of calls that fit, from the first.
+    /// The number of calls that fit, counted from the first call.
     pub calls: usize,
     /// Index of the debit that has no room for the next call.
     pub stop: Option<usize>,

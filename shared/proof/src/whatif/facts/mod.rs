@@ -19,7 +19,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedFate};
 
-/// For calls with a single attempt: maximum time between the begin of a call and its attempt (ms).
+/// For calls with a single attempt: maximum time between the start of a call and its attempt (ms).
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ pub struct FactCall {
     /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
     /// made.
     pub did: Option<Vec<ActualChange>>,
-    /// The earliest and latest possible begin of the call (ms).
+    /// The earliest and latest possible start of the call (ms).
     pub began: (i64, i64),
     /// The earliest and latest possible end of the call (ms).
     pub ended: (i64, i64),
@@ -245,7 +245,7 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// The earliest and latest possible begin of a call. The two times are the same if the entry has the time at which the
+/// The earliest and latest possible start of a call. The two times are the same if the entry has the time at which the
 /// shard evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);

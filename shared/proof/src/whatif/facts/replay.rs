@@ -15,7 +15,7 @@ use crate::whatif::{Difference, DifferenceKind, Summary};
 
 /// If there are this many sessions, sessions that have neither known facts nor calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Maximum turns that wait only in the replay at the same time.
+/// Maximum turns that wait at the same time in the replay but did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
 /// Time for which an unknown change stays unknown (ms). No fact is kept for longer.
 const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;

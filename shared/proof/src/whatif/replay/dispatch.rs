@@ -131,8 +131,8 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// The cause for which a call waited in the fleet, as far as the log shows it. The cause is a recorded wait of the
-/// call, or the cap or limit that the previous slice of the turn used up.
+/// The cause of a call's wait in the fleet, as far as the log shows it: the cause in a recorded wait of the call, or
+/// the cap or limit that the previous slice of the turn used up.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -1,11 +1,11 @@
-//! Pauses of tenants and agents. During a pause, none of their calls fits into a tick.
+//! Pauses of tenants and agents. During a pause, no call of the tenant or agent fits into a tick.
 
 use std::collections::HashMap;
 
 use crate::whatif::recorded::Pause;
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// The begin and end of each pause (ms), in order, by `<tenant>` or `<tenant>:<agent>`.
+/// When each pause begins and ends (ms), in order, by `<tenant>` or `<tenant>:<agent>`.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
@@ -30,8 +30,8 @@ impl Pauses {
         Self(pauses)
     }
 
-    /// When the pause that stops a turn's calls now will end (ms); `None` without a pause. In the millisecond in which
-    /// a pause begins or ends, the recorded decision shows whether the pause applied.
+    /// The end of the pause that stops a turn's calls now (ms); `None` without a pause. In the millisecond in which a
+    /// pause begins or ends, the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

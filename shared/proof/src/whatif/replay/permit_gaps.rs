@@ -100,8 +100,8 @@ impl Replay<'_> {
         true
     }
 
-    /// Marks these permits as queued for between the two times. Turns that come in this time possibly queue behind the
-    /// calls that need the permits again.
+    /// Records that calls queue for these permits between the two times. Turns that arrive in this time possibly queue
+    /// behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));

@@ -1,6 +1,6 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner. The reported node must then confirm that it is the owner. Nodes' views are out of date after a failover or a
-//! move of the slot.
+//! owner. The reported node must then confirm that it is the owner, because nodes' views may be out of date after a
+//! failover or a move of the slot.
 //!
 //! `ASK` is never followed. Scripts declare the bare prefix of a shard, which never exists as a key. While
 //! the slot is migrating, the old primary therefore replies `ASK` to each script, and the new primary has only some of

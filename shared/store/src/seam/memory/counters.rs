@@ -4,7 +4,7 @@ use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
 /// A fixed window of at most this length that began before a restart has no room, because its last debits may be lost.
-/// A longer window has room again, because calls would otherwise wait up to a day for it.
+/// A longer window has room again, because calls would otherwise wait up to a day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// Amounts of a rolling counter by the time (ms) at which the amounts expire, the earliest first.
@@ -73,7 +73,7 @@ impl Counter {
 
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
-        // The limit has another kind of window now, so its counters start again.
+        // If the limit has another kind of window now, its counters start again.
         let again = CounterState { queued: self.state.queued, ..CounterState::default() };
         let state = if rolling == self.buckets.is_some() { self.state } else { again };
         match window {
@@ -130,7 +130,7 @@ impl Counter {
         }
     }
 
-    /// Subtracts an amount, and sets the begin of the window that ends at `ends_ms` to now. Returns false if the
+    /// Subtracts an amount, and sets the beginning of the window that ends at `ends_ms` to now. Returns false if the
     /// counter has another window, or is rolling.
     pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
         if self.buckets.is_some() || self.state.ends_ms != ends_ms {

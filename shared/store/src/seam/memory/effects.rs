@@ -1,7 +1,7 @@
 //! The effects that change a shard, and their binary form.
 //!
-//! Commits, takes and upkeep change a shard only through effects. A journal stores the effects, and a replica applies
-//! them. A replayed shard therefore equals the original, even if the rules of decisions have changed since then.
+//! Commits, upkeep, and consumers that take entries change a shard only through effects. A journal stores the effects,
+//! and a replica applies them. A replayed shard therefore equals the original, even if decisions have other rules now.
 
 use std::sync::Arc;
 

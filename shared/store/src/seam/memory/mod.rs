@@ -171,8 +171,8 @@ impl MemoryStore {
         self.change(Shard::restart).await
     }
 
-    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls would look like a clock that steps
-    /// back.
+    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls could apply their times out of
+    /// order, as if the clock had stepped back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }

@@ -60,7 +60,7 @@ pub struct Shard {
     pub contents: Contents,
     /// Lease of the fleet's consumers.
     pub lease_ms: i64,
-    /// Effects since the last [`Self::drain`]. `None` if they are not collected.
+    /// Effects since the last [`Self::drain`]. `None` if effects are not collected.
     tape: Option<Vec<Effect>>,
     taped_clock: ShardClock,
     pub seen: Seen,
@@ -79,7 +79,7 @@ pub struct Seen {
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// Maximum advance of shard time in milliseconds before the clock itself must be written.
+/// Advance of shard time (ms) after which the clock must be written, even if there are no other effects.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
@@ -96,8 +96,8 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// Returns the effects since the last call. Adds the clock if it changed, and if there are other effects or the
-    /// clock must be written.
+    /// Returns the effects since the last call. Adds the changed clock if there are other effects, or if the clock must
+    /// be written.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;

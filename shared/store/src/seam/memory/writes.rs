@@ -159,7 +159,7 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// Stores in a counter whether its throttle queue has members.
+    /// Updates `queued` of a counter: whether the counter's throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;

@@ -55,7 +55,7 @@ impl Arguments {
     }
 }
 
-/// The hash of the counters of the limits that every fleet has. The size of this hash is not bounded.
+/// The hash for the counters of all built-in limits. The size of this hash is not bounded.
 const BUILT_IN: &str = "_";
 
 /// The hash of a limit's counters. All built-in limits share one hash.
@@ -128,7 +128,7 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The commands that batches contain by name. A user that commits needs the permission for each of them.
+/// The Redis commands that batches name. The Redis user needs the permission for each of them.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
@@ -161,7 +161,7 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// The arguments that store whether memory is short. If memory is short, Redis would refuse a plain command.
+/// The arguments that make the script store whether memory is short. If it is, Redis would refuse a plain command.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
@@ -433,7 +433,7 @@ impl Encoder<'_> {
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
-                // A queue that is created again within the batch may reuse the IDs of acknowledged entries.
+                // Delete acknowledged entries now: if the batch recreates the queue, new entries may reuse their IDs.
                 self.words.push("delete_acknowledged");
                 self.key(queue.as_str());
                 self.call(2, "DEL").key(queue.as_str());
@@ -448,7 +448,7 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH only changes the reply, which is not read.
+                    // CH is a placeholder: it only changes the reply, which is not read.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
                     TimerRule::Wake => {

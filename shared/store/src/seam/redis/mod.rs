@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `<record>` | string: `<version> <entry> <rooms> <content>` |
 //! | `parts:<record>` | hash: parts of the record by name |
-//! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if it is rolling |
+//! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if the counter is rolling |
 //! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
 //! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
@@ -73,8 +73,7 @@ pub struct RedisStore {
     /// with its own.
     epoch: AtomicU64,
     idle: take::Idle,
-    /// False if the last take of several queues found nothing left waiting. Then the next take blocks on all queues at
-    /// once.
+    /// False if the last take of several queues found no backlog. The next take then blocks on all queues at once.
     has_backlog: AtomicBool,
     /// The connections for durable commits: one for each kind of durability, because each wait blocks its connection.
     confirming: [Confirming; 2],
@@ -139,7 +138,7 @@ impl RedisStore {
     fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<BatchResult, StoreError> {
         let batch = reply::read(&self.prefix, encoded, reply)?;
         self.epoch.store(batch.shard.epoch, Ordering::Release);
-        // A missing right is no fault of the transaction, which can be committed when an operator has granted the right.
+        // A missing right is not the fault of the transaction. Once an operator grants it, the commit can succeed.
         let refused = batch.results.iter().find_map(|result| match result {
             Err(Conflict::Failed { message }) if is_right_missing(message) => Some(message.clone()),
             _ => None,

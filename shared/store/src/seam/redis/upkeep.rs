@@ -101,8 +101,8 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// Reads the groups first, and then their pending entries. An entry that a group takes in between is newer than the
-    /// group's last-delivered ID.
+    /// Reads the groups first, and then their pending entries. Entries that a group takes in between do no harm: they
+    /// are newer than the group's last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();

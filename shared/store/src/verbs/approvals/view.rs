@@ -11,8 +11,8 @@ use crate::{Store, StoreError, TurnName};
 pub struct ApprovalView {
     pub id: String,
     pub record: Approval,
-    /// The exact arguments of the call as JSON. In lists, and after the approval has ended, `None` means that the shown
-    /// arguments are abridged.
+    /// The exact arguments of the call as JSON. `None` in lists, and after the approval has ended, if the shown
+    /// arguments in `record` are abridged.
     pub exact: Option<String>,
 }
 

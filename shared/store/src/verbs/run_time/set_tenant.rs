@@ -8,7 +8,7 @@ use crate::{Store, StoreError};
 
 impl Store {
     /// Declares a tenant. `entry` goes into the audit log, unless it is empty. After the response, no call is admitted
-    /// by an earlier declaration.
+    /// under an earlier declaration.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -7,8 +7,8 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 100_000;
 
 impl Store {
-    /// Removes each queue of an external runtime that is empty, if the queue's agent is not configured. Returns the
-    /// number of removed queues.
+    /// Removes each empty queue of an external runtime if the queue's agent is not configured. Returns the number of
+    /// removed queues.
     ///
     /// # Errors
     /// [`StoreError`].

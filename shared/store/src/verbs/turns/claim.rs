@@ -64,7 +64,7 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// Removes a queue that the take has created: its call had ended meanwhile.
+    /// Removes an empty queue. A take creates it if the call has already ended and its queue was removed.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

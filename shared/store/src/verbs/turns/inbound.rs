@@ -84,8 +84,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Returns true if a turn or task whose ID was given by a producer was accepted, and no scheduler has decided it
-    /// yet.
+    /// Returns true if a turn or task with a producer's ID was accepted, but no scheduler has decided it yet.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -93,7 +92,7 @@ impl Store {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// The digest of the turn or task whose ID was given by a producer. `None` if the ID is unknown or no longer kept.
+    /// The digest of the turn or task with this producer's ID. `None` if the ID is unknown or no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -86,8 +86,8 @@ fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, St
     let Receipt { result, committed } = result?;
     Ok(match result {
         Decided::Accepted => {
-            // Without an entry, an earlier attempt of the same commit was applied. This only happens if the message has
-            // an ID.
+            // If there is no entry, an earlier attempt of the same commit was applied. This only happens if the message
+            // has an ID.
             let entry = committed.and_then(|committed| committed.entries.into_iter().next());
             Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }
         }

@@ -14,8 +14,8 @@ use crate::{Store, StoreError};
 
 /// Entries of the audit log per read.
 const PAGE: usize = 500;
-/// Maximum number of audit entries that a sample reads. It bounds Redis' work for a sample to about 30 ms. Beyond this
-/// number, the outcomes of the newest entries stand for all.
+/// Maximum number of audit entries that a sample reads. Reading them takes Redis about 30 ms. If there are more
+/// entries, the sample reads the newest and estimates the outcomes of the others.
 const READ_MAX: usize = 20_000;
 
 /// The figures of a shard over time.
@@ -39,7 +39,7 @@ struct Counted {
 
 impl Store {
     /// Samples the last minute that has ended, unless it has a sample. The first sample of a shard only notes the
-    /// position. Turns that wait are counted for `tenants`.
+    /// position. Counts the waiting turns of `tenants`.
     ///
     /// # Errors
     /// [`StoreError`]; a repeated call does not count twice.
@@ -124,7 +124,7 @@ impl Counted {
         }
     }
 
-    /// Adds the calls among entries that were not read, in the proportions of the entries that were read.
+    /// Adds an estimate of the calls in the `unread` entries, in proportion to the calls in the `read` entries.
     fn estimate(&mut self, unread: u64, read: u64) {
         let mut found = EndedCalls::default();
         self.ended.values().for_each(|calls| found.add(calls));

@@ -52,7 +52,7 @@ impl ApiRequest {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// If the request is the effect, its outcome is unknown, because the response was lost.
+    /// Returns the error for a lost response. If the request is the effect, its outcome is unknown.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }

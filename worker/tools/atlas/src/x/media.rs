@@ -152,7 +152,7 @@ impl Media {
             return Ok(false);
         };
         self.read += chunk.len() as u64;
-        // While the kind is still unknown, the limit is not checked: one chunk may already contain the whole file.
+        // The limit depends on the kind. `fetch` checks the bytes that arrive before the kind is known.
         if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
             return Err(self.too_large());
         }

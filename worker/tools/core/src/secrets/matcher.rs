@@ -1,8 +1,8 @@
 //! Finds secrets in text that a service returned, in every encoding that a service might use.
 //!
 //! The search covers the text and the decoded bytes of its encoded parts. Escapes ([`escapes`]) are resolved during
-//! matching. The text is decoded instead of encoding the secret, because encoders differ in the characters that they
-//! escape and in the case of the digits. The cost is linear in the length of the text.
+//! matching. The search decodes the text and does not encode the secret, because encoders differ in the characters that
+//! they escape and in the case of the digits. The cost is linear in the length of the text.
 
 use std::collections::BTreeSet;
 
@@ -153,7 +153,7 @@ fn whole_escape(bytes: &[u8], at: usize) -> usize {
     at - slashes % 2
 }
 
-/// Returns the longest end of a match of `wanted` that starts at `start`, plain or escaped.
+/// Returns the end of the longest match of `wanted`, plain or escaped, that starts at `start`.
 fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)
