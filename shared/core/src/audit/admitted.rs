@@ -25,6 +25,10 @@ const WAITS_MAX: usize = 4;
 /// not have them yet. `None` if the turn was never admitted, or if its list of notes was full.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
+    // A full list may lack the last admission.
+    if turn.notes.len() >= Turn::NOTES_MAX {
+        return None;
+    }
     let at = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. }))?;
     let Some(Note::Admitted { at_ms, calls, limits, amounts, debited: known }) = turn.notes.get(at) else {
         return None;
@@ -130,7 +134,7 @@ mod tests {
             Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: vec![2, 2, 2, 2], debited: Vec::new() },
             Note::Permits { at_ms: 1_100, calls: 1, taken: false },
         ];
-        let turn = Turn { notes, ..turn() };
+        let mut turn = Turn { notes, ..turn() };
         let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
         let debited = [debited(7, 0, 0), debited(12, 86_400_000, 0), debited(2, 5_000, 0), debited(4, 9_000, 3)];
         let text = admitted(&turn, &debited).unwrap();
@@ -145,5 +149,8 @@ mod tests {
         let entry = with_end(&Bytes::from(r#"{"meta":{"outcome":"ok"}}"#), &turn, 2_000);
         assert_eq!(entry, r#"{"meta":{"outcome":"ok","ended_ms":2000,"places":"G1100,1"}}"#);
         assert_eq!(PlacesNote::read_all("G1100,1").len(), 1);
+        let wait = turn.notes.last().unwrap().clone();
+        turn.notes.resize(Turn::NOTES_MAX, wait);
+        assert_eq!(admitted(&turn, &debited), None, "a later admission may not be in the full list");
     }
 }

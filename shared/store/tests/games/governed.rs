@@ -152,6 +152,8 @@ impl Process {
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
+            // The park may find that the call only checks again later, like `is_own`.
+            WaitReason::Fact { .. } => 20_000,
             // A scheduler that ends a canceled turn does not know its claim, so it wakes no waiting call.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,
