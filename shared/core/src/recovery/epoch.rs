@@ -54,7 +54,7 @@ const SEVERAL: &str = "*";
 /// A begun call that the store knows only from the report of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The attempt that began the call, or [`SEVERAL`].
+    /// The attempt that began the call, or `*` if several attempts began it.
     #[serde(rename = "by")]
     pub by: String,
     /// True if the call must not run twice. If false, the call can begin again, but it is never reported as not run.
