@@ -168,8 +168,9 @@ impl Store {
 
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may arrive in another order than their commits.
-        if state.now_ms >= known.now_ms {
+        // Replies may arrive in another order than their commits. After a failover, shard time can be behind the known time,
+        // but a newer epoch counts at once: decisions in an older one fail.
+        if state.epoch > known.epoch || state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
             }
