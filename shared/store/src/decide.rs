@@ -168,9 +168,9 @@ impl Store {
 
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may arrive in another order than their commits. After a failover, shard time can be behind the known time,
-        // but a newer epoch counts at once: decisions in an older one fail.
-        if state.epoch > known.epoch || state.now_ms >= known.now_ms {
+        // Replies may arrive in another order than their commits. After a failover, shard time can be behind the known
+        // time, but another epoch counts at once: decisions in the previous one fail.
+        if state.epoch != known.epoch || state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
             }
@@ -306,6 +306,17 @@ mod tests {
     use super::*;
     use crate::StoreOptions;
     use crate::seam::memory::MemoryStore;
+
+    #[test]
+    fn a_failover_to_a_server_whose_time_is_behind_is_noticed_at_once() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        let state = |epoch, now_ms| ShardState { epoch, now_ms, ..ShardState::default() };
+        store.learn(state(1, 9_000));
+        store.learn(state(1, 8_000));
+        assert_eq!(store.state().epoch, 1);
+        store.learn(state(2, 5_000));
+        assert_eq!(store.state().epoch, 2);
+    }
 
     #[tokio::test]
     async fn a_stream_with_too_many_bytes_takes_no_new_turn_and_knows_accepted_ids() {
