@@ -205,7 +205,7 @@ pub struct Process {
     pub state: Arc<Mutex<ProcessState>>,
 }
 
-/// What the slots of one worker share. Other processes have one slot.
+/// The state that all slots of a worker share. Other processes have one slot.
 pub struct ProcessState {
     pub beaten_ms: i64,
     /// The calls that the process reports after a restart of the store.

@@ -189,7 +189,7 @@ async fn memory_outside_of_resident_pages_is_bounded() {
             let folder = workspace();
             let mut spec = python(script, folder.path());
             spec.limits.memory_bytes = 128 << 20;
-            // Kernels take long for so many locks, and longer beside other tests.
+            // A kernel needs half a minute to set this number of locks, and more beside other tests.
             spec.limits.wall_ms = 120_000;
             let outcome = run(&sandbox, level, spec).await;
             assert_eq!(outcome.stopped, Some(StopCause::Memory), "{level}: {name}: {outcome:?}");
