@@ -19,12 +19,12 @@ from tickfleet.client._reply import UNKNOWN_TENANT, PendingApproval, Reply, abse
 
 log = logging.getLogger("tickfleet.client")
 
-_RECORD_AFTER = 1.0
 # Seconds until the record of a turn is read for the first time, if no reply has arrived.
-_RECORD_SOON = 0.1
+_RECORD_AFTER = 1.0
 # The same if the record may already show the end: the caller gave the id, or the tenant may not exist.
-_RECORD_EVERY_MAX = 10.0
+_RECORD_SOON = 0.1
 # Longest interval between two reads of the record, in seconds.
+_RECORD_EVERY_MAX = 10.0
 _LOOKS_AT_ONCE = 50
 _PAUSE_MAX = 2.0
 
