@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,16 +7,11 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use tickfleet_client::approvals::{
-    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, RequiredApprovers, approval_page,
-    nearest_approvals,
-};
-use tickfleet_client::verbs::{FilteredNames, or_default};
-use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
-use tickfleet_model::approval::{NarrowedValues, is_same};
-use tickfleet_model::{AgentId, TenantId, limits};
-use utoipa::{IntoParams, ToSchema};
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, approval_page};
+use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, VerbContext, rejected_decision};
+use tickfleet_client::{Approval, VerdictResult};
+use tickfleet_model::{AgentId, TenantId};
+use utoipa::IntoParams;
 
 use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
@@ -98,7 +94,7 @@ pub(crate) async fn show(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, Problem> {
     operator.may(Verb::View)?;
-    let approval = find_approval(&shared, &operator, &path(name)?).await?;
+    let approval = operator.context(&shared).await?.find_approval(&path(name)?).await?;
     let may_decide = may_decide(&shared, &operator, &approval).await;
     Ok(Json(if may_decide { approval } else { approval.for_onlookers(&shared.backend.redactor()) }))
 }
@@ -108,48 +104,6 @@ async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -
     let Ok(by) = operator.may(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();
     roles.is_some_and(|roles| approval.may_be_decided_by(by, &roles))
-}
-
-async fn find_approval(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
-    let (tenant, id) = operator.split_tenant(name)?;
-    let among = tenants(shared, tenant.clone()).await?;
-    if let Some(found) = shared.client.approval_of_any(&among, id).await? {
-        return Ok(found);
-    }
-    check_filter(shared, FilteredNames { tenant: tenant.as_ref(), ..FilteredNames::default() }).await?;
-    let near = nearest_approvals(&shared.client, &among, id).await?;
-    let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
-    Err(Problem::not_found(format!("{name}: {}{near}", ApprovalError::Unknown)))
-}
-
-/// An approval with its reason and changed arguments.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Agrees)]
-pub(crate) struct ApproveRequest {
-    /// Reason for the audit log.
-    #[serde(default, deserialize_with = "or_default")]
-    #[schema(example = "agreed with Ben")]
-    reason: String,
-    /// New values of arguments that can be changed, by JSON pointer.
-    #[serde(default)]
-    #[schema(value_type = Option<Object>, example = json!({}))]
-    set: Option<NarrowedValues>,
-    /// Changes by another approver: the approval's `narrowed` as it was shown. If it has changed since, the response
-    /// is 409.
-    #[serde(default)]
-    #[schema(value_type = Option<Object>)]
-    narrowed: Option<Box<RawValue>>,
-}
-
-/// The reason for a denial.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Denies)]
-pub(crate) struct DenyRequest {
-    /// Reason for the agent and the audit log.
-    #[schema(example = "not this month")]
-    reason: String,
 }
 
 /// Approve a call as the approver of the key.
@@ -169,10 +123,13 @@ pub(crate) async fn approve(
 ) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
     let request: ApproveRequest = body(bytes, "{\"reason\": \"…\"}")?;
-    if request.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
-        return Err(Problem::invalid(format!("reason: at most {} bytes", limits::CANCEL_REASON_BYTES_MAX)));
+    let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;
+    if !request.set.is_empty() {
+        let checked = shared.backend.check_narrowed(&deciding.approval, &request.set).await;
+        checked.map_err(|error| rejected_decision(&deciding.approval, error))?;
     }
-    decide(&shared, &operator, &path(name)?, (true, &request.reason), &request).await
+    let counted = request.run(&deciding.context, &deciding.approval, deciding.approver()).await?;
+    Ok(Json(deciding.log(counted)))
 }
 
 /// Deny a call as the approver of the key. The call ends, and its agent receives the reason.
@@ -193,66 +150,37 @@ pub(crate) async fn deny(
     operator.may(Verb::Approve)?;
     let mut request: DenyRequest = body(bytes, "{\"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
-    decide(&shared, &operator, &path(name)?, (false, &request.reason), &ApproveRequest::default()).await
+    let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;
+    let counted = request.run(&deciding.context, &deciding.approval, deciding.approver()).await?;
+    Ok(Json(deciding.log(counted)))
 }
 
-async fn decide(
-    shared: &Shared,
-    operator: &Operator,
-    name: &str,
-    (agrees, reason): (bool, &str),
-    request: &ApproveRequest,
-) -> Result<Json<VerdictResult>, Problem> {
-    let by = operator.approver()?;
-    let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
-    let roles = shared.backend.approver(by).await?.ok_or_else(unknown)?;
-    let approval = find_approval(shared, operator, name).await?;
-    let verdict = ApprovalVerdict {
-        by,
-        roles: &roles,
-        agrees,
-        reason: reason.trim(),
-        narrow: request.set.clone().unwrap_or_default(),
-        seen: changes_seen(&approval, request.narrowed.as_deref())?,
-        redactor: &shared.backend.redactor(),
-    };
-    if !verdict.narrow.is_empty() {
-        let checked = shared.backend.check_narrowed(&approval, &verdict.narrow).await;
-        checked.map_err(|error| decision_problem(error, &approval))?;
+/// An approval, and the approver of the key who decides it.
+struct Deciding {
+    context: VerbContext<'static>,
+    approval: Approval,
+    by: String,
+    roles: BTreeSet<String>,
+}
+
+impl Deciding {
+    async fn begin(shared: &Shared, operator: &Operator, name: &str) -> Result<Self, Problem> {
+        let by = operator.approver()?;
+        let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
+        let roles = shared.backend.approver(by).await?.ok_or_else(unknown)?;
+        let context = operator.context(shared).await?;
+        let approval = context.find_approval(name).await?;
+        Ok(Self { context, approval, by: by.to_owned(), roles })
     }
-    let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
-    let counted = counted.map_err(|error| decision_problem(error, &approval))?;
-    // Two keys may have the same approver: the log shows which one was used.
-    tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "approval decided");
-    Ok(Json(counted))
-}
 
-/// Returns the changed arguments that the approver saw, as stored in the record. The changes are compared by value,
-/// with all digits, because JSON clients format values differently. When the store's script decides, the script
-/// compares the returned text with the record again.
-fn changes_seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
-    let Some(shown) = shown else { return Ok(None) };
-    let now = approval.narrowed.as_deref();
-    if now.is_some_and(|now| is_same(now, shown)) {
-        Ok(now)
-    } else {
-        Err(decision_problem(ApprovalError::Changed, approval))
+    fn approver(&self) -> Approver<'_> {
+        Approver { name: &self.by, roles: &self.roles }
     }
-}
 
-fn decision_problem(error: ApprovalError, approval: &Approval) -> Problem {
-    let message = format!("{}:{}: {error}", approval.tenant, approval.id);
-    match error {
-        ApprovalError::Store(error) => error.into(),
-        ApprovalError::Unknown => Problem::not_found(message),
-        ApprovalError::Role(_) => {
-            let needs: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
-            Problem::forbidden(format!("{message}; it needs {}", needs.join(" and ")))
-        }
-        ApprovalError::Own => Problem::forbidden(message),
-        ApprovalError::Ended(_) | ApprovalError::Gone | ApprovalError::Changed | ApprovalError::Again(_) => {
-            Problem::conflict(message)
-        }
-        ApprovalError::Narrow(_) | ApprovalError::Schema(_) | ApprovalError::TooLong(_) => Problem::invalid(message),
+    /// Two keys may have the same approver: the log shows which one was used.
+    fn log(&self, counted: VerdictResult) -> VerdictResult {
+        let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
+        tracing::info!(key, by, %approval, state = %counted.state, "approval decided");
+        counted
     }
 }

@@ -10,14 +10,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tickfleet_client::approvals::{
-    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page, nearest_approvals,
-};
-use tickfleet_client::verbs::FilteredNames;
-use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, rejected_decision};
+use tickfleet_client::{Approval, Client};
 use tickfleet_model::suggest::{closest, list as listed_names};
-use tickfleet_model::{AgentId, TenantId, TurnId, limits};
-use tickfleet_store::TurnName;
+use tickfleet_model::{AgentId, TenantId, TurnId};
 
 use crate::commands::limits::reset::{by_environment, who};
 use crate::commands::operate::audit_note::age;
@@ -99,6 +96,13 @@ struct ApprovalArgs {
     id: Option<TurnId>,
 }
 
+impl ApprovalArgs {
+    /// The approval's name, `tenant:id`.
+    fn name(&self) -> Result<String, Failure> {
+        Ok(parse_turn_name(&self.tenant, self.id.as_ref())?.to_string())
+    }
+}
+
 #[derive(Debug, Args)]
 struct ApproveArgs {
     #[command(flatten)]
@@ -107,7 +111,7 @@ struct ApproveArgs {
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
     /// Reason for the audit log.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
+    #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     /// Lower value of an argument that can be changed: amount=400, or a JSON pointer such as /lines/0=400. Repeatable.
     #[arg(long = "set", value_name = "ARGUMENT=VALUE", value_parser = ArgumentChange::parse)]
@@ -125,15 +129,8 @@ struct DenyArgs {
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
     /// Reason for the agent and the audit log.
-    #[arg(long, value_parser = reason)]
+    #[arg(long)]
     reason: String,
-}
-
-fn reason(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    let bytes = text.len();
-    let max = limits::CANCEL_REASON_BYTES_MAX;
-    if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
 }
 
 /// # Errors
@@ -143,37 +140,22 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
     if let ApprovalsCommand::Notify(args) = &args.command {
         return notify::run(setup, args).await;
     }
-    let client = setup.client().await?;
     match &args.command {
-        ApprovalsCommand::List(args) => list(setup, &client, args, output).await,
+        ApprovalsCommand::List(args) => list(setup, &setup.client().await?, args, output).await,
         ApprovalsCommand::Show(approval_args) => {
-            let (name, approval) = find(setup, &client, approval_args).await?;
-            let now_ms = client.store(&name.tenant).now_ms().await?;
+            let context = setup.operator(String::new(), output).await?;
+            let approval = context.find_approval(&approval_args.name()?).await?;
+            let now_ms = context.client.store(&approval.tenant).now_ms().await?;
             output.show(&approval, |approval| text::story(approval, now_ms, output))
         }
-        ApprovalsCommand::Approve(args) => {
-            let decision = Decision { by: args.by.clone(), agrees: true, reason: &args.reason };
-            decide(setup, &client, &args.approval_args, decision, (&args.set, args.narrowed), output).await
+        decision @ ApprovalsCommand::Approve(args) => {
+            decide(setup, &args.approval_args, args.by.as_ref(), decision, output).await
         }
-        ApprovalsCommand::Deny(args) => {
-            let decision = Decision { by: args.by.clone(), agrees: false, reason: &args.reason };
-            decide(setup, &client, &args.approval_args, decision, (&[], false), output).await
+        decision @ ApprovalsCommand::Deny(args) => {
+            decide(setup, &args.approval_args, args.by.as_ref(), decision, output).await
         }
         ApprovalsCommand::Notify(_) => Ok(()),
     }
-}
-
-async fn find(setup: &Setup, client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName, Approval), Failure> {
-    let name = parse_turn_name(&approval_args.tenant, approval_args.id.as_ref())?;
-    let found = client.approval(&name.tenant, name.turn.as_str()).await?;
-    if let Some(approval) = found {
-        return Ok((name, approval));
-    }
-    let tenant = FilteredNames { tenant: Some(&name.tenant), ..FilteredNames::default() };
-    setup.names().check_filter(client, tenant).await?;
-    let near = nearest_approvals(client, std::slice::from_ref(&name.tenant), name.turn.as_str()).await?;
-    let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
-    Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
 async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
@@ -207,12 +189,6 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     Ok(())
 }
 
-struct Decision<'a> {
-    by: Option<String>,
-    agrees: bool,
-    reason: &'a str,
-}
-
 #[derive(Serialize)]
 struct DecisionResult<'a> {
     tenant: &'a TenantId,
@@ -224,33 +200,37 @@ struct DecisionResult<'a> {
     missing: u32,
 }
 
+/// Approves or denies a call, and prints the result.
 async fn decide(
     setup: &Setup,
-    client: &Client,
     approval_args: &ApprovalArgs,
-    decision: Decision<'_>,
-    (changes, as_narrowed): (&[ArgumentChange], bool),
+    by: Option<&String>,
+    decision: &ApprovalsCommand,
     output: &Output,
 ) -> Result<(), Failure> {
-    let by = decision.by.map_or_else(by_environment, Ok)?;
+    let by = by.cloned().map_or_else(by_environment, Ok)?;
     let approvers = &setup.configuration.policy.permissions.approvers;
-    let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
-    let (name, approval) = find(setup, client, approval_args).await?;
-    let narrow = narrowing::values(changes, &approval).map_err(Failure::failed)?;
-    narrowing::check(client, &approval, &narrow).await.map_err(|error| not_counted(error, &name, &approval))?;
-    let verdict = ApprovalVerdict {
-        by: &by,
-        roles,
-        agrees: decision.agrees,
-        reason: decision.reason,
-        seen: approval.narrowed.as_deref().filter(|_| as_narrowed || !narrow.is_empty()),
-        narrow,
-        redactor: &setup.report().redactor,
+    let Some(roles) = approvers.get(&by) else { return Err(no_approver(&by, approvers.keys().map(String::as_str))) };
+    let context = setup.operator(by.clone(), output).await?;
+    let approval = context.find_approval(&approval_args.name()?).await?;
+    let approver = Approver { name: &by, roles };
+    let counted = match decision {
+        ApprovalsCommand::Deny(args) => {
+            DenyRequest { reason: args.reason.clone() }.run(&context, &approval, approver).await?
+        }
+        ApprovalsCommand::Approve(args) => {
+            let set = narrowing::values(&args.set, &approval).map_err(Failure::failed)?;
+            let checked = narrowing::check(&context.client, &approval, &set).await;
+            checked.map_err(|error| rejected_decision(&approval, error))?;
+            let accepts = args.narrowed || !set.is_empty();
+            let narrowed = approval.narrowed.clone().filter(|_| accepts);
+            let request = ApproveRequest { reason: args.reason.clone(), set, narrowed };
+            request.run(&context, &approval, approver).await?
+        }
+        _ => return Ok(()),
     };
-    let counted = client.decide_approval(&name.tenant, &approval.id, &verdict).await;
-    let counted = counted.map_err(|error| not_counted(error, &name, &approval))?;
     let result = DecisionResult {
-        tenant: &name.tenant,
+        tenant: &approval.tenant,
         id: &approval.id,
         call: &approval.call,
         by: &by,
@@ -262,25 +242,7 @@ async fn decide(
     })
 }
 
-fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Failure {
-    match error {
-        ApprovalError::Store(error) => Failure::from(error),
-        ApprovalError::Changed => {
-            let now = approval.narrowed.as_ref().map_or("none", |narrowed| narrowed.get());
-            Failure::failed(anyhow::anyhow!(
-                "{name}: another approver has changed arguments: {now}. Pass --narrowed to accept them, or --set to change more"
-            ))
-        }
-        ApprovalError::Role(by) => {
-            let needs: Vec<String> =
-                approval.needs.iter().map(tickfleet_client::approvals::RequiredApprovers::in_words).collect();
-            Failure::failed(anyhow::anyhow!("{name}: {by} may not approve this call; it needs {}", needs.join(" and ")))
-        }
-        other => Failure::failed(anyhow::anyhow!("{name}: {other}")),
-    }
-}
-
-fn nobody<'a>(by: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
+fn no_approver<'a>(by: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     if names.clone().next().is_none() {
         return Failure::failed(anyhow::anyhow!(
             "no approvers configured: add them under approvers in permissions.yaml"

@@ -13,7 +13,7 @@ fn finding(overview: &Value, kind: &str) -> Option<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_needs_a_person_is_the_same_in_the_api_in_top_and_in_doctor_until_somebody_has_acted() {
+async fn the_api_top_and_doctor_report_the_same_findings() {
     let served = OperatorFleet::start().await;
     let calm = served.sees("overview");
     // This Redis has no append-only file and no maxmemory.
@@ -62,7 +62,7 @@ async fn what_needs_a_person_is_the_same_in_the_api_in_top_and_in_doctor_until_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_with_the_nearest_one() {
+async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [
@@ -154,7 +154,7 @@ async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_with_the_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_amount_leaves_the_approval_as_it_was_and_says_why() {
+async fn an_invalid_amount_is_rejected_and_does_not_change_the_approval() {
     let served = OperatorFleet::start().await;
     served.submit("pays", r#"pay {"amount":700,"to":"kim"}"#);
     let before = served.asked("pays");
@@ -199,7 +199,7 @@ async fn a_wrong_amount_leaves_the_approval_as_it_was_and_says_why() {
         ("amount=0", "do not fit the tool"),
         ("amount=7", "do not fit the tool"),
     ] {
-        served.run(&["approvals", "approve", &name, "--by", "ann", "--set", set]).exits(1).prints_error(why);
+        served.run(&["approvals", "approve", &name, "--by", "ann", "--set", set]).exits(2).prints_error(why);
         unchanged(set);
     }
     for wrong in ["amount", "=5", "amount="] {

@@ -2,6 +2,7 @@
 //! a [`VerbContext`]. The command line and the HTTP API call the same verbs, and add only their own forms of input and
 //! output.
 
+mod approvals;
 mod dead;
 mod names;
 mod pause;
@@ -19,6 +20,7 @@ use tickfleet_store::{StoreError, TurnName};
 use crate::Client;
 use crate::operate::Operator;
 
+pub use approvals::{ApproveRequest, Approver, DenyRequest, rejected_decision};
 pub use dead::{DropRequest, ReplayRequest};
 pub use names::{FilteredNames, FleetName, FleetNames};
 pub use pause::{ActivePause, ActivePauses, PauseReport, PauseRequest, PauseTarget};

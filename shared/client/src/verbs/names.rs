@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_known_by_its_name_and_by_its_id_whoever_declares_it() {
+    fn a_tool_name_or_id_resolves_to_the_tool_name() {
         for (given, name) in [
             ("pay", "pay"),
             ("payments", "pay"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_switched_by_its_name_and_one_version_by_its_id() {
+    fn a_tool_is_switched_by_name_and_a_single_version_by_id() {
         for (given, spelling) in [
             ("pay", "pay"),
             ("payments", "pay"),
