@@ -43,10 +43,10 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 # `make test` runs `single` for 45 seconds. SECONDS has no effect on `kills`, which loses KILLS primaries of a cluster,
 # one after the other. BINARY is another build of the processes, such as target/release/tickfleet. FAULTS is a
 # comma-separated list of faults to inject; by default, all faults of the target.
-CHAOS_single := one_redis_loses_nothing_and_doubles_nothing_whatever_happens
-CHAOS_sentinel := behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered
-CHAOS_cluster := on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered
-CHAOS_kills := primaries_that_are_lost_one_after_the_other_exceed_no_cap_and_double_nothing
+CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
+CHAOS_sentinel := behind_sentinels_every_resent_turn_gets_a_reply
+CHAOS_cluster := on_a_cluster_every_resent_turn_gets_a_reply
+CHAOS_kills := repeated_primary_losses_exceed_no_cap_and_duplicate_nothing
 CHAOS := $(CHAOS_$(or $(TARGET),single))
 chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=
 	@test -n "$(CHAOS)" || { echo "TARGET is single, sentinel, cluster or kills"; exit 2; }

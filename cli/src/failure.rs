@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redis_that_refuses_is_told_with_its_remedy_whatever_asked_it() {
+    fn a_wrapped_redis_rejection_reports_its_remedy_once() {
         for (reply, refusal) in [
             ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
             ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),

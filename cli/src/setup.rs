@@ -593,7 +593,7 @@ impl Setup {
             log_tool_calls: audit.log_tool_calls,
             redactor: Arc::new(Redactor::new(&audit.redact_keys)),
             result_chars: audit.result_chars,
-            premises: audit.premises,
+            policy_inputs: audit.policy_inputs,
             ..ReportOptions::default()
         }
     }
@@ -722,7 +722,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stores_own_defaults_are_those_of_the_built_in_configuration() {
+    fn the_store_defaults_match_the_built_in_configuration() {
         let global = Global {
             config: None,
             redis_url: None,
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_of_redis_comes_from_a_file_that_the_environment_names() {
+    fn the_redis_url_is_read_from_a_file_named_in_the_environment() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("url");
         std::fs::write(&path, "redis://:hunter2@redis.example.com:6379\n").unwrap();

@@ -105,7 +105,7 @@ SETTINGS = {
             "breaker_failures": described(
                 "Consecutive failures after which this process opens the circuit breaker of a tool. 0 disables circuit breakers.", number(0, 1_000)
             ),
-            "breaker_rest": described("Time that a circuit breaker stays open before one call probes the tool.", duration("100ms", "1h")),
+            "breaker_cooldown": described("Time that a circuit breaker stays open before one call probes the tool.", duration("100ms", "1h")),
             "without_sandbox": described(
                 "Behavior on a machine that cannot provide a required sandbox. `refuse_start` stops the worker; `refuse_calls` ends those calls"
                 " with `not_configured`.",
@@ -159,7 +159,7 @@ SETTINGS = {
                 " Adds about 60 bytes per entry and counter.",
                 YES_OR_NO,
             ),
-            "premises": described(
+            "policy_inputs": described(
                 "Records the other inputs of a policy decision: allowed tools, task, user context, session data and session."
                 " `tickfleet whatif` needs them.",
                 YES_OR_NO,
@@ -183,9 +183,9 @@ SETTINGS = {
     "loops": (
         "Detection of agents that repeat the same call: same tool, arguments and result. Agents on the model loop have `repeats_max` instead.",
         {
-            "tell_after": described("Equal calls after which results tell the model about the repetition. 0 disables detection; 1 is invalid.", number(0, 1_000)),
-            "refuse_after": described("Further equal calls after which the call is denied with reason `loop`.", number(1, 1_000_000)),
-            "refuse_for": described("Time for which that call stays denied.", duration("1s", "1d")),
+            "warn_after": described("Equal calls after which results tell the model about the repetition. 0 disables detection; 1 is invalid.", number(0, 1_000)),
+            "deny_after": described("Further equal calls after which the call is denied with reason `loop`.", number(1, 1_000_000)),
+            "deny_for": described("Time for which that call stays denied.", duration("1s", "1d")),
             "forget_after": described("Time between two equal calls after which they no longer count as a streak.", duration("1s", "1d")),
             "except": described("Tools that can be polled without limit.", WORDS),
         },

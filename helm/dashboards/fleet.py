@@ -57,7 +57,7 @@ def intake():
             [("sum by (stream) (rate(tickfleet_inbound_entries_total{@}[$__rate_interval]))", "{{stream}}")], "ops",
         ),
         graph(
-            "Turns admitted", "Admission decisions. Laned turns wait for their agent's next tick.",
+            "Turns admitted", "Admission decisions. Queued turns wait for their agent's next tick.",
             [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
             "ops", stacked=True,
         ),
@@ -229,7 +229,7 @@ def gateways():
         ),
         graph(
             "Calls over MCP", "Tool calls by response. `task`: the call continues, and its client polls.",
-            [("sum by (answer) (rate(tickfleet_gateway_mcp_calls_total{@}[$__rate_interval]))", "{{answer}}")], "ops", stacked=True,
+            [("sum by (response) (rate(tickfleet_gateway_mcp_calls_total{@}[$__rate_interval]))", "{{response}}")], "ops", stacked=True,
         ),
     ]
 

@@ -51,16 +51,16 @@ def admission():
     return [
         row("Admission"),
         graph(
-            "Decisions", "Dispatched at once, laned for a later tick, capped, duplicate, conflict, rejected.",
+            "Decisions", "Dispatched at once, queued for a later tick, capped, duplicate, conflict, rejected.",
             [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
             "ops", stacked=True,
         ),
         graph(
-            "Share of turns that waited", "Laned or capped turns, of all new turns.",
+            "Share of turns that waited", "Queued or capped turns, of all new turns.",
             [(
-                'sum by (decision) (rate(tickfleet_turns_admitted_total{@, decision=~"laned|capped"}[$__rate_interval])) '
+                'sum by (decision) (rate(tickfleet_turns_admitted_total{@, decision=~"queued|capped"}[$__rate_interval])) '
                 "/ on () group_left () (sum(rate(tickfleet_turns_admitted_total"
-                '{@, decision=~"dispatched|laned|capped"}[$__rate_interval])) > 0)',
+                '{@, decision=~"dispatched|queued|capped"}[$__rate_interval])) > 0)',
                 "{{decision}}",
             )],
             "percentunit", maximum=1,
@@ -185,7 +185,7 @@ def consent():
         ),
         graph(
             "Notifications of approvals", "Requests of `tickfleet approvals notify`: accepted, failed and retried, or dropped.",
-            [("sum by (result) (rate(tickfleet_approvals_told_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
+            [("sum by (result) (rate(tickfleet_approval_notifications_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
         ),
         graph(
             "Cached reads", "Reads that were answered from the cache, and reads that called their tool.",

@@ -64,7 +64,7 @@ def retries():
         ),
         graph(
             "Open circuit breakers", "Tools that a worker does not call now because they failed too often in a row.",
-            [("max by (instance) (tickfleet_tools_resting{@}) > 0", "{{instance}}")], decimals=0,
+            [("max by (instance) (tickfleet_tool_breakers_open{@}) > 0", "{{instance}}")], decimals=0,
         ),
         graph(
             "Circuit breaker events", "`waited`: a call was not sent. `tried` without `closed`: the probe failed. `gave_up`: a call ended after its longest wait.",

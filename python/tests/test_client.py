@@ -125,13 +125,13 @@ def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, v
     nowhere: list[tuple[str, Any]] = [(url, {"api_key": "key"} if url.startswith("http") else {}) for url in NOWHERE]
     said = set()
     for url, options in nowhere:
-        with pytest.raises(InvalidMessage, match="it cannot be written as JSON in UTF-8: ") as told:
+        with pytest.raises(InvalidMessage, match="it cannot be written as JSON in UTF-8: ") as reported:
             asyncio.run(submitted(AsyncFleet(url, tenant="acme", patience=0.1, **options)))
-        said.add(str(told.value).partition(" in position ")[0])
-        with Fleet(url, tenant="acme", patience=0.1, **options) as fleet, pytest.raises(InvalidMessage) as told:
+        said.add(str(reported.value).partition(" in position ")[0])
+        with Fleet(url, tenant="acme", patience=0.1, **options) as fleet, pytest.raises(InvalidMessage) as reported:
             method, given = fields()
             getattr(fleet, method)("kelly", **given)
-        said.add(str(told.value).partition(" in position ")[0])
+        said.add(str(reported.value).partition(" in position ")[0])
     assert len(said) == 1, said
 
 
@@ -218,9 +218,9 @@ def test_a_refusal_is_raised_by_its_kind() -> None:
 
 
 def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
-    told = str(ReplyTimeout("order-17", 20.0, "acme"))
-    assert told.startswith("no reply to order-17 within 20 s. It can still run or wait for approval, or the fleet does not know")
-    assert told.endswith("the tenant or the id: tickfleet explain acme:order-17")
+    reported = str(ReplyTimeout("order-17", 20.0, "acme"))
+    assert reported.startswith("no reply to order-17 within 20 s. It can still run or wait for approval, or the fleet does not know")
+    assert reported.endswith("the tenant or the id: tickfleet explain acme:order-17")
     assert str(ReplyTimeout("order-17", 20.0)).endswith(": tickfleet explain TENANT:order-17")
     source = (Path(__file__).parents[2] / "typescript/src/errors.ts").read_text(encoding="utf-8")
     # The TypeScript client has the same text.
@@ -251,8 +251,8 @@ def test_an_inbox_that_is_made_anew_has_no_gap() -> None:
     inbox = Inbox("box")
     inbox.fresh(entries(*range(1, COUNT + 1)))
     inbox.removed([f"{seq}-0" for seq in range(1, COUNT + 1)])
-    told = inbox.fresh([Entry("3-1", 1, "{}")])
-    assert [entry.missed for entry in told] == [0] and inbox.looks_back
+    reported = inbox.fresh([Entry("3-1", 1, "{}")])
+    assert [entry.missed for entry in reported] == [0] and inbox.looks_back
     assert inbox.is_behind("1-0") and not inbox.is_behind("3-1") and not inbox.is_behind(None)
 
 

@@ -176,7 +176,7 @@ def test_whoever_listens_no_more_ends_the_request() -> None:
         assert streams[1].closed.wait(60)
 
 
-def told(*pieces: bytes) -> list[Any]:
+def reported(*pieces: bytes) -> list[Any]:
     async def each() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
@@ -190,7 +190,7 @@ def told(*pieces: bytes) -> list[Any]:
 def test_events_are_read_as_they_come_and_odd_ones_left_out() -> None:
     lines = [": keep-alive", "", "event: plan", 'data: {"a":', "data:1}", "id: 4", "", "event: odd", "data: {", "", "data: 7", ""]
     lines += ["event: cut", 'data: {"never": "ended"}']
-    assert told("\n".join(lines).encode()) == [("plan", {"a": 1})]
+    assert reported("\n".join(lines).encode()) == [("plan", {"a": 1})]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -199,9 +199,9 @@ def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
     text = "a\u2028b\u2029c\x85dé"
     whole = f'event: note{end}data: {{"text": "{text}"}}{end}{end}event: note{end}data: {{"n": 2}}{end}{end}'.encode()
     expected = [("note", {"text": text}), ("note", {"n": 2})]
-    assert told(whole) == expected
+    assert reported(whole) == expected
     # Split anywhere: within a character, and between a carriage return and its line feed.
-    assert told(*(bytes([byte]) for byte in whole)) == expected
+    assert reported(*(bytes([byte]) for byte in whole)) == expected
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,10 @@ def ends(stub: Stub) -> list[str]:
 
 
 def test_the_fleet_sees_the_defaults_and_the_function_gets_what_was_approved() -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def pay(order: str, amount: float = 5.0, memo: str | None = None) -> str:
-        told.append((order, amount, memo))
+        reported.append((order, amount, memo))
         return "paid"
 
     stub = Stub(ended("ok", output="recorded"), change={"amount": 3})
@@ -83,7 +83,7 @@ def test_the_fleet_sees_the_defaults_and_the_function_gets_what_was_approved() -
     call = stub.message["calls"][0]
     assert call == {"name": "pay", "arguments": {"order": "A-1", "amount": 5.0}}
     assert (stub.message["turn_id"], stub.message["local_calls"]) == ("case-7", True)
-    assert told == [("A-1", 3, None)]
+    assert reported == [("A-1", 3, None)]
 
 
 def test_the_functions_own_objects_are_its_arguments_unless_they_were_changed() -> None:

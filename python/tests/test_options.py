@@ -57,7 +57,7 @@ FOUND = {"tool": "find", "happened": "/found"}
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"effect_key": ["to"]}, "effect_key is 'to'; expected JSON pointers to arguments, such as /amount"),
         ({"effect_key": ["/too"]}, "effect_key is '/too'; expected a required argument: /to, /amount"),
@@ -94,10 +94,10 @@ FOUND = {"tool": "find", "happened": "/found"}
         ({"description": 1}, "description is 1; expected a text"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_function_and_the_option(options: dict[str, Any], told: str):
+def test_a_wrong_option_is_refused_with_the_function_and_the_option(options: dict[str, Any], reported: str):
     def pay(to: str, amount: int, note: str = "") -> None:
         """Pays."""
 
     with pytest.raises((TypeError, ValueError)) as error:
         tool(**options)(pay)
-    assert str(error.value).startswith(f"pay: {told}"), error.value
+    assert str(error.value).startswith(f"pay: {reported}"), error.value

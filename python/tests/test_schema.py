@@ -241,7 +241,7 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "reported"),
     [
         ("name", 5, "name is 5; expected a text"),
         ("timeout", "5s", "timeout is '5s'; expected a number of seconds, or a timedelta"),
@@ -256,12 +256,12 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
         ("effect", ["read"], r"effect is \['read'\]; expected read, idempotent or once"),
     ],
 )
-def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, told: str):
+def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, reported: str):
     def stock() -> None:
         """Counts."""
 
     options: Any = {option: value}
-    with pytest.raises((TypeError, ValueError), match=f"^stock: {told}"):
+    with pytest.raises((TypeError, ValueError), match=f"^stock: {reported}"):
         tool(**options)(stock)
 
 

@@ -344,7 +344,7 @@ impl Admitter {
                     }
                     Advanced::Throttled { counter, .. } => {
                         count_throttled(&self.metrics, &counter.limit);
-                        Decision::Laned
+                        Decision::Queued
                     }
                     // A turn without calls ends at once, but no cap ended it.
                     Advanced::Ended { reason: None } => {

@@ -91,7 +91,7 @@ impl Janitor {
 
     /// Samples memory until `stop`. While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
-        let handle = self.progress.register("weigh", Duration::from_secs(60));
+        let handle = self.progress.register("memory", Duration::from_secs(60));
         let mut was_short = false;
         loop {
             match self.sample_once().await {

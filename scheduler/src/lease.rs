@@ -126,7 +126,7 @@ impl Lease {
     /// Sends heartbeats until `stop`. Returns true if a whole lease has passed without a successful heartbeat.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        let handle = self.progress.register("beat", lease * 3 + PATIENCE);
+        let handle = self.progress.register("heartbeat", lease * 3 + PATIENCE);
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
         let mut beaten = Instant::now();
         loop {

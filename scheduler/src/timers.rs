@@ -308,7 +308,8 @@ impl Timers {
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
-            // A record of another type is read as absent. Only a guard detects the type.
+            // If the record's key holds another type of value, a read reports the record as absent. Only a guard
+            // detects the wrong type.
             RunError::Failed(why) => {
                 let mut transaction = Transaction::new(self.store.versions().draw());
                 transaction.guard(Guard::Absent(name.record()));

@@ -17,11 +17,11 @@ from tickfleet import AsyncFleet
 CALLS = [("call_1", "echo", '{"text":"hi"}'), ("call_2", "echo", '{"text":"again"}')]
 
 
-def judge(name: str, told: list[str]) -> None:
+def judge(name: str, reported: list[str]) -> None:
     """The model must receive two results: the output of the first call, and the cap that rejected the second call."""
-    assert len(told) == 2, f"{name}: {told}"
-    assert told[0] == '{"text":"hi"}', f"{name}: {told}"
-    assert "resets_at" in told[1], f"{name}: {told}"
+    assert len(reported) == 2, f"{name}: {reported}"
+    assert reported[0] == '{"text":"hi"}', f"{name}: {reported}"
+    assert "resets_at" in reported[1], f"{name}: {reported}"
 
 
 async def openai_agents(fleet: AsyncFleet) -> None:
@@ -31,7 +31,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
     from tickfleet.adapters.openai_agents import fleet_tools
 
     set_tracing_disabled(True)
-    told: list[str] = []
+    reported: list[str] = []
 
     class StandIn(Model):
         """Asks for one call after another."""
@@ -42,7 +42,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
                 id, tool, arguments = CALLS[len(outputs)]
                 call = ResponseFunctionToolCall(type="function_call", call_id=id, name=tool, arguments=arguments)
                 return ModelResponse(output=[call], usage=Usage(), response_id=None)
-            told.extend(outputs)
+            reported.extend(outputs)
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
             message = ResponseOutputMessage(
                 id="m", type="message", role="assistant", status="completed", content=[text]
@@ -56,7 +56,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
     agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
-    judge("openai_agents", told)
+    judge("openai_agents", reported)
 
 
 async def langgraph(fleet: AsyncFleet) -> None:
@@ -79,9 +79,9 @@ async def langgraph(fleet: AsyncFleet) -> None:
     graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
     graph.add_edge("tools", "model")
     state = await graph.compile().ainvoke({"messages": [HumanMessage("Go.")]})
-    told = [message for message in state["messages"] if message.type == "tool"]
-    assert [(message.status, message.tool_call_id) for message in told] == [("success", "call_1"), ("error", "call_2")]
-    judge("langgraph", [str(message.content) for message in told])
+    reported = [message for message in state["messages"] if message.type == "tool"]
+    assert [(message.status, message.tool_call_id) for message in reported] == [("success", "call_1"), ("error", "call_2")]
+    judge("langgraph", [str(message.content) for message in reported])
 
 
 async def pydantic_ai(fleet: AsyncFleet) -> None:
@@ -90,7 +90,7 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
     from pydantic_ai.models.function import AgentInfo, FunctionModel
     from tickfleet.adapters.pydantic_ai import FleetToolset
 
-    told: list[str] = []
+    reported: list[str] = []
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         assert "echo" in [tool.name for tool in info.function_tools]
@@ -99,14 +99,14 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
         if len(returns) < len(CALLS):
             id, tool, arguments = CALLS[len(returns)]
             return ModelResponse([ToolCallPart(tool, arguments, id)])
-        told.extend(returns)
+        reported.extend(returns)
         return ModelResponse([TextPart("done")])
 
     # The only line that an agent needs: its tools are those of the fleet.
     agent = Agent(FunctionModel(model), toolsets=[FleetToolset(fleet, "frugal")])
     result = await agent.run("Go.")
     assert result.output == "done"
-    judge("pydantic_ai", told)
+    judge("pydantic_ai", reported)
 
 
 async def main(names: list[str]) -> None:

@@ -13,7 +13,7 @@ const { MockLanguageModelV3 } = await import(find("ai/test"));
 const { Fleet } = await import(resolve(home, "dist/index.js"));
 const { CallFailed, fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
 
-const told = [];
+const reported = [];
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 const model = new MockLanguageModelV3({
   doGenerate: async ({ prompt, tools }) => {
@@ -23,7 +23,7 @@ const model = new MockLanguageModelV3({
       const call = { type: "tool-call", toolCallId: `call_${results.length}`, toolName: "echo", input: '{"text":"hi"}' };
       return { content: [call], finishReason: { unified: "tool-calls" }, usage, warnings: [] };
     }
-    told.push(...results.map((result) => result.output.value));
+    reported.push(...results.map((result) => result.output.value));
     return { content: [{ type: "text", text: "done" }], finishReason: { unified: "stop" }, usage, warnings: [] };
   },
 });
@@ -45,6 +45,6 @@ assert.deepEqual(await names({ allowedTools: ["echo", "nowhere"] }), ["echo"]);
 const narrowed = await fleetTools(fleet, "frugal", { runId: "run-3", allowedTools: ["echo"], builtinTools: true });
 assert.deepEqual(Object.keys(narrowed).sort(), ["check_task", "echo", "fetch_result", "list_tools"]);
 await fleet.close();
-assert.equal(told[0], '{"text":"hi"}');
-assert.match(told[1], /resets_at/);
+assert.equal(reported[0], '{"text":"hi"}');
+assert.match(reported[1], /resets_at/);
 console.log("ai-sdk: ok");

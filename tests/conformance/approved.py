@@ -158,8 +158,8 @@ async def langgraph_nested(fleet: AsyncFleet) -> None:
         assert one.value["arguments"]["to"] == to, one
         await decide(one.value["approval"])
         state = await app.ainvoke(Command(resume=True), config)
-    told = [message.content for message in state["messages"] if message.type == "tool"]
-    assert told == ["paid 10 to bob", "paid 10 to amy"], told
+    reported = [message.content for message in state["messages"] if message.type == "tool"]
+    assert reported == ["paid 10 to bob", "paid 10 to amy"], reported
     await bank.paid(2, "langgraph: calls of a message wait one after the other, in a graph within a graph")
 
 
@@ -244,8 +244,8 @@ async def langchain_interrupted(fleet: AsyncFleet) -> None:
     for _ in range(2):
         model.reset()
         state = await agent.ainvoke(Command(resume=True), before)
-        told = sorted(message.content for message in state["messages"] if message.type == "tool")
-        assert told == ["paid 10 to amy", PAID], told
+        reported = sorted(message.content for message in state["messages"] if message.type == "tool")
+        assert reported == ["paid 10 to amy", PAID], reported
     await bank.paid(2, "langchain: one call of a response waits for an approval, the other runs")
 
 

@@ -21,14 +21,14 @@ const fields = (message) => Object.fromEntries(Object.entries(message).map(([key
 
 /** Fails if `found` differs from `expected`. Members that `expected` does not name may have any value. */
 function matches(expected, found, path) {
-  const told = () => `${path}: expected ${show(expected)}, found ${show(found)}`;
-  if (expected === "$any") return assert(found !== undefined && found !== null, told());
-  if (expected === null || typeof expected !== "object") return assert.equal(found ?? null, expected, told());
-  if ("$json" in expected) return assert.deepEqual(found, read(expected.$json), told());
-  if ("$contains" in expected) return assert(String(found).includes(expected.$contains), told());
-  assert(found !== null && typeof found === "object", told());
+  const reported = () => `${path}: expected ${show(expected)}, found ${show(found)}`;
+  if (expected === "$any") return assert(found !== undefined && found !== null, reported());
+  if (expected === null || typeof expected !== "object") return assert.equal(found ?? null, expected, reported());
+  if ("$json" in expected) return assert.deepEqual(found, read(expected.$json), reported());
+  if ("$contains" in expected) return assert(String(found).includes(expected.$contains), reported());
+  assert(found !== null && typeof found === "object", reported());
   if (Array.isArray(expected)) {
-    assert.equal(found.length, expected.length, told());
+    assert.equal(found.length, expected.length, reported());
     return expected.forEach((value, at) => matches(value, found[at], `${path}[${at}]`));
   }
   for (const [key, value] of Object.entries(expected)) {
@@ -54,8 +54,8 @@ class Runner {
     try {
       reply = await this.ask(step);
     } catch (error) {
-      const isTold = error instanceof Rejected || error instanceof Conflict || error instanceof NotAccepted;
-      if (!isTold || error.code !== step.fails) throw error;
+      const isExpectedKind = error instanceof Rejected || error instanceof Conflict || error instanceof NotAccepted;
+      if (!isExpectedKind || error.code !== step.fails) throw error;
       return;
     }
     assert(!step.fails, `expected ${step.fails}, found ${show(reply)}`);

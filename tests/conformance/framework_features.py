@@ -69,8 +69,8 @@ async def langgraph_contexts(fleet: AsyncFleet) -> None:
     app = graph.compile()
     for user in ("ann", "ben"):
         state = await app.ainvoke({"messages": [asks(TOGETHER)]}, thread(), context=Deps(user))
-        told = [message.content for message in state["messages"][1:]]
-        assert told == [seen(user, "amy"), seen(user, "bob")], told
+        reported = [message.content for message in state["messages"][1:]]
+        assert reported == [seen(user, "amy"), seen(user, "bob")], reported
     print("langgraph: context, session and deadline belong to each run; reads of a message run in parallel: ok")
 
     # A deadline of the past, from the context.
@@ -163,15 +163,15 @@ async def langchain_agents(fleet: AsyncFleet) -> None:
                 state = await asyncio.to_thread(agent.invoke, go(), thread(), context=Deps("ann"))
             else:
                 state = await agent.ainvoke(go(), thread(), context=Deps("ann"))
-            told = [message for message in state["messages"] if message.type == "tool"]
-            assert [message.content for message in told[:2]] == [seen("ann", "amy"), seen("ann", "bob")], told
-            assert [message.status for message in told] == ["success", "success", "error", "error"], told
-            assert "no account of nobody" in told[2].content and "acount" in told[3].content, told
+            reported = [message for message in state["messages"] if message.type == "tool"]
+            assert [message.content for message in reported[:2]] == [seen("ann", "amy"), seen("ann", "bob")], reported
+            assert [message.status for message in reported] == ["success", "success", "error", "error"], reported
+            assert "no account of nobody" in reported[2].content and "acount" in reported[3].content, reported
         # With a blocking client, also in an asynchronous agent.
         model = chat_model(asks(TOGETHER), AIMessage("done"))
         state = await create_agent(model, tools, context_schema=Deps).ainvoke(go(), thread(), context=Deps("ben"))
-        told = [message.content for message in state["messages"] if message.type == "tool"]
-        assert told == [seen("ben", "amy"), seen("ben", "bob")], told
+        reported = [message.content for message in state["messages"] if message.type == "tool"]
+        assert reported == [seen("ben", "amy"), seen("ben", "bob")], reported
     print("langchain: an agent has the context of its run, failed calls, and parallel calls: ok")
 
 
@@ -184,7 +184,7 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
     from tickfleet.adapters.openai_agents import fleet_tools
 
-    told: list[str] = []
+    reported: list[str] = []
 
     class StandIn(Model):
         async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
@@ -202,7 +202,7 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
                     for at, (name, arguments) in enumerate(calls)
                 ]
                 return ModelResponse(output=output, usage=Usage(), response_id=None)
-            told.extend(outputs)
+            reported.extend(outputs)
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
             message = ResponseOutputMessage(
                 id="m", type="message", role="assistant", status="completed", content=[text]
@@ -234,15 +234,15 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
         "deadline": lambda run: timedelta(minutes=1),
     }
     for interrupt in (False, True):
-        told.clear()
+        reported.clear()
         errors.clear()
         run_id = f"run-{uuid.uuid4().hex}" if interrupt else None
         tools = await fleet_tools(fleet, "kelly", interrupt=interrupt, run_id=run_id, **more)
         assert [tool.name for tool in tools] == ["balance", "pay", "transfer"], tools
         result = await Runner.run(Agent(name="kelly", model=StandIn(), tools=tools), "Go.", context=Deps("ann"))
         assert result.final_output == "done", result
-        assert told[:2] == [seen("ann", "amy"), seen("ann", "bob")], told
-        assert "no account of nobody" in told[2] and "acount" in told[3], told
+        assert reported[:2] == [seen("ann", "amy"), seen("ann", "bob")], reported
+        assert "no account of nobody" in reported[2] and "acount" in reported[3], reported
         found = sorted((error["tool_name"], error["outcome"]) for error in errors)
         assert found == [("balance", "invalid_arguments"), ("balance", "permanent")], errors
     set_trace_processors([])
@@ -292,10 +292,10 @@ async def pydantic_ai_features(fleet: AsyncFleet) -> None:
     for user in ("ann", "ben"):
         result = await agent.run("Go.", deps=Deps(user))
         parts = [part for message in result.all_messages() for part in message.parts]
-        told = [part for part in parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
-        assert [part.content for part in told[:2]] == [seen(user, "amy"), seen(user, "bob")], told
-        assert [part.outcome for part in told] == ["success", "success", "failed", "retried"], told
-        assert "no account of nobody" in str(told[2].content) and "acount" in str(told[3].content), told
+        reported = [part for part in parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
+        assert [part.content for part in reported[:2]] == [seen(user, "amy"), seen(user, "bob")], reported
+        assert [part.outcome for part in reported] == ["success", "success", "failed", "retried"], reported
+        assert "no account of nobody" in str(reported[2].content) and "acount" in str(reported[3].content), reported
     strict = FleetToolset(fleet, "kelly", user_context=user_of, max_retries=0)
     never = Agent(FunctionModel(model), deps_type=Deps, toolsets=[strict])
     try:

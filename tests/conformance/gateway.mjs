@@ -186,9 +186,9 @@ async function eventsEndWhereTheirLinesDoAndNowhereElse() {
     // Written byte by byte, so the text is split within characters, and between a carriage return and its line feed.
     const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
     wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
-    const told = [];
-    for await (const event of through().follow("odd")) told.push([event.kind, event.position, event.text]);
-    assert.deepEqual(told, [["note", 1, text], ["ended", 2, ""]], JSON.stringify(end));
+    const reported = [];
+    for await (const event of through().follow("odd")) reported.push([event.kind, event.position, event.text]);
+    assert.deepEqual(reported, [["note", 1, text], ["ended", 2, ""]], JSON.stringify(end));
   }
 }
 
@@ -203,18 +203,18 @@ async function eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut() {
   execFileSync("redis-cli", ["-u", redis, "HSET", `{tickfleet:0}:parts:steps:${tenant}:steps`, ...steps]);
   wire.seen = [];
   wire.fates = ["half"];
-  const told = [];
+  const reported = [];
   for await (const event of task.events()) {
-    told.push(event);
-    if (told.length === 3) await task.cancel();
+    reported.push(event);
+    if (reported.length === 3) await task.cancel();
   }
   assert(wire.seen.filter((seen) => seen.endsWith("/events")).length >= 2, String(wire.seen));
   assert.equal((await task.reply()).results[0].outcome, "cancelled");
   const direct = new Fleet({ tenant });
   const found = [];
   for await (const event of direct.follow("steps")) found.push(event);
-  assert.deepEqual(told, found);
-  assert.deepEqual(told.map(({ kind, position }) => [kind, position]), [["plan", 1], ["result", 2], ["note", 3], ["ended", 3]]);
+  assert.deepEqual(reported, found);
+  assert.deepEqual(reported.map(({ kind, position }) => [kind, position]), [["plan", 1], ["result", 2], ["note", 3], ["ended", 3]]);
   for (const format of DIALECTS) assert.deepEqual(await fleet.tools("kelly", { format }), await direct.tools("kelly", { format }));
   await direct.close();
 }

@@ -236,15 +236,15 @@ async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire)
         redis = ["redis-cli", "-u", os.environ["REDIS_URL"]]
         subprocess.run([*redis, "HSET", key, *parts], check=True, stdout=subprocess.DEVNULL)
         wire.seen, wire.fates = [], ["half"]
-        events, told = task.events(), []
-        while len(told) < 3:
-            told.append(await anext(events))
+        events, reported = task.events(), []
+        while len(reported) < 3:
+            reported.append(await anext(events))
         assert len(wire.seen) >= 2, wire.seen
         await task.cancel()
-        told += [event async for event in events]
+        reported += [event async for event in events]
         assert (await task.reply()).results[0].outcome == "cancelled"
-    assert [event.kind for event in told] == ["plan", "result", "note", "ended"]
-    assert [event.position for event in told] == [1, 2, 3, 3]
+    assert [event.kind for event in reported] == ["plan", "result", "note", "ended"]
+    assert [event.position for event in reported] == [1, 2, 3, 3]
     async with AsyncFleet(tenant=TENANT) as direct:
         found = [event async for event in direct.follow("steps")]
         for dialect in get_args(Format):
@@ -254,7 +254,7 @@ async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire)
     def seen(event: Event) -> Any:
         return event.kind, event.position, event.text, event.tool, event.success, event.calls, event.reply
 
-    assert list(map(seen, told)) == list(map(seen, found)), (told, found)
+    assert list(map(seen, reported)) == list(map(seen, found)), (reported, found)
 
 
 async def keys_open_what_they_are_for(_: Wire) -> None:

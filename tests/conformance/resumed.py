@@ -244,8 +244,8 @@ async def langchain_resumed(fleet: AsyncFleet) -> None:
     model, agent = await agent_of(bank, pays("bob", "amy"))
     await cancelled(agent, bank, config, go(), payments=2)
     state = await agent.ainvoke(None, config)
-    told = [message.content for message in state["messages"] if message.type == "tool"]
-    assert sorted(told) == ["paid 10 to amy", "paid 10 to bob"], told
+    reported = [message.content for message in state["messages"] if message.type == "tool"]
+    assert sorted(reported) == ["paid 10 to amy", "paid 10 to bob"], reported
     await bank.paid(2, "langchain: a cancelled run is resumed from its checkpoint")
     before = [state async for state in agent.aget_state_history(config) if state.next == ("tools", "tools")]
     for _ in range(2):

@@ -20,14 +20,14 @@ def check(rendered):
             wanted = VOLUMES.get(shape) if container["name"] == "worker" else None
             volume = next((dict(v) for v in spec.get("volumes", []) if v["name"] == "workspaces"), None)
             mount = next((m for m in container.get("volumeMounts", []) if m["name"] == "workspaces"), None)
-            told = next((e["value"] for e in container.get("env", []) if e["name"] == SETTING), None)
+            setting = next((e["value"] for e in container.get("env", []) if e["name"] == SETTING), None)
             if volume is not None:
                 del volume["name"]
             count += 1
             if volume != wanted:
                 complaints.append(f"{shape}: the volume is {volume}, not {wanted}")
-            elif wanted and (mount is None or mount.get("readOnly") or not (told or "").startswith(mount["mountPath"] + "/")):
-                complaints.append(f"{shape}: {told} is not below the mount {mount}")
-            elif not wanted and (mount or told):
-                complaints.append(f"{shape}: a mount {mount} or a setting {told} without a volume")
+            elif wanted and (mount is None or mount.get("readOnly") or not (setting or "").startswith(mount["mountPath"] + "/")):
+                complaints.append(f"{shape}: {setting} is not below the mount {mount}")
+            elif not wanted and (mount or setting):
+                complaints.append(f"{shape}: a mount {mount} or a setting {setting} without a volume")
     return count, complaints

@@ -51,7 +51,7 @@ def mapping_of(schema):
     return schema.get("type") == "object" or schema.get("type") == "array" and mapping_of(schema["items"])
 
 
-def told(binary, name, document):
+def problems_of(binary, name, document):
     """Returns the fields that the binary expects, by their path."""
     import yaml
 
@@ -71,7 +71,7 @@ def fields(binary, schemas):
         known, heard = {}, {}
         for fixed in VARIANTS:
             document = sample(schema, fixed, "", known)
-            for place, theirs in told(binary, name, document).items():
+            for place, theirs in problems_of(binary, name, document).items():
                 heard[place] = heard.get(place, set()) | theirs
         for place, ours in known.items():
             place = place.lstrip(".")

@@ -30,12 +30,12 @@ fn no_files_import_each_other_in_a_loop() {
 }
 
 #[test]
-fn the_pure_crates_know_no_redis_no_runtime_no_clock_and_no_chance() {
+fn pure_crates_use_no_redis_runtime_clock_or_randomness() {
     assert_tidy(in_rust(layers::purity));
 }
 
 #[test]
-fn redis_and_backoff_are_named_only_where_they_belong() {
+fn only_permitted_files_name_redis_and_backoff() {
     assert_tidy(in_rust(layers::confined));
     let retriers: Vec<_> = Tree::load().rust().filter(|s| layers::names_backoff(s)).map(|s| s.path.clone()).collect();
     assert!(retriers.len() <= 2, "`backoff` is for two files, but {retriers:?} name it");
@@ -48,13 +48,13 @@ fn every_metric_is_changed_by_some_code() {
 }
 
 #[test]
-fn one_script_is_all_there_is() {
+fn the_commit_script_is_the_only_lua_script() {
     let scripts: Vec<String> = Tree::load().with_extension("lua").map(|(path, _)| path.to_owned()).collect();
     assert_eq!(scripts, ["shared/store/src/seam/redis/commit.lua"]);
 }
 
 #[test]
-fn no_text_names_a_machine_or_a_registry() {
+fn no_text_contains_machine_paths_or_registry_hosts() {
     assert_tidy(Tree::load().texts().flat_map(|(path, text)| wording::machines(path, text)).collect());
 }
 
@@ -69,7 +69,7 @@ fn every_sleep_in_a_test_has_a_reason() {
 }
 
 #[test]
-fn every_relative_link_of_the_documentation_leads_somewhere() {
+fn every_relative_documentation_link_resolves() {
     let tree = Tree::load();
     assert_tidy(tree.with_extension("md").flat_map(|(path, text)| docs::dead_links(&tree, path, text)).collect());
 }
@@ -82,13 +82,13 @@ fn the_reference_pages_are_current() {
 }
 
 #[test]
-fn every_page_that_the_program_or_the_chart_names_exists() {
+fn every_documentation_page_named_in_the_project_exists() {
     let tree = Tree::load();
     assert_tidy(tree.texts().flat_map(|(path, text)| docs::dead_pointers(&tree, path, text)).collect());
 }
 
 #[test]
-fn every_long_test_and_every_path_that_it_judges_exists() {
+fn every_filter_and_path_in_the_long_test_list_exists() {
     let tree = Tree::load();
     let list = std::fs::read_to_string(tree.root.join(".ci/long-tests")).unwrap();
     let complaints = docs::dead_filters(&tree, &list);
@@ -96,7 +96,7 @@ fn every_long_test_and_every_path_that_it_judges_exists() {
 }
 
 #[test]
-fn every_decision_is_in_the_index() {
+fn every_decision_record_is_in_the_index() {
     let tree = Tree::load();
     let index = std::fs::read_to_string(tree.root.join("docs/adr/README.md")).unwrap_or_default();
     let records = tree.with_extension("md").filter_map(|(path, _)| path.strip_prefix("docs/adr/"));
@@ -106,7 +106,7 @@ fn every_decision_is_in_the_index() {
 }
 
 #[test]
-fn every_page_is_in_the_contents_of_the_site() {
+fn every_page_is_listed_in_the_site_contents() {
     let tree = Tree::load();
     let contents = std::fs::read_to_string(tree.root.join("docs/site/SUMMARY.md")).unwrap_or_default();
     assert_tidy(tree.with_extension("md").filter_map(|(path, _)| docs::unlisted(&contents, path)).collect());

@@ -38,20 +38,20 @@ export class Inbox {
     if (newest === undefined) return [];
     this.last = newest.id;
     let follows = true;
-    const told: Entry[] = [];
+    const fresh: Entry[] = [];
     for (const entry of found) {
       if (this.kept.has(entry.id)) continue;
       this.kept.add(entry.id);
       // No gap is reported for the first reply, or for a recreated inbox that counts from 1 again.
       const missed = this.#seq === 0 ? 0 : Math.max(0, entry.seq - this.#seq - 1);
       follows &&= this.#seq === 0 || entry.seq === this.#seq + 1;
-      told.push({ ...entry, missed });
+      fresh.push({ ...entry, missed });
       this.#seq = entry.seq;
     }
     if (this.#looksBack) this.#looksBack = found.length >= COUNT;
     // The missing replies may be before the entries that were read.
     else if (!follows) this.lookBack();
-    return told;
+    return fresh;
   }
 
   /** Continues to read from the start. */

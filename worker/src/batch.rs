@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn items_with_a_common_record_keep_their_order_in_different_batches() {
+    fn items_that_share_a_record_go_to_separate_batches_in_order() {
         let item = |(number, record)| (Weight { bytes: 1, calls: 1, record }, number);
         let mut all: Vec<_> =
             [(0, Some("a")), (1, None), (2, Some("a")), (3, Some("b")), (4, Some("a"))].map(item).into();

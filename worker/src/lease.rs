@@ -200,7 +200,7 @@ impl Lease {
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
-        let handle = self.progress.register("beat", lease * 3 + Duration::from_secs(30));
+        let handle = self.progress.register("heartbeat", lease * 3 + Duration::from_secs(30));
         let mut rounds = 0;
         loop {
             tokio::time::sleep(every).await;
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drain_flag_that_another_run_of_the_store_lacks_is_restored_unless_it_was_lifted() {
+    fn a_drain_flag_survives_a_store_restart_unless_lifted() {
         let (drain_flag, note) =
             (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
         assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pulse_counts_from_when_the_heartbeat_was_sent_and_keeps_a_margin() {
+    async fn a_lease_runs_from_the_send_time_of_its_heartbeat() {
         let lease_clock = LeaseClock::new(Duration::from_secs(8));
         assert!(lease_clock.is_lost() && !lease_clock.is_fresh(), "before the first heartbeat");
         let sent = lease_clock.sending();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_old_lease_is_waited_for_and_one_of_an_earlier_incarnation_is_over() {
+    async fn a_stale_lease_waits_for_a_heartbeat_and_an_old_term_fails() {
         let lease_clock = std::sync::Arc::new(LeaseClock::new(Duration::from_secs(8)));
         let term = lease_clock.term();
         lease_clock.confirm(lease_clock.sending());

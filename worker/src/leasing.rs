@@ -199,8 +199,8 @@ impl Leasing {
     /// Reads an entry. `None` if the worker already holds the entry's slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // The worker already holds this slice: a restart of the store may have lost the record that the entry was
-            // taken.
+            // The worker already holds this slice. A restart of the store can lose the fact that the entry was taken,
+            // and deliver the entry again.
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_urgent_queue_comes_first_now_and_then() {
+    fn the_least_urgent_queue_is_occasionally_read_first() {
         let queues = vec![keys::ready(Priority::Urgent), keys::ready(Priority::Low)];
         let consumer = ConsumerId::new("w-1").unwrap();
         let mut reader = QueueReader { consumer, queues: queues.clone(), wait_ms: 5, round: 0, failed: false };

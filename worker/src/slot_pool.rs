@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
+    async fn a_suspect_group_holds_its_slot_until_its_last_slice_ends() {
         let suspects = SlotPool::new(1, 1);
         let others = SlotPool::new(2, 2);
         let right = SuspectSemaphore::default();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_for_room_reserves_none() {
+    async fn waiting_for_free_slots_reserves_none() {
         let pool = SlotPool::new(3, 2);
         assert_eq!(pool.wait_for_free_slots().await, 2);
         assert_eq!((pool.free(), pool.busy()), (2, 0));

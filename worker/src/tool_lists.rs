@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixty_thousand_agents_with_two_sets_of_tools_share_two_lists() {
+    fn agents_with_equal_tool_sets_share_a_list() {
         let tools: Vec<ToolSpec> = tickfleet_tools::builtin::all().iter().map(|tool| tool.spec().clone()).collect();
         let all: Vec<&ToolSpec> = tools.iter().collect();
         let mut shared = SharedLists::new(limits::TOOL_LISTS_BYTES_MAX);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_another_list_and_what_does_not_fit_is_counted() {
+    fn each_tool_version_gets_its_own_list_and_overflow_is_counted() {
         let tool = tickfleet_tools::builtin::all()[0].spec().clone();
         let next = ToolSpec { version: "99.0.0".into(), ..tool.clone() };
         let tenant = TenantId::new("t").unwrap();

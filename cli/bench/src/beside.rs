@@ -129,7 +129,7 @@ mod tests {
     use crate::nodes::write_config;
 
     #[tokio::test]
-    async fn what_a_fleet_has_more_is_a_configuration_of_its_own() {
+    async fn each_extra_adds_only_its_own_configuration() {
         // Any existing file is sufficient, because no process is started.
         let args = BenchArgs::parse_from(["bench", "--tickfleet", "/dev/null"]);
         for extra in [None, Some(Extra::Seal), Some(Extra::Rule), Some(Extra::Fact), Some(Extra::All)] {

@@ -14,7 +14,7 @@ pub(super) struct Counted {
     /// Number of turns that were admitted, at once or after a wait.
     turns: f64,
     /// Number of turns that had to wait in a throttle queue.
-    laned: f64,
+    queued: f64,
     /// Worst delay (s) of a release from a throttle queue in the last half minute.
     lag_s: f64,
 }
@@ -34,17 +34,17 @@ impl Counted {
             line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
         };
         let decided = |word: &str| value(&format!("tickfleet_turns_admitted_total{{decision=\"{word}\"}}"));
-        let laned = decided("laned");
-        Self { turns: decided("dispatched") + laned, laned, lag_s: value("tickfleet_tick_lag_seconds") }
+        let queued = decided("queued");
+        Self { turns: decided("dispatched") + queued, queued, lag_s: value("tickfleet_tick_lag_seconds") }
     }
 
     fn and(self, other: Self) -> Self {
-        Self { turns: self.turns + other.turns, laned: self.laned + other.laned, lag_s: self.lag_s.max(other.lag_s) }
+        Self { turns: self.turns + other.turns, queued: self.queued + other.queued, lag_s: self.lag_s.max(other.lag_s) }
     }
 
     /// Returns the figures for the time since `before`.
     pub(super) fn since(self, before: Self) -> Lanes {
-        let waited_share = (self.laned - before.laned) / (self.turns - before.turns).max(1.0);
+        let waited_share = (self.queued - before.queued) / (self.turns - before.turns).max(1.0);
         Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
     }
 }
@@ -72,11 +72,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_are_told_for_the_phase_alone() {
-        let page = |dispatched: u32, laned: u32| {
+    fn lane_figures_cover_only_the_measured_phase() {
+        let page = |dispatched: u32, queued: u32| {
             format!(
                 "HTTP/1.0 200 OK\r\n\r\ntickfleet_turns_admitted_total{{decision=\"dispatched\"}} {dispatched}\n\
-                 tickfleet_turns_admitted_total{{decision=\"laned\"}} {laned}\ntickfleet_tick_lag_seconds 0.02\n"
+                 tickfleet_turns_admitted_total{{decision=\"queued\"}} {queued}\ntickfleet_tick_lag_seconds 0.02\n"
             )
         };
         let both = Counted::of(&page(100, 0)).and(Counted::of(&page(100, 100)));

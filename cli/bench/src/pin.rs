@@ -116,7 +116,7 @@ mod on_linux {
         }
 
         #[test]
-        fn one_core_is_of_one_process_and_the_others_are_of_the_rest() {
+        fn the_first_core_is_reserved_for_one_process() {
             let one = Waiting::start();
             let other = Waiting::start();
             let all = one.cores();

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commits_are_calls_of_functions_and_scripts() {
+    fn commits_count_function_and_script_calls() {
         let info = "# Commandstats\r\ncmdstat_fcall:calls=10,usec=25000,usec_per_call=2500.00\r\n\
                     cmdstat_evalsha:calls=2,usec=5000,usec_per_call=2500.00\r\ncmdstat_xadd:calls=7,usec=70\r\n";
         let since = Scripts::of(info) - Scripts { calls: 2.0, us: 10_000.0 };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_commit_is_named() {
+    fn slow_commands_are_grouped_with_the_longest_first() {
         let entry = |us: i64, words: &[&str]| {
             let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
             vec![Value::Int(1), Value::Int(2), Value::Int(us), Value::Array(words.collect())]

@@ -489,14 +489,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_shard_has_a_tenant_of_its_own() {
+    fn each_shard_gets_its_own_tenant() {
         let tenants = tenants(12).unwrap();
         let shards: Vec<u32> = tenants.iter().map(|name| shard_of(&TenantId::new(name).unwrap(), 12)).collect();
         assert_eq!(shards, (0..12).collect::<Vec<_>>());
     }
 
     #[test]
-    fn primaries_that_were_loaded_alone_are_put_together_as_if_each_had_had_as_many_turns() {
+    fn separately_loaded_primaries_are_scaled_to_equal_turns() {
         let span = |turns: u64, us: [f64; 2], scripts: f64| Span {
             turns,
             seconds: 2.0,

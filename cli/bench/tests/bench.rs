@@ -27,7 +27,7 @@ fn a_short_bench_measures_turns_latency_and_redis_and_the_drain_of_a_boundary() 
 }
 
 #[test]
-fn what_it_cannot_measure_it_refuses_in_words() {
+fn the_bench_rejects_an_invalid_target_with_a_reason() {
     for (args, words) in [
         (["--on", "redis+cluster://127.0.0.1:1"], "not a cluster"),
         (["--tickfleet", "/nowhere/tickfleet"], "/nowhere/tickfleet does not exist"),

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_names_every_path_with_its_key_and_its_refusals() {
+    fn every_documented_path_has_a_summary_and_error_responses() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
         assert_eq!(paths.len(), 46, "{:?}", paths.keys());

@@ -185,8 +185,6 @@ pub struct KeysFile {
 }
 
 impl KeysFile {
-    /// Reads the file.
-    ///
     /// # Errors
     /// [`KeyError`].
     pub fn open(path: &Path) -> Result<Self, KeyError> {
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_by_its_hash_until_it_expires() {
+    fn a_key_matches_its_hash_until_it_expires() {
         let key = NewKey::random().unwrap();
         let other = NewKey::random().unwrap();
         assert_ne!(key.secret, other.secret);
@@ -280,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_covers_agents_by_name_and_by_their_beginning() {
+    fn a_key_covers_agents_by_exact_name_or_prefix() {
         let keys = ApiKeys::parse(&file(&NewKey::random().unwrap(), "")).unwrap();
         let row = keys.by_hash.values().next().unwrap();
         assert_eq!(
@@ -290,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_less_or_more_than_it_means_is_refused() {
+    fn an_invalid_key_file_is_rejected() {
         let key = NewKey::random().unwrap();
         let other = NewKey::random().unwrap();
         let good = file(&key, "");

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redis_that_refuses_is_told_with_its_remedy() {
+    fn a_redis_rejection_is_reported_with_its_remedy() {
         for (reply, refusal) in [
             ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
             ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),

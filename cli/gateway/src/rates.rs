@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_and_then_so_many_a_second_for_each_caller_by_itself() {
+    async fn each_caller_has_its_own_burst_and_rate() {
         let rates = RequestRates::default();
         let (shop, till) =
             (grant("shop", CredentialKind::Key, rate(2, 5)), grant("till", CredentialKind::Key, rate(2, 5)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_refused_is_told_when_to_come_again_and_what_the_rate_is() {
+    async fn a_rate_limited_caller_gets_the_rate_and_a_retry_time() {
         let rates = RequestRates::default();
         let shop = grant("shop", CredentialKind::Key, rate(1, 1));
         rates.take(&shop).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn callers_that_are_remembered_are_bounded_in_number() {
+    async fn the_number_of_tracked_callers_is_bounded() {
         let rates = RequestRates::default();
         for number in 0..CALLERS_MAX + 10 {
             rates.take(&grant(&number.to_string(), CredentialKind::Token, rate(1, 10))).unwrap();

@@ -38,7 +38,7 @@ fn certificate(folder: &Path) -> TlsFiles {
 }
 
 #[tokio::test]
-async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
+async fn a_thousand_silent_connections_do_not_block_tls_clients() {
     let folder = tempfile::tempdir().unwrap();
     let files = certificate(folder.path());
     let fleet = Fleet::start(Plan::default()).await;
@@ -75,7 +75,7 @@ async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
 }
 
 #[tokio::test]
-async fn a_known_connection_stays_while_silent_ones_come_and_go() {
+async fn an_authenticated_connection_survives_a_thousand_silent_ones() {
     let fleet = Fleet::start(Plan::default()).await;
     let (row, secret) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
     let front = TestGateway::of(&fleet, &[row]).await;

@@ -311,7 +311,7 @@ fn the_document_has_every_field_of_a_turn_and_of_a_task() {
 }
 
 #[test]
-fn every_field_of_every_body_names_nothing_or_is_tried_with_a_foreign_key() {
+fn every_body_field_is_plain_data_or_tested_with_a_foreign_key() {
     let tried: BTreeSet<(String, String)> =
         probes("letter-0-1-0").iter().map(|probe| (probe.operation.to_owned(), probe.field.to_owned())).collect();
     let data: BTreeSet<(String, String)> = DATA
@@ -347,7 +347,7 @@ async fn end(fleet: &Fleet, front: &TestGateway, key: &str, tasks: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
+async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
     let fleet = Fleet::start(plan()).await;
     let services = ["submit", "read", "cancel"];
     let (all_row, all) = key("all", "acme", &["*"], &services);
@@ -412,7 +412,7 @@ async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
+async fn a_key_can_delegate_under_a_parent_task_of_a_covered_agent() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
@@ -432,7 +432,7 @@ async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
 }
 
 #[tokio::test]
-async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
+async fn a_turn_over_the_inbox_limit_is_rejected_immediately() {
     let store = StoreOptions { lease_ms: 2_000, inboxes_max: 2, ..StoreOptions::default() };
     let fleet = Fleet::start(Plan { store, ..plan() }).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
@@ -477,11 +477,11 @@ impl Observer for QueryCounter {
 
     fn sought_primary(&self, _: &str, _: Option<&str>) {}
 
-    fn turned_away(&self, _: &'static str) {}
+    fn redirected(&self, _: &'static str) {}
 }
 
 #[tokio::test]
-async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_does_not_exist() {
+async fn an_uncovered_agents_record_is_indistinguishable_from_a_missing_one() {
     let fleet = Fleet::start(plan()).await;
     let services = ["submit", "read", "cancel"];
     let (all_row, all) = key("all", "acme", &["*"], &services);
@@ -543,7 +543,7 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
 }
 
 #[tokio::test]
-async fn two_ids_or_two_headers_for_one_thing_are_refused() {
+async fn conflicting_ids_and_duplicate_headers_are_rejected() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
     let front = TestGateway::of(&fleet, &[row]).await;
@@ -594,7 +594,7 @@ async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Ve
 }
 
 #[tokio::test]
-async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_none_that_it_sees() {
+async fn a_task_list_contains_exactly_the_tasks_the_key_covers() {
     let fleet = Fleet::start(plan()).await;
     let services = ["submit", "read", "cancel"];
     let (all_row, all) = key("all", "acme", &["*"], &services);
@@ -687,7 +687,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
 }
 
 #[tokio::test]
-async fn a_key_that_comes_twice_in_an_operators_body_is_refused() {
+async fn a_duplicate_json_key_in_an_operators_body_is_rejected() {
     let fleet = Fleet::start(plan()).await;
     let (row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
     let front = TestGateway::of(&fleet, &[row]).await;
@@ -703,7 +703,7 @@ async fn a_key_that_comes_twice_in_an_operators_body_is_refused() {
 }
 
 #[tokio::test]
-async fn the_id_of_an_event_that_no_stream_has_is_refused() {
+async fn an_invalid_last_event_id_is_rejected() {
     let fleet = Fleet::start(plan()).await;
     let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read", "cancel"]);
     let front = TestGateway::of(&fleet, &[row]).await;

@@ -16,7 +16,7 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tokio::time::Instant;
 
 #[tokio::test]
-async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_changes_nothing() {
+async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     let fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view", "operate", "approve"]);
     let front = TestGateway::of(&fleet, &[row]).await;
@@ -83,7 +83,7 @@ fn people_are_asked(policy: &mut Policy) {
 }
 
 #[tokio::test]
-async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that_says_so() {
+async fn only_an_eligible_approver_sees_the_full_arguments() {
     let mut fleet = Fleet::start(Plan { policy: people_are_asked, ..Plan::default() }).await;
     let (anna_row, anna) = key("anna", "*", &["*"], &["view", "approve"]);
     let (viewer_row, viewer) = key("viewer", "*", &["*"], &["view"]);
@@ -154,7 +154,7 @@ async fn age_last_sample(fleet: &Fleet) {
 }
 
 #[tokio::test]
-async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_tenants() {
+async fn the_history_counts_recent_calls_and_requires_an_all_tenant_key() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let (anna_row, anna) = key("anna", "*", &["*"], &["view"]);
     let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
@@ -191,7 +191,7 @@ async fn the_history_has_the_calls_of_the_last_minutes_and_is_for_keys_of_all_te
 }
 
 #[tokio::test]
-async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected() {
+async fn an_audit_search_filters_by_arguments_and_explains_syntax_errors() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[row]).await;
@@ -224,7 +224,7 @@ async fn calls_are_found_by_their_arguments_and_a_mistake_says_what_was_expected
 }
 
 #[tokio::test]
-async fn a_worker_shows_what_its_slots_run_and_since_when() {
+async fn a_worker_shows_its_running_calls_and_their_start_times() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[row]).await;

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_cannot_confirm_is_told_with_who_wants_it() {
+    fn unsupported_durability_is_reported_with_the_settings_that_need_it() {
         let facts = |version: &str, aof, replicas| ServerFacts {
             product: "Redis".into(),
             version: version.into(),
@@ -69,7 +69,7 @@ mod tests {
             ..ServerFacts::default()
         };
         let needs = |durable| vec![("worker.durable".to_owned(), durable), ("the tool pay".to_owned(), durable)];
-        for (version, aof, replicas, durable, level, told) in [
+        for (version, aof, replicas, durable, level, expected) in [
             ("7.0.15", true, Some(0), Durability::Disk, Level::Fail, "Redis 7.0.15 has no WAITAOF"),
             ("7.2.0", false, Some(0), Durability::Disk, Level::Fail, "no append-only file"),
             ("7.2.0", true, Some(0), Durability::Disk, Level::Ok, "can be confirmed"),
@@ -82,7 +82,7 @@ mod tests {
             let [finding] = &found[..] else { unreachable!("{found:?}") };
             assert_eq!(finding.level, level, "{finding:?}");
             assert!(
-                finding.says.starts_with("worker.durable and 1 more: ") && finding.says.contains(told),
+                finding.says.starts_with("worker.durable and 1 more: ") && finding.says.contains(expected),
                 "{finding:?}"
             );
         }

@@ -55,7 +55,7 @@ fn default_user(facts: &ServerFacts) -> Option<CheckResult> {
             Some(CheckResult::warn("default user", says, Refusal::Rights.remedy()))
         }
         DefaultUser::Loads => Some(CheckResult::ok("default user", "Redis can load its append-only file")),
-        DefaultUser::Untold => None,
+        DefaultUser::Unknown => None,
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_is_told_and_each_sentinel_that_does_not_name_it() {
+    fn the_primary_is_reported_with_each_disagreeing_sentinel() {
         let one = says("a", Ok("x:1"));
         let two = says("b", Ok("y:1"));
         let silent = says("c", Err("no answer"));
@@ -252,15 +252,15 @@ mod tests {
             sentinels(&[one.clone(), one.clone()]),
             Some(CheckResult::ok("primary", "x:1, according to 2 of 2 sentinels"))
         );
-        for (odd, told) in [(two, "x:1, according to 2 of 3 sentinels; b reports y:1"), (silent, "c: no answer")] {
+        for (odd, expected) in [(two, "x:1, according to 2 of 3 sentinels; b reports y:1"), (silent, "c: no answer")] {
             let finding = sentinels(&[odd, one.clone(), one.clone()]).unwrap();
             assert_eq!(finding.level, Level::Warn);
-            assert!(finding.says.ends_with(told), "{finding:?}");
+            assert!(finding.says.ends_with(expected), "{finding:?}");
         }
     }
 
     #[test]
-    fn a_fit_server_has_no_findings_and_each_fault_has_one() {
+    fn a_healthy_server_passes_and_each_fault_fails_or_warns() {
         assert_eq!(worst(&good()), Some(Level::Ok));
         for bad in [
             ServerFacts { version: "6.2.9".into(), ..good() },
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_a_cluster_that_is_named_as_a_server_alone_has_a_finding_with_the_scheme() {
+    fn a_cluster_node_given_as_a_single_server_fails_with_advice() {
         assert_eq!(cluster_by_one_node(&good()), None);
         let found = cluster_by_one_node(&ServerFacts { mode: "cluster".into(), ..good() }).unwrap();
         assert_eq!(found.level, Level::Fail);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_answer_does_not_pass_for_a_wrong_clock() {
+    fn a_slow_response_is_not_reported_as_a_wrong_clock() {
         assert_eq!(clock(10_500, 10_000, 11_000).level, Level::Ok);
         assert_eq!(clock(14_000, 10_000, 10_010).level, Level::Warn);
     }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_or_a_text_is_seen_in_every_way_of_saying_it() {
+    fn an_argument_of_two_types_is_detected_in_every_schema_form() {
         let of = |amount: Value| -> ToolDef {
             let schema = json!({"type": "object", "properties": {"amount": amount, "to": {"properties": {"id": {"type": ["integer", "string"]}}}}});
             serde_json::from_value(json!({"description": "Pays.", "input_schema": schema})).unwrap()

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_responses_and_messages_of_the_providers_are_turns() {
+    fn provider_responses_and_messages_become_turns() {
         let call = |id: &str, arguments: &str| vec![(Some(id.to_owned()), arguments.to_owned())];
         assert_eq!(read(CHAT), (Dialect::OpenaiChat, call("call_1", r#"{"text":"hi"}"#)));
         let message = serde_json::from_str::<serde_json::Value>(CHAT).unwrap()["choices"][0]["message"].to_string();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_or_a_content_of_gemini_is_a_turn() {
+    fn a_gemini_response_or_content_becomes_a_turn() {
         assert_eq!(read(GEMINI), (Dialect::Gemini, vec![(None, r#"{"text":"hi"}"#.to_owned())]));
         let content =
             serde_json::from_str::<serde_json::Value>(GEMINI).unwrap()["candidates"][0]["content"].to_string();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_call_of_a_response_that_was_cut_off_is_not_carried_out() {
+    fn the_last_call_of_a_truncated_response_is_marked_as_cut() {
         let cut = |json: String| {
             let turn = turn(&json);
             turn.calls.last().is_some_and(|call| tickfleet_protocol::is_cut(&call.arguments))
@@ -238,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn a_turns_own_fields_beside_a_message_stay() {
+    fn a_turn_keeps_its_own_fields_beside_a_provider_message() {
         let turn = turn(&ANTHROPIC.replacen('{', r#"{"turn_id":"mine","priority":"high","#, 1));
         assert_eq!((turn.id.unwrap().as_str(), turn.priority.as_str()), ("mine", "high"));
     }
 
     #[test]
-    fn what_is_a_turn_of_the_fleets_own_is_left_alone_and_what_is_ambiguous_is_refused() {
+    fn a_native_turn_is_unchanged_and_an_ambiguous_response_is_rejected() {
         for own in [r#"{"calls":[{"name":"echo"}]}"#, r#"{"content":[]}"#, "[1]", "no JSON", r#"{"answer":"x"}"#] {
             assert!(turn_of(own).is_none(), "{own}");
         }

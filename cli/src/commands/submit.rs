@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_hold_the_calls_alone() {
+    fn a_file_may_contain_only_calls() {
         let owned = |format, text: &str| {
             let tenant = TenantId::new("demo").unwrap();
             let agent = AgentId::new("kelly").unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_providers_response_gets_its_owner_and_a_given_one_stays() {
+    fn a_response_gets_a_default_owner_and_keeps_an_explicit_one() {
         let tenant = TenantId::new("demo").unwrap();
         let agent = AgentId::new("kelly").unwrap();
         let with = |text: &str| with_owner(text.into(), Some(&tenant), Some(&agent));

@@ -315,7 +315,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         name: setup.name(),
     };
     let suspects = SuspectSemaphore::default();
-    let breakers = Breakers::new(setup.configuration.endurance());
+    let breakers = Breakers::new(setup.configuration.breaker_settings());
     let make = |store: &Store| {
         let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
         if store.shard() == 0 {
@@ -339,12 +339,12 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
-        refuse_after: u64::from(settings.tell_after.saturating_add(settings.refuse_after)),
-        refuse_ms: millis(settings.refuse_for),
+        deny_after: u64::from(settings.warn_after.saturating_add(settings.deny_after)),
+        deny_ms: millis(settings.deny_for),
         keep_ms: millis(settings.forget_after),
     };
     let except = Arc::new(settings.except.clone());
-    (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
+    (settings.warn_after > 0).then_some(worker::LoopOptions { warn_after: settings.warn_after, bounds, except })
 }
 
 /// Serves probes and metrics until `drained`, because they are also needed during a drain. Returns the health state

@@ -55,7 +55,7 @@ impl Registrar {
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // The task that serves requests does not run the hook, because a slow hook would delay other requests.
+        // Runs the start hook. In the loop that serves registrations, a slow hook would delay other registrations.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_tool_is_registered_once_and_stopped_when_its_last_call_has_ended() {
+    async fn a_tool_registers_once_and_stops_after_its_last_call() {
         tickfleet_outbound::install_crypto_provider();
         let redis = RedisServer::start().await;
         let dir = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_dialect_is_taken_by_its_option_and_by_its_word() {
+    fn every_dialect_parses_from_its_option_and_its_name() {
         for dialect in Dialect::ALL {
             for word in [dialect_info(dialect).option, dialect.as_str()] {
                 assert_eq!(Format::from_str(word, false), Ok(Format(dialect)), "{word}");

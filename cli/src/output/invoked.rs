@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_started_by_its_path_is_put_into_path() {
+    fn a_program_started_by_path_suggests_a_path_export() {
         let said = |program: &str| folder_in_path(Path::new(program), Path::new("/srv/fleet"));
         assert_eq!(said("tickfleet"), None);
         let here = Some("export PATH=\"$PWD/target/debug:$PATH\"".to_owned());
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_blanks_is_one_word_of_a_shell() {
+    fn a_folder_with_spaces_is_quoted_for_the_shell() {
         assert_eq!(quoted("conf/a-1"), "conf/a-1");
         assert_eq!(quoted("my conf"), "'my conf'");
         assert_eq!(quoted("it's"), "'it'\\''s'");

@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_written_whole_with_every_digit_and_without_needless_escapes() {
+    fn json_keeps_every_digit_and_drops_needless_escapes() {
         let json = r#" {"to": "\u006b\u0069m \"x\" \\u202e", "amount":12345678901234567890.10,"no":[],"of": {}} "#;
         let line = r#"{"to":"kim \"x\" \\u202e","amount":12345678901234567890.10,"no":[],"of":{}}"#;
         assert_eq!(readable_json(json, "    "), line);
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_stay_and_long_ones_are_cut_between_characters() {
+    fn long_text_is_cut_between_characters() {
         assert_eq!(short("a\nb", 5), "a b");
         assert_eq!(short("äöüäöü", 3), "äöü…");
         assert_eq!(short("äöü", 3), "äöü");
     }
 
     #[test]
-    fn a_number_is_whole_or_not_there() {
+    fn a_number_is_never_cut() {
         assert_eq!(short(r#"{"amount":1000000}"#, 12), r#"{"amount":…"#);
         assert_eq!(short("pays 1,250.75 to kim", 8), "pays …");
         assert_eq!(short("1000000 to kim", 3), "1000000…");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_stay_and_what_a_terminal_would_hide_shows() {
+    fn colors_are_kept_and_hidden_sequences_become_visible() {
         let text = "\u{1b}[32mok\u{1b}[0m \u{1b}[8mhidden\u{1b}]0;title\u{7} \u{202e}001";
         let shown = visible_in_colours(text);
         assert_eq!(shown, "\u{1b}[32mok\u{1b}[0m \\u001b[8mhidden\\u001b]0;title\\u0007 \\u202e001");

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_run_until_they_are_stopped_are_told_from_others() {
+    fn long_running_commands_are_recognized() {
         for process in [
             "scheduler",
             "--config dev worker --no-such-option",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_comes_from_the_variable_or_from_the_folder_however_broken_the_rest_is() {
+    fn the_log_format_is_read_even_from_a_broken_configuration() {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().to_str().unwrap();
         let none = Environment::new();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_read_well_at_every_size() {
+    fn durations_are_human_readable_at_every_size() {
         let said = [7, 4_230, 61_000, 3_660_000, 260_000_000].map(span);
         assert_eq!(said, ["7 ms", "4.2 s", "1 min 1 s", "1 h 1 min", "3 days"]);
         assert_eq!([from_now(5_000, 1_000), from_now(1_000, 5_000)], ["in 4.0 s", "4.0 s ago"]);

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arithmetic_is_what_it_was_at_school() {
+    fn arithmetic_follows_the_usual_precedence() {
         for (text, value) in
             [("2 + 3 * 4", 14.0), ("(2+3)*4", 20.0), ("-(1.5 - 4) / 2", 1.25), ("--2", 2.0), ("8/4/2", 1.0)]
         {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_and_nothing_runs() {
+    fn invalid_or_excessive_expressions_are_rejected() {
         let deep = format!("{}1{}", "(".repeat(60), ")".repeat(60));
         let long = "1+".repeat(200);
         let huge = ["9".repeat(200), "9".repeat(50)].join("*");

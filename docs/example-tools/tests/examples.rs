@@ -83,7 +83,7 @@ fn nothing_is_written_outside_the_workspace() {
 }
 
 #[test]
-fn a_tenant_sees_its_own_projects_and_files_that_are_too_large_or_linked_are_refused() {
+fn a_tenant_reads_only_its_own_projects_and_no_large_or_linked_files() {
     let folder = folder();
     let read = |tenant, tool, project: &str| {
         tried(folder.path(), tenant, "guidance", tool, &format!(r#"{{"project_id":"{project}"}}"#))

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenant_shares_the_slots_with_nobody() {
+    fn a_fair_share_limit_applies_only_with_several_tenants() {
         let share = Limit {
             name: "fair_share".into(),
             matches: LimitMatch::default(),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_before_a_scheduler_started_is_no_news_to_it() {
+    fn a_redis_restart_before_the_scheduler_started_is_not_counted() {
         let clock = PolicyState::default();
         let metrics = Metrics::new().unwrap();
         let counts = |restarts: u64| {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_restart_in_a_redis_life_is_news() {
+    fn the_first_redis_restart_counts_as_an_epoch_change() {
         let clock = PolicyState::default();
         let metrics = Metrics::new().unwrap();
         clock.set_epoch(0, &metrics);

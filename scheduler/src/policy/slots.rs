@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_slots_is_divided_among_shards_and_never_nothing() {
+    fn a_percentage_of_slots_is_divided_among_shards_and_at_least_one() {
         let slots = WorkerSlots::default();
         let part = |percent, key| slots.max_permits(&limit(LimitBound::Part(percent), key), &tenant("acme"), 4, 0);
         assert_eq!(part(50, LimitKey::Tenant), Some(1), "before any worker was seen");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alone_has_all_slots_and_those_who_wait_share_them_by_weight() {
+    fn a_lone_tenant_gets_all_slots_and_waiting_tenants_share_by_weight() {
         let slots = WorkerSlots::default();
         slots.set_load(&fleet(40, 0, 1_000));
         let share = |name, weight, now_ms| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_calls_have_more_on_their_way() {
+    fn fast_calls_allow_more_slices_in_flight() {
         let slots = WorkerSlots::default();
         slots.set_load(&fleet(16, 1_000, 1_000));
         let alone =
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_short_while_more_is_out_than_they_soon_carry_out_or_somebody_waits() {
+    fn slots_are_short_while_too_many_slices_are_out_or_a_tenant_waits() {
         let slots = WorkerSlots::default();
         slots.set_load(&FleetLoad { out: 10, ..fleet(16, 0, 1_000) });
         let are_short = |now_ms| slots.are_short("slots", now_ms);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_read_as_it_was_written() {
+    fn a_seal_position_survives_a_round_trip() {
         let position = Position::new("5-0".into(), 7, 1, 3, "abc".into());
         assert_eq!(Position::read(&position.to_string()), position);
         assert_eq!(Position::read(""), Position::default());
@@ -126,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_before_sealing_began_is_no_loss() {
+    fn entries_trimmed_before_sealing_began_count_as_no_loss() {
         let step = step(&Position::default(), &page(&["5-0", "6-0"], 12, 2, "5-0"), 9).unwrap();
         assert_eq!((step.gone, step.position.counted), (0, 12));
     }
 
     #[test]
-    fn what_was_trimmed_unsealed_is_counted_at_the_end_and_where_trimming_overtook_the_sealer() {
+    fn entries_trimmed_before_they_were_sealed_count_as_lost() {
         // Four entries were added after the position, but only two remain.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 14, 2, "7-0"), 9).unwrap();
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_made_anew_is_a_break() {
+    fn a_recreated_log_counts_as_a_break() {
         let found = step(&at("9-0", 10), &page(&["11-0"], 1, 1, "11-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.counted, found.gone), (1, 1, 0));
         // A recreated log with smaller IDs is read from its beginning.

@@ -87,7 +87,7 @@ fn consumer(name: &str) -> ConsumerId {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
+async fn alternating_and_dying_sealers_seal_each_entry_once() {
     let shard = Shard::start();
     let stop = CancellationToken::new();
     for round in 0..3_usize {
@@ -113,7 +113,7 @@ async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
 }
 
 #[tokio::test]
-async fn one_that_stood_still_while_another_sealed_writes_nothing() {
+async fn a_stalled_sealer_writes_nothing_after_another_took_over() {
     let shard = Shard::start();
     shard.write(0..10).await;
     let (slow, name) = (shard.sealing(None), consumer("slow"));
@@ -135,7 +135,7 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
 }
 
 #[tokio::test]
-async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
+async fn the_number_of_entries_trimmed_before_sealing_is_reported() {
     let shard = Shard::start();
     shard.write(0..50).await;
     shard.seal_all().await;
@@ -144,18 +144,18 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
-    assert!(verdict.told.iter().any(|told| told.starts_with("20 entries of shard 0")), "{:?}", verdict.told);
+    assert!(verdict.notes.iter().any(|note| note.starts_with("20 entries of shard 0")), "{:?}", verdict.notes);
     assert!(verdict.findings.iter().all(|finding| finding.kind.as_str() == "missing"), "{:?}", verdict.findings);
     // If a whole log is lost, the number of lost entries is unknown.
     shard.store.seam().drop_stream(&keys::audit()).await.unwrap();
     shard.write(100..103).await;
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
-    assert!(verdict.told.iter().any(|told| told.contains("its log was recreated")), "{:?}", verdict.told);
+    assert!(verdict.notes.iter().any(|note| note.contains("its log was recreated")), "{:?}", verdict.notes);
 }
 
 #[tokio::test]
-async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
+async fn anchors_in_a_file_reveal_truncated_seals() {
     let shard = Shard::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("anchors.jsonl");
@@ -183,7 +183,7 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
 }
 
 #[tokio::test]
-async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
+async fn anchors_in_a_stream_reveal_truncated_seals() {
     let redis = RedisServer::start().await;
     let pool = Pool::open(&redis.url(), 1).unwrap();
     for place in [AnchorTarget::Stream, AnchorTarget::OtherStream(pool.clone(), "heads".into())] {
@@ -215,7 +215,7 @@ async fn own_anchors(store: &Store) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_on() {
+async fn a_different_key_seals_only_under_a_new_key_id() {
     let shard = Shard::start();
     shard.write(0..3).await;
     shard.seal_all().await;
@@ -233,7 +233,7 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
 }
 
 #[tokio::test]
-async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_the_next_key() {
+async fn the_sealer_with_the_next_key_anchors_heads_of_quiet_tenants() {
     let shard = Shard::start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
@@ -252,11 +252,11 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     assert_eq!(named, BTreeMap::from([("t0", ("k1", 3)), ("t1", ("k2", 4)), ("t2", ("k1", 3))]));
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.intact, "{:?}", verdict.findings);
-    assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)), "{:?}", verdict.told);
+    assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)), "{:?}", verdict.notes);
 }
 
 #[tokio::test]
-async fn what_somebody_puts_among_the_seals_displaces_no_head() {
+async fn a_forged_seal_displaces_no_anchored_head() {
     let shard = Shard::start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");

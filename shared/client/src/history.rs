@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn points_of_shards_are_added_and_minutes_without_a_sample_of_each_shard_are_gaps() {
+    fn points_of_shards_are_summed_and_incomplete_minutes_are_gaps() {
         let one = shard(&[(10, Some(1)), (11, Some(1)), (12, None), (14, Some(1))], 15, &[600_000, 700_000]);
         let two = shard(&[(10, Some(2)), (12, Some(2)), (14, Some(2))], 15, &[600_900]);
         let now_ms = 15 * MINUTE_MS + 5;

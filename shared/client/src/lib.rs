@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_by_entries_and_bytes_and_takes_one_turn_at_least() {
+    fn a_batch_is_limited_by_entries_and_bytes_but_has_at_least_one_turn() {
         let small: Vec<_> = (0..300).map(|_| submission_of(10)).collect();
         assert_eq!(batch_length(&small), limits::BATCH_ENTRIES_MAX);
         let large: Vec<_> = (0..8).map(|_| submission_of(limits::TURN_BYTES_MAX)).collect();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minted_id_derives_from_the_entry_and_a_given_one_stays() {
+    fn a_generated_id_derives_from_the_entry_and_a_given_id_is_kept() {
         let accepted = || SubmitStatus::Accepted { entry: "17-3".into() };
         assert_eq!(answer(&submission_of(1), accepted()).unwrap().turn_id.as_str(), "t17-3");
         let given = Submission { turn: TurnId::new("mine").ok(), ..submission_of(1) };

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_counts_the_replies_that_are_missing() {
+    fn a_gap_counts_the_missing_replies() {
         assert_eq!([missed(0, 7), missed(7, 8), missed(7, 10), missed(7, 1)], [0, 0, 2, 0]);
     }
 

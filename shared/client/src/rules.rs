@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_tells_what_it_was_made_of_and_is_no_count_of_calls() {
+    fn a_rule_counter_field_parses_back_and_differs_from_call_counters() {
         for rule in ["limits.three", "permissions.mcp:a:b.rules.x", "permissions.send|money.rules[0]", "~"] {
             let text = field(RuleEffect::Shadow, "demo", rule);
             assert!(!text.contains(':'), "{text} would be a count of calls");
@@ -213,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_and_is_not_in_the_configuration_stands_behind_the_rest() {
+    fn counted_rules_missing_from_the_configuration_are_listed_last() {
         let here =
             ConfiguredRule { rule: "limits.three".into(), kind: "limit", mode: Some("shadow"), says: String::new() };
         let quiet = ConfiguredRule { rule: "limits.quiet".into(), ..here.clone() };
         let counts = [("limits.three".into(), (4, 0, 7)), ("permissions.echo".into(), (0, 2, 9))].into();
         let rows = joined(vec![here, quiet], counts);
-        let told: Vec<_> =
+        let messages: Vec<_> =
             rows.iter().map(|row| (row.here.rule.as_str(), row.shadow, row.denied, row.last_day)).collect();
         assert_eq!(
-            told,
+            messages,
             [("limits.three", 4, 0, Some(7)), ("limits.quiet", 0, 0, None), ("permissions.echo", 0, 2, Some(9))]
         );
     }

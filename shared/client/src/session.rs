@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tasks_id_tells_its_place_in_a_session() {
+    fn a_task_id_encodes_its_session_and_number() {
         let place = ExchangeRef { session: SessionId::new("release-7").unwrap(), number: 12 };
         assert_eq!(ExchangeRef::of_task(&place.task()), Some(place));
         for other in ["job-1", "ses-x", "ses-x-0", "ses--1", "ses-a:b-1", "ses-x-y"] {

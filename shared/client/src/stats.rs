@@ -296,15 +296,15 @@ mod tests {
     use crate::rules::call_of;
 
     #[test]
-    fn a_duration_is_told_by_at_most_a_fifth_too_long() {
+    fn a_bucketed_duration_is_at_most_a_fifth_too_long() {
         for ms in [0, 1, 2, 7, 100, 999, 30_000, 86_400_000] {
             let estimate = longest_of(bucket(ms));
-            assert!(estimate >= ms && estimate <= ms + ms / 5 + 1, "{ms} is told as {estimate}");
+            assert!(estimate >= ms && estimate <= ms + ms / 5 + 1, "{ms} is estimated as {estimate}");
         }
     }
 
     #[test]
-    fn a_count_finds_its_row_whatever_the_tool_is_called() {
+    fn a_counter_maps_to_its_row_even_if_the_tool_name_has_colons() {
         let by = [StatsDimension::Day, StatsDimension::Tool].into();
         let query = StatsQuery { agent: Some("kelly".into()), by, ..StatsQuery::default() };
         let (key, what) = key_of(&query, 20_783, "demo:kelly:mcp:files:read:transient").unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_all_calls() {
+    fn quantiles_cover_all_calls() {
         let mut sums = Sums::default();
         sums.add(&format!("h{}", bucket(10)), 95);
         sums.add(&format!("h{}", bucket(1_000)), 5);

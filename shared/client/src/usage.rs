@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_models_used_joins_the_rows_of_calls_and_has_rows_of_its_own() {
+    fn model_usage_joins_rows_of_calls_and_adds_rows_of_its_own() {
         let row = |agent: &str| StatsRow { agent: Some(agent.into()), calls: 2, ..StatsRow::default() };
         let mut rows = vec![row("fran"), row("kelly")];
         let used = ModelUse { requests: 1, input_tokens: 10, output_tokens: 3, cost: 1_500_000 };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_told_apart_as_rows_are() {
+    fn usage_of_a_day_is_grouped_by_the_requested_dimensions() {
         let tenant = TenantId::new("demo").unwrap();
         let one = Used { requests: 1, ..Used::default() };
         let all = Used { requests: 3, ..Used::default() };

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_one_in_all_shards_and_one_that_is_gone_is_known_while_it_is_drained() {
+    fn a_worker_is_listed_once_across_shards_and_kept_while_drained() {
         let note = Pause { by: "anna".into(), reason: "a new kernel".into(), since_ms: 5 };
         let drained = BTreeMap::from([("w-a-1f".to_owned(), note.clone()), ("w-old-9".to_owned(), note.clone())]);
         let shard = |consumers| ShardWorkers { consumers, drained: drained.clone(), now_ms: 10 };

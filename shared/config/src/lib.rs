@@ -176,10 +176,10 @@ impl Configuration {
 
     /// When the circuit breaker of a tool opens, and for how long; `None` if breakers are off.
     #[must_use]
-    pub fn endurance(&self) -> Option<BreakerSettings> {
+    pub fn breaker_settings(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
-        let endurance = BreakerSettings { failures_max: worker.breaker_failures, rest: worker.breaker_rest };
-        (worker.breaker_failures > 0).then_some(endurance)
+        let settings = BreakerSettings { failures_max: worker.breaker_failures, cooldown: worker.breaker_cooldown };
+        (worker.breaker_failures > 0).then_some(settings)
     }
 }
 

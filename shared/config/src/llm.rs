@@ -68,20 +68,20 @@ pub(super) fn read(
     let names_of = |c: Option<Cursor<'_>>| -> Vec<String> {
         c.map(|c| c.items().iter().filter_map(|item| models::known(item, known)).collect()).unwrap_or_default()
     };
-    let unsaid = LlmDef::of_system("");
+    let defaults = LlmDef::of_system("");
     let mut names = names_of(s.optional("models"));
     if names.is_empty() {
-        names.clone_from(&unsaid.models);
+        names.clone_from(&defaults.models);
     }
     let compact_with = names_of(s.optional("compact_with"));
     let number = |c: Option<Cursor<'_>>, max, default: u32| c.and_then(|c| c.integer(1, max)).unwrap_or(default);
     let bytes = |c: Option<Cursor<'_>>, min, max| c.and_then(|c| c.integer::<usize>(min, max));
-    let max_iterations = number(s.optional("max_iterations"), 500, unsaid.max_iterations);
-    let tokens_max = number(s.optional("tokens_max"), 1_000_000, unsaid.tokens_max);
-    let result_bytes_max = bytes(s.optional("result_bytes_max"), 256, 65_536).unwrap_or(unsaid.result_bytes_max);
+    let max_iterations = number(s.optional("max_iterations"), 500, defaults.max_iterations);
+    let tokens_max = number(s.optional("tokens_max"), 1_000_000, defaults.tokens_max);
+    let result_bytes_max = bytes(s.optional("result_bytes_max"), 256, 65_536).unwrap_or(defaults.result_bytes_max);
     let context_bytes_max =
-        bytes(s.optional("context_bytes_max"), 1_024, 4_194_304).unwrap_or(unsaid.context_bytes_max);
-    let repeats_max = number(s.optional("repeats_max"), 100, unsaid.repeats_max);
+        bytes(s.optional("context_bytes_max"), 1_024, 4_194_304).unwrap_or(defaults.context_bytes_max);
+    let repeats_max = number(s.optional("repeats_max"), 100, defaults.repeats_max);
     let temperature = s.optional("temperature").and_then(|c| temperature(&c));
     let timeout = s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
     let answer_schema = s.optional("answer_schema").map(|c| check.read(&c, SchemaUse::Output));
@@ -101,7 +101,7 @@ pub(super) fn read(
         compact_with,
         repeats_max,
         answer_schema,
-        timeout: timeout.unwrap_or(unsaid.timeout),
+        timeout: timeout.unwrap_or(defaults.timeout),
     })
 }
 

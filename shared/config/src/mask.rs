@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_secret_is_masked_wherever_it_may_stand() {
+    fn a_literal_secret_is_masked_in_every_field() {
         let redactor = Redactor::default();
         for (path, text, shown) in [
             ("tools.a.http.headers.X-Api-Key", "hunter2", "***"),

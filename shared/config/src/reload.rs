@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_effect_live_is_not_named_and_what_needs_a_restart_is() {
+    fn only_settings_that_need_a_restart_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let running = settings(dir.path(), "caps: {tick: 5s}");
         let new = settings(
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_sees_contents_files_that_come_and_go_and_swapped_links() {
+    fn a_fingerprint_detects_changed_added_removed_and_relinked_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let mut seen = vec![fingerprint(dir.path())];

@@ -126,7 +126,7 @@ mod tests {
     use crate::paper::Paper;
 
     #[test]
-    fn counters_go_when_the_time_of_their_limit_has_come() {
+    fn counters_are_deleted_when_their_limit_expires() {
         let mut shard = Paper::at(1_500);
         let limit: Arc<str> = "_requests:acme:0".into();
         let other: Arc<str> = "_cost:acme:0".into();

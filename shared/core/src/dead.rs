@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_dropped_once() {
+    fn a_dead_letter_is_dropped_once() {
         let mut shard = Paper::at(1_000);
         let drop_it = DropDead { item: DeadItem::Letter(append(&mut shard, keys::dead())), entry: entry() };
         let gone = DropDead { item: DeadItem::Letter(EntryId::new("7-0")), entry: entry() };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn two_operators_replay_once() {
+    fn concurrent_operators_handle_a_dead_item_once() {
         let mut shard = Paper::at(1_000);
         for log in [keys::dead(), keys::audit()] {
             shard.logs.remove(&keys::turns());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_submission_leaves_the_item() {
+    fn a_rejected_replay_keeps_the_dead_letter() {
         let mut shard = Paper::at(1_000);
         append(&mut shard, keys::turns());
         let item = DeadItem::Letter(append(&mut shard, keys::dead()));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn handled_calls_are_forgotten_with_their_entries() {
+    fn handled_calls_are_removed_with_their_audit_entries() {
         let mut shard = Paper::at(1_000);
         let call = DropDead { item: DeadItem::Call(append(&mut shard, keys::audit())), entry: entry() };
         assert_eq!(shard.result(&call), Ok(()));

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_has_a_lease_until_it_ends() {
+    fn one_process_holds_a_lease_until_it_expires() {
         let mut transaction = Transaction::new(Version::new("v"));
         let first = candidate("a").take(None, 0, &mut transaction).unwrap();
         assert_eq!(first.ends_ms, 100);

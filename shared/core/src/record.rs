@@ -118,7 +118,7 @@ pub struct RecordText {
     pub version: Version,
     /// The slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
-    /// The counters that this transaction debited, if it was stamped.
+    /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
     pub rooms: Vec<Debited>,
     pub content: Bytes,
 }
@@ -163,7 +163,7 @@ pub struct Stored<T> {
     pub version: Version,
     /// The slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
-    /// The counters that this transaction debited, if it was stamped.
+    /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
     pub rooms: Vec<Debited>,
     pub value: T,
 }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_record_reads_back() {
+    fn a_stored_record_round_trips() {
         let version = Version::new("a-1");
         let entry = EntryId::new("5-0");
         let stored = RecordText::render(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn another_schema_is_refused() {
+    fn a_record_with_another_schema_is_rejected() {
         let stored = RecordText::render(&Version::new("a"), None, &[], b"11{\"n\":7}");
         assert_eq!(Stored::<Sample>::read(&stored), Err(Unreadable::Schema { expected: 12, found: 11 }));
         assert_eq!(Stored::<Sample>::read(&Bytes::from_static(b"a -")), Err(Unreadable::Frame));

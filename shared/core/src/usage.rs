@@ -36,7 +36,6 @@ pub struct Day {
     pub end_ms: i64,
 }
 
-/// A counted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageUnit {
     Requests,

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_set_at_run_time_outlive_a_new_configuration() {
+    fn tenants_set_at_run_time_survive_a_new_configuration() {
         let in_force = PolicyHandle::new(active("one", &["acme"]));
         in_force.apply_read(0, 1, read(1, &[("guest", 3)]));
         assert_eq!(in_force.replace(active("two", &["bolt"])).digest, "two");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shard_decides_about_its_own_tenants_alone() {
+    fn each_shard_sets_only_its_own_tenants() {
         let in_force = PolicyHandle::new(active("one", &["acme", "bolt"]));
         in_force.apply_read(0, 1, read(1, &[("acme", 3)]));
         in_force.apply_read(1, 2, read(7, &[("bolt", 5)]));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_as_it_was_read_last_or_is_withheld() {
+    fn an_unreadable_tenant_keeps_its_last_settings_or_is_withheld() {
         let unreadable = |generation, declared: &[(&str, u32)]| {
             let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
             RunTimeConfig { unreadable, ..read(generation, declared) }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_has_lost_is_known_and_put_back() {
+    fn settings_lost_by_redis_stay_in_force_and_are_reported() {
         let in_force = PolicyHandle::new(active("one", &["acme"]));
         in_force.apply_read(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
         let lost = in_force.apply_read(0, 2, read(4, &[("acme", 3)]));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_was_switched_off_stays_off_until_it_is_switched_on() {
+    fn a_switched_off_tool_stays_off_until_it_is_switched_on() {
         let off = |generation, tools: &[&str]| {
             let tools_off = tools.iter().map(ToString::to_string).collect();
             RunTimeConfig { tools_off, ..read(generation, &[]) }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_overtaken_changes_nothing() {
+    fn an_outdated_read_changes_nothing() {
         let in_force = PolicyHandle::new(active("one", &[]));
         in_force.apply_read(0, 2, read(6, &[("acme", 3)]));
         in_force.apply_read(0, 1, read(5, &[("acme", 9)]));

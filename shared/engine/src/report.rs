@@ -12,7 +12,7 @@ use tickfleet_core::turn::Head;
 use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::approval::{NarrowedValues, narrow};
-use tickfleet_model::outcome::{CallApproval, Premises};
+use tickfleet_model::outcome::{CallApproval, PolicyInputs};
 use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
@@ -26,7 +26,7 @@ pub struct ReportOptions {
     pub redactor: Arc<Redactor>,
     pub result_chars: usize,
     /// True if audit entries include all inputs of the policy evaluation.
-    pub premises: bool,
+    pub policy_inputs: bool,
     pub policy_version: Option<u64>,
     /// The beginning of the active policy's digest; empty if unknown.
     pub policy_digest: Arc<str>,
@@ -38,7 +38,7 @@ impl Default for ReportOptions {
             log_tool_calls: true,
             redactor: Arc::new(Redactor::default()),
             result_chars: limits::AUDIT_RESULT_CHARS,
-            premises: false,
+            policy_inputs: false,
             policy_version: None,
             policy_digest: "".into(),
         }
@@ -147,11 +147,11 @@ pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a Agent
 }
 
 /// The inputs of the policy evaluation that no other part of the audit entry contains, without secrets.
-fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
+fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
     let raw = |text: Option<String>| text.and_then(|text| RawValue::from_string(text).ok());
-    let premises = Premises {
+    let policy_inputs = PolicyInputs {
         calls: head.calls,
         strict: head.strict,
         parallel_reads: head.parallel_reads,
@@ -165,7 +165,7 @@ fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
         ran: r.ran,
         entered_ms: r.result.entered_ms,
     };
-    serde_json::to_string(&premises).unwrap_or_default()
+    serde_json::to_string(&policy_inputs).unwrap_or_default()
 }
 
 #[must_use]
@@ -182,7 +182,7 @@ pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedC
             arguments: r.arguments,
             result: r.result,
             shadow: r.shadow,
-            premises: &if options.premises { premises(r, &options.redactor) } else { String::new() },
+            policy_inputs: &if options.policy_inputs { policy_inputs(r, &options.redactor) } else { String::new() },
             effect: r.effect,
             policy_version: options.policy_version,
             policy_digest: &options.policy_digest,
@@ -498,8 +498,8 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_does_not_deny_a_call_that_was_begun() {
-        let options = ReportOptions { premises: true, ..ReportOptions::default() };
+    fn an_expired_turn_reports_a_begun_call_as_outcome_unknown() {
+        let options = ReportOptions { policy_inputs: true, ..ReportOptions::default() };
         let consent = UsedConsent {
             approval: "apr-1".into(),
             by: vec!["ann".into()],
@@ -517,12 +517,12 @@ mod tests {
         (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
         let results = render(&lost, &EndReason::Expired, &options);
         assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);
-        let ran = results.iter().map(|(_, audit)| audit["meta"]["premises"]["ran"] == true);
+        let ran = results.iter().map(|(_, audit)| audit["meta"]["policy_inputs"]["ran"] == true);
         assert!(ran.eq([false; 3]), "auditors read `ran` only about calls whose attempts ended");
     }
 
     #[test]
-    fn an_argument_that_a_limit_needs_is_the_calls_own_fault() {
+    fn a_missing_amount_for_a_limit_reports_invalid_arguments() {
         let history = CallHistory { limit: Some("500 of /amount per agent in a day"), ..CallHistory::default() };
         let (outcome, error) = ended(&EndReason::NoAmount { limit: "spent".into() }, 0, &history);
         assert_eq!((outcome, error.code.as_str()), (Outcome::InvalidArguments, "invalid_arguments"));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_tries_again_after_growing_waits_until_it_is_done() {
+    async fn failed_attempts_retry_with_backoff_until_one_succeeds() {
         let began = Instant::now();
         let tried = AtomicU32::new(0);
         let attempt = || async {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_tries_once_at_least_and_stops_when_it_is_told_to() {
+    async fn a_stopped_retry_still_tries_once() {
         let stop = CancellationToken::new();
         stop.cancel();
         assert_eq!(retry_until(&stop, || async { Attempt::Done(1) }).await, Some(1));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_agent_waits_for_its_tick() {
+    fn a_pause_sets_the_agents_tick_limit_to_zero() {
         let tenant = TenantId::new("acme").unwrap();
         let agent = AgentId::new("kelly").unwrap();
         let name = TurnName::parse("acme:t1").unwrap();

@@ -40,7 +40,7 @@ mod tests {
     const AT_ONCE: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_that_share_the_right_one_waits() {
+    async fn one_process_handles_one_suspect_at_a_time() {
         let ours = SuspectSemaphore::default();
         let theirs = SuspectSemaphore::default();
         let same = ours.clone();

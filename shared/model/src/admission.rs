@@ -145,7 +145,7 @@ pub struct DebitNote {
 pub struct DebitNotes {
     pub debits: Vec<DebitNote>,
     /// True if the log states the debits, even if it states that there were none.
-    pub are_told: bool,
+    pub are_stated: bool,
     /// True if the log had no room for further debits.
     pub is_cut: bool,
 }
@@ -158,7 +158,7 @@ impl DebitNotes {
     pub fn read(entry: &str) -> Self {
         let mut notes = Self::default();
         for text in entry.split(';').filter_map(|note| note.strip_prefix('D')) {
-            notes.are_told = true;
+            notes.are_stated = true;
             if text == "0" {
                 continue;
             }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
+    fn admission_notes_parse_and_malformed_entries_are_skipped() {
         let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000,2,2,10,10000,12,100;what;A1,2");
         assert_eq!(read.len(), 2);
         let second = &read[1];
@@ -243,7 +243,7 @@ mod tests {
             DebitNote { counter: "mails@demo:kelly".into(), debited: 2, used: 5, max: 9, ends_ms: 60_000, began_ms: 0 };
         assert_eq!((&notes.debits[0], notes.is_cut), (&mails, false));
         assert!(DebitNotes::read("A9000,1,1,10,10000,13,100;Dmails@x,1,1,9,60000,0;D").is_cut);
-        let none = DebitNotes { are_told: true, ..DebitNotes::default() };
+        let none = DebitNotes { are_stated: true, ..DebitNotes::default() };
         assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100;D0;L2000,mails,10000"), none);
         assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100"), DebitNotes::default());
         let [gave, again] = PlacesNote::read_all("G9100,2;H9300,2;Gx;H7")[..] else { panic!("two notes") };

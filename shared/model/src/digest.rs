@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_sees_every_part_of_the_calls_and_nothing_else() {
+    fn the_digest_covers_the_content_but_not_deadline_or_priority() {
         let base = content_digest(&turn(vec![call(None, "a", "{}")]));
         assert_eq!(base.len(), 32);
         for other in [

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hidden_characters_show_and_all_others_stay() {
+    fn hidden_characters_are_escaped_and_others_unchanged() {
         for (text, shown) in [
             ("pay \u{202e}001\u{202c} eur", "pay \\u202e001\\u202c eur"),
             ("ev\u{200b}e\u{2066}\u{feff}", "ev\\u200be\\u2066\\ufeff"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_json_and_means_the_same() {
+    fn escaped_json_parses_to_the_same_value() {
         let json = serde_json::to_string("a\u{202e}b\u{e0041}").unwrap();
         let shown = visible(&json);
         assert!(shown.is_ascii());

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_refuse_key_separators_and_odd_characters() {
+    fn ids_reject_key_separators_and_invalid_characters() {
         for bad in ["a:b", "a{b", "a/b", "a b", "a\0b", "é", "a\n"] {
             assert!(matches!(AgentId::new(bad), Err(IdError::Character { .. })), "{bad:?}");
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shard_hash_keeps_its_published_vectors() {
+    fn the_shard_hash_matches_its_published_test_vectors() {
         // `docs/reference/protocol.md` publishes these test vectors for producers in other languages.
         let shard = |tenant: &str| TenantId::new(tenant).map(|t| shard_of(&t, 16));
         assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);

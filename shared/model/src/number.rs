@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_is_written_not_the_nearest_double() {
+    fn numbers_are_exact_decimals_not_doubles() {
         assert_eq!(number("0.1").plus(number("0.2")), Some(number("0.3")));
         assert_eq!(number("500.00"), number("5e2"));
         assert!(number("500.00000000000000001") > number("500"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_held_is_no_number() {
+    fn numbers_out_of_range_or_malformed_are_rejected() {
         for text in ["1e1001", "1e-1001", &"9".repeat(39), "1e99999999999", "", "x", "1..2", "0x1", "+1e", "-"] {
             assert!(
                 Number::parse(text).is_none_or(|number| number == self::number("0") && !text.contains('9')),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_as_people_write_them() {
+    fn numbers_display_as_people_write_them() {
         for text in ["0", "700", "-12.5", "0.001", "123456789.25", "1e300", "5e-45"] {
             assert_eq!(number(text).to_string(), text);
         }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_through_a_number_is_seen_and_no_other() {
+    fn only_a_cut_inside_a_number_is_detected() {
         let across = |text: &str, at: usize| number_across(text, at).map(|(from, to)| text[from..to].to_owned());
         for (text, at, number) in [
             (r#"{"amount":1000000}"#, 12, Some("1000000")),

@@ -101,7 +101,7 @@ pub enum Tone {
     Bad,
 }
 
-/// The properties of most outcomes: the call was rejected before it ran.
+/// The properties of a call that was rejected before it ran. The other outcomes state only their differences.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
     tone: Tone::Bad,
@@ -258,7 +258,7 @@ pub struct CacheHit {
 /// The inputs of the decision about a call, except agent, tool and arguments. Audit entries contain them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Premises {
+pub struct PolicyInputs {
     /// Number of calls in the turn.
     pub calls: usize,
     /// True if a null in the arguments may mean that an argument is omitted.

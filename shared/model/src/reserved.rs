@@ -53,7 +53,7 @@ mod tests {
     use crate::{CallId, TurnId};
 
     #[test]
-    fn ids_that_the_fleet_derives_are_reserved() {
+    fn ids_derived_by_the_fleet_are_reserved() {
         let outer = CallId { turn: TurnId::new("order-7.x").unwrap(), position: 2 };
         let inner = inner_turn(&outer, 1).unwrap();
         let delegated = format!("d-{}", "0a".repeat(16));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_choose_every_other_id() {
+    fn ordinary_caller_ids_are_not_reserved() {
         for id in [
             "order-17",
             "job-1",

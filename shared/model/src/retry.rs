@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tries_that_are_left_take_their_waits_and_as_long_as_each_of_them_runs() {
+    fn longest_from_adds_remaining_waits_and_run_times() {
         let ladder = Ladder::default();
         let secs = Duration::from_secs;
         let left: Vec<_> = (1..=5).map(|attempt| ladder.longest_from(attempt, secs(30))).collect();

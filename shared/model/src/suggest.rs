@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_names_come_first_and_strange_ones_not_at_all() {
+    fn nearest_names_come_first_and_distant_ones_are_omitted() {
         let known = ["kelly", "kerry", "fran", "kelly-2", "kenneth"];
         assert_eq!(nearest("kely", known), ["kelly", "kerry"]);
         assert_eq!(nearest("kelly-", known), ["kelly", "kelly-2", "kerry"]);

@@ -149,7 +149,7 @@ async fn livez(State(health): State<Health>) -> Response {
 async fn readyz(State(health): State<Health>) -> Response {
     let answer = timeout(ASK_TIMEOUT, (health.ready)()).await;
     match answer.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}").into())) {
-        Ok(told) => (StatusCode::OK, format!("ok\n{told}")).into_response(),
+        Ok(details) => (StatusCode::OK, format!("ok\n{details}")).into_response(),
         Err(NotReady { reason, .. }) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response()
         }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stalled_loop_fails_liveness_by_name_and_an_advancing_one_mends_it() {
+    async fn a_stalled_loop_fails_liveness_until_it_finishes() {
         let health = healthy();
         let tick = health.progress.register("tick", Duration::ZERO);
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn liveness_does_not_ask_redis_and_readiness_does() {
+    async fn readiness_checks_redis_but_liveness_does_not() {
         let progress = Progress::default();
         let metrics = Arc::new(Metrics::new().unwrap());
         let health = Health::new(progress, metrics, || async { Err(String::from("redis: connection refused").into()) });
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_redis_that_answers_and_refuses_is_a_metric_with_its_reason_until_it_takes_writes_again() {
+    async fn a_redis_refusal_is_exported_with_its_reason_until_it_ends() {
         let refusal = Arc::new(parking_lot::Mutex::new(Some(Refusal::Disk)));
         let seen = Arc::clone(&refusal);
         let health = Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), move || {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn startup_ends_when_the_process_says_so_whatever_redis_says() {
+    async fn startup_does_not_depend_on_redis() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let health = Health::new(Progress::default(), metrics, || async {
             Err(String::from("redis: connection refused").into())
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_redis_that_does_not_answer_leaves_the_process_unready_instead_of_hanging_the_probe() {
+    async fn readiness_times_out_when_redis_does_not_answer() {
         let progress = Progress::default();
         let health = Health::new(progress, Arc::new(Metrics::new().unwrap()), std::future::pending);
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scrape_asks_for_the_backlog_and_shows_the_loops() {
+    async fn a_scrape_shows_the_backlog_and_the_loops() {
         let full = Backlog { count: 3, oldest: None };
         let scraped = RedisScrape { backlog: vec![(WorkStage::ParkedCapped, full)], ..RedisScrape::default() };
         let health = healthy().with_scrape(move || {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scrape_does_not_wait_for_a_redis_that_is_away_and_says_that_it_is() {
+    async fn a_scrape_queries_redis_concurrently_and_reports_it_down() {
         let progress = Progress::default();
         let metrics = Arc::new(Metrics::new().unwrap());
         metrics.scraped(Some(&RedisScrape {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_loops_with_one_name_the_one_that_is_behind_is_shown() {
+    async fn the_slowest_of_equally_named_loops_is_shown() {
         let health = healthy();
         let stuck = health.progress.register("tick", Duration::from_secs(60));
         // Wait, so that the stuck loop is measurably behind.
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_that_has_ended_is_not_shown_as_one_that_stands_still() {
+    async fn a_finished_loop_is_not_shown() {
         let health = healthy();
         let tick = health.progress.register("tick", Duration::from_secs(60));
         show_loops(&health);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_is_an_error_that_says_so() {
+    async fn a_taken_port_is_an_error_with_its_address() {
         let shutdown = CancellationToken::new();
         let addr = healthy().serve(ANY_PORT, shutdown.clone()).await.unwrap();
         let error = healthy().serve(addr, shutdown).await.unwrap_err();

@@ -463,8 +463,8 @@ impl Observer for Metrics {
         self.primary_sought(what, found);
     }
 
-    fn turned_away(&self, answer: &'static str) {
-        self.redis_turned_away(answer);
+    fn redirected(&self, answer: &'static str) {
+        self.redis_redirected(answer);
     }
 }
 

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_stalls_once_it_took_longer_than_it_may() {
+    fn a_loop_stalls_after_its_maximum_gap() {
         let watched = WatchedLoop {
             name: "tick",
             gap_ms_max: 100,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_loop_is_not_watched_and_a_dropped_one_is() {
+    fn a_finished_loop_is_not_watched_but_a_dropped_one_is() {
         let progress = Progress::default();
         let draining = progress.register("tick", Duration::from_secs(60));
         let panicked = progress.register("lease", Duration::from_secs(60));

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_not_chosen() {
+    fn a_non_executable_file_is_not_chosen() {
         let folder = tempfile::tempdir().unwrap();
         let text = program(folder.path(), "redis-server", 0o644);
         assert_eq!(choose(None, &[folder.path().to_owned()]), Err(ServerNotFound::InPath));

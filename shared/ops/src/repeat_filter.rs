@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn equal_warnings_come_once_in_ten_seconds_and_others_at_once() {
+    async fn equal_warnings_are_logged_once_per_ten_seconds() {
         let lines = Arc::new(AtomicUsize::new(0));
         let subscriber =
             tracing_subscriber::registry().with(Counting(lines.clone()).with_filter(RepeatFilter::default()));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_warnings_are_bounded() {
         let repeats = RepeatFilter::default();
         let now = Instant::now();
         for line in 0..3 * REMEMBERED_MAX as u64 {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_drain_begun_by_hand_counts_as_the_first_signal() {
+    async fn a_manual_drain_counts_as_the_first_signal() {
         let shutdown = Shutdown::default();
         shutdown.drain();
         shutdown.clone().follow(stream::iter(["SIGTERM"])).await;

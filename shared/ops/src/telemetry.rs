@@ -146,14 +146,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_levels_by_target_are_taken() {
+    fn levels_with_and_without_targets_are_accepted() {
         for good in ["info", "WARN", "off", "info,tickfleet_store=debug", "warn, worker=trace"] {
             assert!(filter(good).is_ok(), "{good}");
         }
     }
 
     #[test]
-    fn a_misspelt_level_is_an_error_that_names_it() {
+    fn a_misspelled_level_is_named_in_the_error() {
         for bad in ["inof", "", "info,deubg", "info,tickfleet_ops=loud"] {
             let error = filter(bad).expect_err(bad).to_string();
             assert!(error.contains("expected off, error, warn"), "{error}");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn logging_starts_once_per_process_and_its_level_changes_meanwhile() {
+    fn logging_starts_once_and_its_level_can_change() {
         assert!(matches!(set_level("debug"), Err(TelemetryError::NotStarted)));
         init(&LogOptions { format: LogFormat::Json, ..LogOptions::default() }, None).unwrap();
         assert!(matches!(init(&LogOptions::default(), None), Err(TelemetryError::Started(_))));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_have_names() {
+    fn log_formats_parse_by_name() {
         assert_eq!("json".parse::<LogFormat>().unwrap(), LogFormat::Json);
         assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("pretty or json"));
     }

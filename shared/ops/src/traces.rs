@@ -174,7 +174,7 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_remote_span_is_read_with_its_state() {
+    fn a_remote_span_is_parsed_with_its_trace_state() {
         let span = remote(PARENT, Some("vendor=x,other=y")).unwrap();
         assert_eq!(span.trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
         assert_eq!(span.span_id().to_string(), "00f067aa0ba902b7");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exporter_the_producers_context_is_passed_on_as_it_is_and_no_span_is_built() {
+    fn without_an_exporter_the_trace_context_passes_through_unchanged() {
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).finish();
         tracing::subscriber::with_default(subscriber, || {
             let span = tracing::debug_span!(target: TARGET, "call", tool = "x");

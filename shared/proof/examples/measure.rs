@@ -47,12 +47,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
     let lines = BufReader::with_capacity(1 << 20, File::open(path)?).lines();
-    let (entries, told) = match what {
+    let (entries, summary) = match what {
         "read" => seal_all(lines, false)?,
         "seal" => seal_all(lines, true)?,
         "verify" => verify(lines)?,
         "prove" => prove(lines)?,
-        _ => decide_anew(lines)?,
+        _ => replay(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // In the fields after the process' name, indexes 11 and 12 are user and system time.
@@ -62,7 +62,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{what:<7} {entries} entries: {seconds:.1} s of processor time, {} at most; {told}", peak.trim())?;
+    writeln!(out, "{what:<7} {entries} entries: {seconds:.1} s of processor time, {} at most; {summary}", peak.trim())?;
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult 
 
 /// Replays caps and limits under the fleet's own policy. The command `tickfleet whatif` does more: it sorts the log
 /// first, and runs the guards for each call.
-fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
+fn replay(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;
     policy.defaults.max_actions_per_day = CALLS_PER_DAY;

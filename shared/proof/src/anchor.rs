@@ -84,7 +84,7 @@ mod tests {
     use crate::seal::{Head, Leaf, Losses, Signer, seal};
 
     #[test]
-    fn an_anchor_is_found_in_a_line_of_a_log_too() {
+    fn an_anchor_is_parsed_from_a_log_line() {
         let signer = Signer::new("k", &"01".repeat(32)).unwrap();
         let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
         let leaf = Leaf::of("1-0".parse().unwrap(), "", "x");

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_comes_back_byte_by_byte_whatever_it_is() {
+    fn any_entry_round_trips_byte_for_byte() {
         for (admitted, text) in [
             ("", r#"{"a": 1,  "b":"\u00e9"}"#),
             ("A1,2,3", r#"{"n":1e400,"x":{"x":[ ]}}"#),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn header_seal_and_end_are_told_apart_and_anything_else_is_nothing() {
+    fn each_line_kind_round_trips_and_other_lines_are_rejected() {
         let said = Header { export: FORMAT, fleet: "f".into(), ..Header::default() };
         assert!(matches!(Line::read(&header(&said)), Some(Line::Header(read)) if *read == said));
         assert!(matches!(

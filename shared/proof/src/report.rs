@@ -42,7 +42,7 @@ pub fn markdown(proof: &Proof, verdict: &ExportVerdict) -> String {
         text += &format!("- {line}\n");
     }
     text += "\n## Not verifiable\n\n";
-    for line in proof.unseen.iter().chain(&verdict.told) {
+    for line in proof.unseen.iter().chain(&verdict.notes) {
         text += &format!("- {line}\n");
     }
     text += "\nCheck it yourself: `tickfleet audit verify` and `tickfleet prove` need only the export and the public \

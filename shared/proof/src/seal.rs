@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back_however_close_they_are() {
+    fn entry_ids_round_trip_through_their_compact_form() {
         let ids: Vec<EntryId> = ["5-0", "5-1", "5-18446744073709551615", "9-0", "18446744073709551615-3"]
             .iter()
             .map(|id| id.parse().unwrap())
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_taken_in_base64_and_hexadecimal_and_nothing_else_is() {
+    fn a_secret_is_accepted_only_in_base64_or_hexadecimal() {
         let seed: Vec<u8> = (0..32).collect();
         let hex: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
         let padded = base64::engine::general_purpose::STANDARD.encode(&seed);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_of_one_head_and_one_key() {
+    fn a_signature_verifies_only_its_head_and_key() {
         let one = Signer::new("a", &"01".repeat(32)).unwrap();
         let two = Signer::new("b", &"02".repeat(32)).unwrap();
         let head = head_of("x");
@@ -470,14 +470,14 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_an_entry_passes_for_another() {
+    fn a_leaf_hash_depends_on_part_boundaries() {
         let id = EntryId { ms: 1, seq: 0 };
         assert_ne!(Leaf::of(id, "ab", "c"), Leaf::of(id, "a", "bc"));
         assert_ne!(Leaf::of(id, "", "x"), Leaf::of(id, "x", ""));
     }
 
     #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn a_head_round_trips_through_text() {
         let head = Head { number: 3, entries: 77, hash: head_of("x") };
         assert_eq!(head.to_string().parse::<Head>().unwrap(), head);
         assert!("3 x".parse::<Head>().is_err());

@@ -40,7 +40,7 @@ pub struct AuditInput<'a> {
     /// The rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
     /// Other inputs of the decision, as JSON; empty if entries are configured without them.
-    pub premises: &'a str,
+    pub policy_inputs: &'a str,
     /// The effect that the call claimed. Set if the effect possibly happened, or if the result is that of an equal
     /// call.
     pub effect: Option<&'a EffectNote>,
@@ -133,8 +133,8 @@ fn meta(input: &AuditInput<'_>) -> String {
     if let Some(call) = &result.repeats {
         meta.text("repeats", call);
     }
-    if !input.premises.is_empty() {
-        meta.raw("premises", input.premises);
+    if !input.policy_inputs.is_empty() {
+        meta.raw("policy_inputs", input.policy_inputs);
     }
     if let Some(EffectNote { key, window_ms }) = input.effect {
         // The key is a hash, so there is nothing to redact.
@@ -278,7 +278,7 @@ mod tests {
             arguments,
             result,
             shadow: &[],
-            premises: "",
+            policy_inputs: "",
             effect: None,
             policy_version: Some(3),
             policy_digest: "3f2a9c0d1e4b",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_who_did_what_with_what_result() {
+    fn an_entry_records_the_actor_the_call_and_its_result() {
         let entry = entry(&done(r#"{"id":7,"api_key":"k"}"#), r#"{"to":"x","password":"p"}"#);
         let expected = json!({
             "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_type": "tool",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tool_has_one_spelling_whoever_ends_its_call() {
+    fn a_tool_has_the_same_entity_id_in_every_entry() {
         let ran = entry(&done("{}"), "{}");
         let ended = entry_of(&done("{}"), "{}", None);
         assert_eq!((&ran["entity_id"], &ended["entity_id"]), (&json!("send"), &json!("send")));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_an_error_with_its_reason() {
+    fn a_failed_call_is_logged_at_error_level_with_its_reason() {
         let call = CallId { turn: TurnId::new("t").unwrap(), position: 0 };
         let error =
             CallError { code: "denied".into(), message: "no: token=abc".into(), details: Some(json!({"secret": "x"})) };
@@ -341,7 +341,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_secret_shows_wherever_it_meets_the_cut(before in 0usize..9_000, hidden in 0usize..9_000, after in 0usize..9_000) {
+        fn truncation_never_exposes_a_secret(before in 0usize..9_000, hidden in 0usize..9_000, after in 0usize..9_000) {
             let secret = format!("ghp_{}", "s3cr3t".repeat(6));
             let output = json!([
                 "a".repeat(before), {"password": "b".repeat(hidden)}, "c".repeat(after),

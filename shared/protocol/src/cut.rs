@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_borrowed_and_what_does_not_says_what_is_missing() {
+    fn a_long_output_is_cut_and_reports_the_missing_bytes() {
         assert!(matches!(cut_output("[1,2]", 5), Cow::Borrowed("[1,2]")));
         let long = format!("\"{}\"", "ab".repeat(500));
         let cut: String = serde_json::from_str(&cut_output(&long, 200)).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_cut_nowhere() {
+    fn a_cut_never_splits_a_number() {
         for filler in 0..24 {
             let json = format!(r#"{{"t":"{}","rows":[{}]}}"#, "x".repeat(filler), vec!["1234567"; 200].join(","));
             let cut: serde_json::Value = serde_json::from_str(&cut_output(&json, 400)).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_cannot_be_strict_is_shown_as_it_is_with_the_reason() {
+    fn a_schema_that_cannot_be_strict_stays_unchanged_with_a_reason() {
         let fine = tool("fine");
         let mut free = tool("free");
         free.input_schema = json!({"type": "object", "properties": {"any": {"type": "object"}}});

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_get_a_digest_that_depends_on_nothing_else() {
+    fn a_long_name_gets_a_digest_independent_of_other_names() {
         let one = "n".repeat(70) + "1";
         let two = "n".repeat(70) + "2";
         let map = NameMap::new([&one, &two]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dialect_changes_only_what_it_does_not_allow() {
+    fn a_dialect_changes_only_names_it_does_not_allow() {
         let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200), &"d.".repeat(100)];
         let shown = |dialect| {
             let map = NameMap::of(dialect, names);
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mangling_is_legal_reversible_and_so_injective(name in prop_oneof![any::<String>(), "[_x2EF.]{0,12}"]) {
+        fn mangled_names_are_legal_and_reversible(name in prop_oneof![any::<String>(), "[_x2EF.]{0,12}"]) {
             let wire = mangle(&name).into_owned();
             prop_assert!(wire.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
             prop_assert_eq!(unmangle(&wire), name);

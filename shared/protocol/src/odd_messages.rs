@@ -30,7 +30,7 @@ fn ids(calls: &[Call], cut: bool) -> Vec<&str> {
 }
 
 #[test]
-fn a_call_that_was_cut_off_has_no_arguments_that_anything_could_run_with() {
+fn a_truncated_call_has_no_parseable_arguments() {
     for case in cases(CUT) {
         let turn = turn(&case["turn"]);
         let cut = ids(&turn.calls, true);
@@ -49,7 +49,7 @@ fn a_call_that_was_cut_off_has_no_arguments_that_anything_could_run_with() {
 }
 
 #[test]
-fn an_odd_id_name_or_type_costs_itself() {
+fn an_invalid_id_or_name_affects_only_its_own_call() {
     for case in cases(ODD_IDS) {
         let turn = turn(&serde_json::json!({"tool_calls": case["calls"]}));
         let ids: Vec<_> = turn.calls.iter().map(|call| call.provider_id.as_deref()).collect();
@@ -60,7 +60,7 @@ fn an_odd_id_name_or_type_costs_itself() {
 }
 
 #[test]
-fn null_is_no_arguments_in_every_dialect() {
+fn null_arguments_parse_as_empty_in_every_dialect() {
     for case in cases(NULLS) {
         let turn = turn(&case);
         assert_eq!(turn.calls.len(), 1, "{case}");
@@ -69,7 +69,7 @@ fn null_is_no_arguments_in_every_dialect() {
 }
 
 #[test]
-fn a_near_miss_of_a_call_is_no_prose() {
+fn a_near_miss_of_a_call_is_read_or_reported() {
     let forms: Value = serde_json::from_str(PLAIN).unwrap();
     let answers = |kind: &str| -> Vec<String> { serde_json::from_value(forms[kind].clone()).unwrap() };
     let mut wrong = Vec::new();

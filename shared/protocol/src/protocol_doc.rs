@@ -29,7 +29,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn every_example_is_what_it_says() {
+fn every_example_parses_as_its_declared_kind() {
     let examples = examples();
     assert!(examples.len() > 12, "{}", examples.len());
     for (kind, text) in examples {
@@ -84,7 +84,7 @@ fn results(text: &str) -> Vec<CallResult> {
 }
 
 #[test]
-fn the_messages_are_rendered_from_the_results_above_them() {
+fn the_example_messages_match_the_example_results() {
     let examples = examples();
     let shown = results(examples.iter().find(|(kind, _)| kind.trim() == "results").unwrap().1);
     let mut dialects = 0;
@@ -98,7 +98,7 @@ fn the_messages_are_rendered_from_the_results_above_them() {
 }
 
 #[test]
-fn the_rejected_example_is_answered_as_shown() {
+fn the_rejected_example_produces_the_documented_reply() {
     let examples = examples();
     let at = examples.iter().position(|(kind, _)| kind.contains("refused")).unwrap();
     let refusal = parse_turn(examples[at].1.as_bytes()).unwrap_err();
@@ -108,7 +108,7 @@ fn the_rejected_example_is_answered_as_shown() {
 }
 
 #[test]
-fn the_shard_table_is_that_of_the_code() {
+fn the_shard_table_matches_the_code() {
     let rows = PROTOCOL.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `0x"));
     let rows: Vec<_> = rows.collect();
     assert_eq!(rows.len(), 5);
@@ -145,7 +145,7 @@ fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn the_strict_example_is_made_of_the_schema_above_it() {
+fn the_strict_example_matches_its_schema() {
     let schema = json(blocks("json schema").next().unwrap());
     let mut strict = super::strict::strict_schema(&schema).unwrap();
     strict["required"].as_array_mut().unwrap().sort_by_key(Value::to_string);
@@ -153,7 +153,7 @@ fn the_strict_example_is_made_of_the_schema_above_it() {
 }
 
 #[test]
-fn the_answers_are_read_as_shown() {
+fn the_answer_examples_parse_as_documented() {
     let answers: Vec<_> = blocks("text answer").map(super::text::calls_in).collect();
     let calls = json(blocks("json calls").next().unwrap());
     let read = |call: &tickfleet_model::Call| serde_json::json!([call.tool, json(&call.arguments)]);

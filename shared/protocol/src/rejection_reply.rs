@@ -79,8 +79,9 @@ fn error(refusal: &RejectedMessage, left_out: usize) -> String {
     } else {
         let all = refusal.calls.len();
         let max = limits::REFUSED_REPLY_BYTES_MAX;
-        let told = format!("the last {left_out} of {all} calls have no result: a reply has at most {max} bytes");
-        error.text("message", &format!("{}; {told}", refusal.message));
+        let left_out_note =
+            format!("the last {left_out} of {all} calls have no result: a reply has at most {max} bytes");
+        error.text("message", &format!("{}; {left_out_note}", refusal.message));
         error.raw("details", &format!("{{\"calls_without_result\":{left_out}}}"));
     }
     error.end()
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_turn_is_answered_call_by_call_in_its_dialect() {
+    fn a_rejected_turn_returns_a_message_per_call_in_its_dialect() {
         let reply = refused(&with(
             r#""oops":1,"content":[{"type":"tool_use","id":"u1","name":"x","input":{}},{"type":"tool_use","id":"u2","name":"y","input":{}}]"#,
         ));
@@ -156,19 +157,19 @@ mod tests {
     }
 
     #[test]
-    fn calls_beyond_the_bound_of_a_turn_have_their_results_too() {
+    fn calls_beyond_the_turn_limit_still_get_results() {
         let calls: Vec<Value> = (0..300).map(|i| json!({"id": format!("c{i}"), "function": {"name": "t"}})).collect();
         let reply = refused(&with(&format!(r#""tool_calls":{}"#, Value::from(calls))));
         assert_eq!(reply["error"]["code"], "too_many_calls");
-        let told = ids(&reply["messages"], "tool_call_id");
-        assert_eq!((told.len(), told[128], told[299]), (300, "c128", "c299"));
+        let left_out_note = ids(&reply["messages"], "tool_call_id");
+        assert_eq!((left_out_note.len(), left_out_note[128], left_out_note[299]), (300, "c128", "c299"));
         assert_eq!(reply["results"].as_array().unwrap().len(), 300);
         assert!(reply["results"][127]["error"]["message"].as_str().unwrap().contains("split the turn"));
         assert!(reply["results"][128]["error"]["message"].as_str().unwrap().contains("the first result says why"));
     }
 
     #[test]
-    fn an_id_of_any_length_is_echoed_as_it_was() {
+    fn an_id_of_any_length_is_echoed_unchanged() {
         for long in ["x".repeat(257), "é\u{1}\"".repeat(9_000)] {
             let call = json!({"id": long, "function": {"name": "t"}});
             let reply = refused(&with(&format!(r#""oops":1,"tool_calls":[{call}]"#)));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_no_tool_here_can_answer_is_answered_by_an_item_of_its_own_type() {
+    fn a_custom_tool_call_gets_an_output_of_its_own_type() {
         let reply = refused(&with(
             r#""format":"openai_responses","calls":[{"type":"reasoning","id":"r"},
             {"type":"function_call","call_id":"a","name":"x","arguments":"{}"},
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_bounded_and_says_how_many_calls_it_leaves_out() {
+    fn a_bounded_reply_reports_the_number_of_omitted_calls() {
         let calls = vec![r#"{"id":"c","name":"t"}"#; 40_000].join(",");
         let text = with(&format!(r#""calls":[{calls}]"#));
         let refusal = parse_turn(text.as_bytes()).unwrap_err();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_result_reads_back_as_the_type_it_came_from() {
+    fn a_result_survives_a_json_round_trip() {
         for result in
             [ok(None, "1e400"), ok(Some("c"), r#"{"a":12345678901234567890123}"#), failed(Some(json!({"a": 1})))]
         {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn each_dialect_tells_results_and_errors_its_own_way() {
+    fn each_dialect_formats_results_and_errors_its_own_way() {
         let message = |dialect, result: &CallResult| read(&tool_message(dialect, result).unwrap());
         let string = ok(Some("c1"), r#""a\nb""#);
         let openai = json!({"role": "tool", "tool_call_id": "c1", "content": "a\nb"});

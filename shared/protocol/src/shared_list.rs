@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn each_dialect_is_made_of_the_shared_form() {
+    fn definitions_from_the_shared_list_match_direct_definitions() {
         let tools = tools();
         let all: Vec<&ToolSpec> = tools.iter().collect();
         for some in [&all[..], &all[..1], &[]] {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_for_clients_is_what_is_written() {
+    fn the_example_for_clients_matches_the_definitions() {
         let tools = tools();
         let all: Vec<&ToolSpec> = tools.iter().collect();
         let list: Value = serde_json::from_str(&shared_list(&all)).unwrap();

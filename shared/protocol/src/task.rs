@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runtime_says_about_its_task_is_read() {
+    fn heartbeat_finish_fail_and_cancel_messages_parse() {
         let head = r#""tenant":"acme","task_id":"t1","lease":"1700000000000-0""#;
         assert!(matches!(parse(&format!(r#"{{"op":"heartbeat",{head}}}"#)), TaskMessage::Heartbeat(_)));
         let finish = parse(&format!(r#"{{"op":"finish",{head},"output":null}}"#));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_has_its_code_and_the_refusal_knows_the_task() {
+    fn each_violation_has_its_code_and_names_the_task() {
         for (text, code) in [
             (r#"{"tenant":"acme","target_agent":"sam","task_id":"t1"}"#, "missing_field"),
             (r#"{"tenant":"acme","target_agent":"sam","task_id":"t1","task_description":" "}"#, "invalid_field"),

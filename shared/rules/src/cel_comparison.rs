@@ -147,7 +147,7 @@ proptest! {
     /// An error on one side is not a disagreement: this crate compares and multiplies numbers of different types,
     /// which the `cel` crate rejects.
     #[test]
-    fn what_both_can_evaluate_both_evaluate_alike(condition in condition()) {
+    fn both_evaluators_agree_when_both_give_a_result(condition in condition()) {
         if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {
             prop_assert_eq!(our_result, cel_result, "{}", condition);
         }
@@ -160,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn the_referee_and_we_decide_most_of_what_is_drawn() {
+fn both_evaluators_decide_most_generated_conditions() {
     let runner = &mut proptest::test_runner::TestRunner::deterministic();
     let mut both = 0;
     let mut neither = 0;

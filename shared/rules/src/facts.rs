@@ -61,7 +61,7 @@ impl Variable {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Returns true if some of these names begin with `name` and a dot (`agent`).
+    /// Returns true if a variable's name begins with `name` and a dot.
     pub(crate) fn is_group(name: &str) -> bool {
         Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
     }

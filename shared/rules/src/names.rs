@@ -205,7 +205,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_that_an_input_schema_does_not_declare_are_found() {
+    fn names_missing_from_the_input_schema_are_found() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_context_has_are_refused() {
+    fn unknown_context_names_are_rejected_with_suggestions() {
         let refused = |text: &str| crate::compile::condition(text).unwrap_err().to_string();
         let name = "names the unknown `agent.nmae` (did you mean `agent.name`?); expected one of args, agent.name";
         assert!(refused("agent.nmae == 'kelly'").starts_with(name));

@@ -95,7 +95,7 @@ fn refused(condition: &str) -> String {
 }
 
 #[test]
-fn conditions_say_what_cel_says() {
+fn conditions_evaluate_as_in_cel() {
     let arguments = json!({
         "amount": 500, "half": 1.5, "to": "Bob@acme.test", "cc": ["a@acme.test", "b@else.test"], "tags": {"a": 1},
         "none": null, "sure": true, "lines": [{"price": 3, "count": 2}, {"price": 1, "count": 1}],
@@ -125,7 +125,7 @@ fn conditions_say_what_cel_says() {
 }
 
 #[test]
-fn conditions_may_ask_who_calls_for_whom_and_in_which_turn() {
+fn conditions_can_use_agent_tenant_tool_task_and_turn_context() {
     let mut call = Call::with("{}");
     for condition in [
         "agent.name == 'kelly' && 'support' in agent.roles",
@@ -154,7 +154,7 @@ fn conditions_may_ask_who_calls_for_whom_and_in_which_turn() {
 }
 
 #[test]
-fn numbers_are_compared_digit_by_digit() {
+fn numbers_are_compared_exactly_not_as_doubles() {
     let call = Call::with(r#"{"amount": 500.000000000000000001, "large": 9007199254740993, "a": 0.1, "b": 0.2}"#);
     assert_eq!(call.holds("args.amount <= 500"), Ok(false), "a double would be 500");
     assert_eq!(call.holds("args.large <= 9007199254740992"), Ok(false), "a double would be as large");
@@ -163,7 +163,7 @@ fn numbers_are_compared_digit_by_digit() {
 }
 
 #[test]
-fn what_cannot_be_said_is_said_to_be_so() {
+fn an_undecidable_condition_reports_its_reason() {
     let arguments = json!({"amount": "500", "list": [1, "two"], "deep": {"x": null}});
     for (condition, why) in [
         ("args.amount <= 500", "a text and a number cannot be compared"),
@@ -195,7 +195,7 @@ fn what_cannot_be_said_is_said_to_be_so() {
 }
 
 #[test]
-fn a_condition_that_is_none_is_refused_with_what_is_expected() {
+fn an_invalid_condition_is_rejected_with_the_expected_form() {
     for (condition, problem) in [
         ("args.amount <=", "is not CEL at line 1, column "),
         ("args.amount <= 500 500", "is not CEL at line 1, column "),
@@ -319,7 +319,7 @@ fn usual_rules_take_few_steps() {
 }
 
 #[test]
-fn a_rule_that_is_not_met_says_why() {
+fn an_unmet_rule_denies_with_its_message() {
     let call = Call::with(r#"{"amount": 700, "to": "eve", "list": [1, 2]}"#);
     let rule = |name: Option<&str>, when: Option<&str>, message: Option<&str>| Rule {
         name: name.map(Into::into),
@@ -350,7 +350,7 @@ fn a_rule_that_is_not_met_says_why() {
 }
 
 #[test]
-fn messages_show_no_secrets_and_close_their_braces() {
+fn messages_are_validated_truncated_and_redacted() {
     for (message, problem) in [
         ("{args.amount", "has a lone brace"),
         ("args}", "has a lone brace"),
@@ -378,7 +378,7 @@ fn messages_show_no_secrets_and_close_their_braces() {
 }
 
 #[test]
-fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
+fn a_shadow_rule_denies_nothing_and_reports_its_findings() {
     let call = Call::with(r#"{"amount": 700}"#);
     let rule = |name: &str, require: &str, mode| Rule {
         name: Some(name.to_owned()),
@@ -413,7 +413,7 @@ fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
 }
 
 #[test]
-fn a_rule_that_asks_lets_people_decide_and_never_about_what_cannot_be_said() {
+fn an_approval_rule_asks_only_when_its_condition_is_decidable() {
     let rule = |name: &str, require: &str, asks: bool| Rule {
         name: Some(name.to_owned()),
         require: require.to_owned(),

@@ -186,9 +186,9 @@ impl Bench {
     /// The server's CPU time in microseconds, or its instructions in thousands.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
-            let told = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;
-            let told = String::from_utf8(told).unwrap();
-            let total = told.lines().find_map(|line| line.trim().strip_prefix("Th 1")).unwrap();
+            let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;
+            let printed = String::from_utf8(printed).unwrap();
+            let total = printed.lines().find_map(|line| line.trim().strip_prefix("Th 1")).unwrap();
             return total.replace(',', "").trim().parse::<f64>().unwrap() / 1e3;
         }
         let info: String = cmd("INFO").arg("cpu").query_async(&mut self.raw).await.unwrap();

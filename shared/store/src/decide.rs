@@ -308,7 +308,7 @@ mod tests {
     use crate::seam::memory::MemoryStore;
 
     #[test]
-    fn a_failover_to_a_server_whose_time_is_behind_is_noticed_at_once() {
+    fn a_failover_to_a_server_with_an_earlier_clock_is_detected() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
         let state = |epoch, now_ms| ShardState { epoch, now_ms, ..ShardState::default() };
         store.learn(state(1, 9_000));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_with_too_many_bytes_takes_no_new_turn_and_knows_accepted_ids() {
+    async fn a_full_stream_rejects_new_turns_and_recognizes_accepted_ids() {
         let options = StoreOptions { turns_bytes_max: 1_000, ..StoreOptions::default() };
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(options));
         let submit = async |id: &str| {

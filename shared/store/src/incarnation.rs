@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_what_its_starts_have_in_common() {
+    fn starts_of_a_worker_share_its_worker_name() {
         let starts = [0, 1].map(|_| incarnation("w", "pod-7.a"));
         let workers = starts.each_ref().map(|start| worker_of(start.as_str()).unwrap());
         assert_eq!(workers[0], workers[1]);

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_is_read_for_its_commands() {
+    fn commands_are_extracted_from_the_function_source() {
         let source =
             "call('HSET', a) try('XINFO', 'STREAM', s) in_parts('ZADD', k) try('XGROUP', 'DELCONSUMER', s) call(n)";
         let found: Vec<String> = called(source).into_iter().collect();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_roles_load_nothing_and_do_not_move_the_clock() {
+    fn weak_roles_cannot_load_scripts_or_write_shard_metadata() {
         for role in [Role::Producer, Role::Onlooker, Role::Exporter] {
             let selected = role.selectors().iter().flat_map(|selector| selector.commands).map(ToString::to_string);
             let may: BTreeSet<String> = role.commands().into_iter().chain(selected).collect();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_writes_no_key_that_only_others_write() {
+    fn a_gateway_cannot_write_keys_of_other_roles() {
         let keys = Role::Gateway.keys("t");
         let may_write = |key: &str| keys.iter().any(|rule| rule == &format!("~{{t:*}}:{key}"));
         for key in ["turn:*", "timers", "settings", "drain:*", "ready:*"] {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_calls_no_command_that_is_not_written_there() {
+    fn the_function_calls_only_commands_named_in_its_source() {
         let code = COMMIT_SOURCE.lines().map(|line| line.split("--").next().unwrap_or_default());
         let hidden: Vec<&str> = code
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_is_asked_without_the_function_is_some_roles() {
+    fn every_command_sent_outside_the_function_belongs_to_a_role() {
         let may: BTreeSet<String> = Role::WORDS.iter().flat_map(|(_, role)| role.commands()).collect();
         for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();

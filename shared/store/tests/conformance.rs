@@ -176,7 +176,7 @@ fn stores_on_redis_and_in_memory_agree() {
 }
 
 #[tokio::test]
-async fn a_take_that_waits_gets_what_comes_on_any_queue() {
+async fn a_waiting_take_receives_an_entry_from_any_queue() {
     let mut server = Server::start(BEGIN_MS).await;
     waits(&InMemory::new(BEGIN_MS)).await;
     waits(&OverSocket::new(BEGIN_MS)).await;
@@ -205,7 +205,7 @@ async fn waits(subject: &impl Subject) {
 }
 
 #[tokio::test]
-async fn a_reader_that_follows_an_inbox_gets_what_comes_until_it_is_removed() {
+async fn an_inbox_reader_receives_replies_before_and_after_removal() {
     let mut server = Server::start(BEGIN_MS).await;
     follows(&InMemory::new(BEGIN_MS)).await;
     follows(&OverSocket::new(BEGIN_MS)).await;

@@ -114,7 +114,7 @@ fn ok_calls(points: &[(i64, Point)]) -> u64 {
 }
 
 #[tokio::test]
-async fn a_minute_has_its_calls_by_class_its_turns_and_the_waiting_turns() {
+async fn a_minute_counts_calls_by_class_turns_and_waiting_turns() {
     for mut shard in Shard::both().await {
         assert!(shard.sample().await, "the first sample notes the position");
         assert_eq!(shard.minutes().await, []);
@@ -145,7 +145,7 @@ async fn a_minute_has_its_calls_by_class_its_turns_and_the_waiting_turns() {
 }
 
 #[tokio::test]
-async fn a_scheduler_that_takes_over_from_a_killed_one_counts_each_call_once() {
+async fn a_takeover_from_a_killed_scheduler_counts_each_call_once() {
     for mut shard in Shard::both().await {
         shard.sample().await;
         for round in 1..30_i64 {
@@ -178,7 +178,7 @@ async fn minutes_without_a_scheduler_have_calls_but_no_turns_and_slots() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_ahead_leaves_a_gap_and_a_clock_that_steps_back_changes_nothing() {
+async fn a_clock_jump_creates_a_gap_and_a_step_back_changes_nothing() {
     for mut shard in Shard::both().await {
         shard.sample().await;
         shard.calls("ok", 1).await;
@@ -215,7 +215,7 @@ async fn old_minutes_expire_and_hours_stay() {
 }
 
 #[tokio::test]
-async fn beyond_its_bound_a_sample_estimates_the_classes_and_keeps_the_number() {
+async fn a_sample_beyond_its_bound_estimates_the_call_classes() {
     let [mut shard, _] = Shard::both().await;
     shard.sample().await;
     for _ in 0..50 {
@@ -229,7 +229,7 @@ async fn beyond_its_bound_a_sample_estimates_the_classes_and_keeps_the_number() 
 }
 
 #[tokio::test]
-async fn a_sample_notes_the_policy_in_force() {
+async fn a_sample_records_the_policy_generation() {
     for mut shard in Shard::both().await {
         for generation in [5, 5, 9] {
             shard.write(vec![Write::PolicyGeneration(generation)]).await;

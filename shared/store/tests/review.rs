@@ -32,7 +32,7 @@ impl Decision for Joins {
 
 /// A decision that fails must not fail the others of its batch.
 #[tokio::test]
-async fn a_decision_that_reads_without_end_fails_alone() {
+async fn an_endless_decision_does_not_fail_its_batch() {
     let clock = Arc::new(ManualClock::new(1_000));
     let store = MemoryStore::new(MemoryOptions { clock, lease_ms: 10_000, bytes_max: 0 });
     let shard = store.shard().await.unwrap();

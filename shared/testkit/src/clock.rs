@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_time_is_the_first_instant_of_a_day_and_of_a_tick() {
+    fn the_default_time_starts_a_day_and_a_tick() {
         let now_ms = TestClock::default().now_ms();
         assert_eq!(now_ms % 86_400_000, 0);
         assert_eq!(now_ms % 5_000, 0);

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_keeps_its_own_clock_over_a_restart_and_numbers_entries_by_it() {
+    async fn a_restarted_server_keeps_its_moved_clock() {
         let Some(clocks) = Clocks::new().await else { return };
         let options = RedisOptions { program: Some(clocks.server()), ..RedisOptions::default() };
         let (mut ahead, other) =

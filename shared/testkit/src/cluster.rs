@@ -130,7 +130,7 @@ impl Cluster {
         for index in primaries..cluster.servers.len() {
             let primary = cluster.id((index - primaries) % primaries).await;
             // The replica rejects the command until it knows the primary.
-            cluster.until_told(index, &["REPLICATE", &primary]).await;
+            cluster.until_done(index, &["REPLICATE", &primary]).await;
         }
         let replicating = primaries * replicas;
         cluster
@@ -412,7 +412,7 @@ impl Cluster {
         }
     }
 
-    async fn until_told(&self, server: usize, words: &[&str]) {
+    async fn until_done(&self, server: usize, words: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = self.try_cluster_command::<()>(server, words).await {
             assert!(Instant::now() < deadline, "CLUSTER {words:?}: {error}");
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_primary_that_most_do_not_hear_stops_writing_and_its_replica_takes_over() {
+    async fn an_isolated_primary_rejects_writes_and_its_replica_takes_over() {
         if !Network::is_possible().await {
             eprintln!("skipped: servers cannot call from addresses of their own here");
             return;

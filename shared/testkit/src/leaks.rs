@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_keys_without_ttl_and_without_a_reason_are_leaks() {
+    async fn only_keys_without_ttl_or_exception_are_leaks() {
         let server = RedisServer::start().await;
         let mut connection = server.connection().await;
         let () = connection.set("leaked", 1).await.unwrap();

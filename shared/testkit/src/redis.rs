@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_folder_and_its_process_go_with_it() {
+    async fn a_dropped_server_removes_its_folder_and_process() {
         let server = RedisServer::start().await;
         let folder = server.server.dir().to_owned();
         let pid = server.server.pid();

@@ -22,7 +22,7 @@ pub fn until_stopped(pid: u32) {
         }
         std::thread::sleep(EVERY);
     }
-    panic!("the process {pid} goes on ten seconds after SIGSTOP");
+    panic!("the process {pid} still runs 10 s after SIGSTOP");
 }
 
 /// Returns true if each of these threads is stopped (`T`) or has ended.

@@ -67,7 +67,7 @@ fn the_data_has_the_documented_size() {
 }
 
 #[test]
-fn names_are_unique_and_lead_back_to_the_leaderboards() {
+fn tool_names_derive_from_leaderboard_names() {
     let Some(data) = data() else { return };
     let dialects = Regex::new("^[a-zA-Z0-9_-]{1,64}$").unwrap();
     let offered: BTreeSet<&String> = data.offered().values().flatten().collect();
@@ -92,7 +92,7 @@ fn every_schema_is_an_object_schema_that_compiles() {
 }
 
 #[test]
-fn single_turn_calls_fit_their_schemas_but_for_the_listed_24() {
+fn single_turn_calls_fit_their_schemas_except_the_listed_24() {
     let Some(data) = data() else { return };
     let problems = problems(data, &data.single_turns());
     assert_eq!(by_keyword(&problems), [10, 9, 5]);
@@ -100,7 +100,7 @@ fn single_turn_calls_fit_their_schemas_but_for_the_listed_24() {
 }
 
 #[test]
-fn source_text_calls_fit_their_schemas_but_for_the_listed_18() {
+fn source_text_calls_fit_their_schemas_except_the_listed_18() {
     let Some(data) = data() else { return };
     let problems = problems(data, &data.source_text_turns());
     assert_eq!(by_keyword(&problems), [18, 0, 0]);
@@ -108,7 +108,7 @@ fn source_text_calls_fit_their_schemas_but_for_the_listed_18() {
 }
 
 #[test]
-fn multi_turn_calls_fit_their_schemas_but_for_the_listed_4() {
+fn multi_turn_calls_fit_their_schemas_except_the_listed_4() {
     let Some(data) = data() else { return };
     let problems = problems(data, &data.conversations().concat());
     assert_eq!(by_keyword(&problems), [4, 0, 0]);
@@ -116,7 +116,7 @@ fn multi_turn_calls_fit_their_schemas_but_for_the_listed_4() {
 }
 
 #[test]
-fn turns_fit_the_bounds_of_a_turn_and_never_lack_calls() {
+fn every_turn_has_calls_and_fits_the_limits() {
     let Some(data) = data() else { return };
     let conversations = data.conversations().concat();
     for turn in data.single_turns().iter().chain(&data.source_text_turns()).chain(&conversations) {

@@ -37,7 +37,7 @@ pub fn url_in(url: &str, role: &str) -> String {
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
-    let told = |entry: &BTreeMap<String, redis::Value>| {
+    let reported = |entry: &BTreeMap<String, redis::Value>| {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let who = text("username");
         let what = text("object");
@@ -45,6 +45,6 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };
-    let refused: Vec<String> = log.iter().filter_map(told).collect();
+    let refused: Vec<String> = log.iter().filter_map(reported).collect();
     assert!(refused.is_empty(), "{refused:#?}");
 }

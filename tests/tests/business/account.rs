@@ -64,7 +64,7 @@ fn names(result: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
+async fn the_subscription_shows_limits_and_usage() {
     let mut fleet = fleet().await;
     run(&mut fleet, "kelly", &[("list_tools", json!({})), ("list_tools", json!({}))]).await;
     let results = run(&mut fleet, "tina", &[("list_tools", json!({})), ("get_subscription_info", json!({}))]).await;
@@ -94,7 +94,7 @@ async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
 }
 
 #[tokio::test]
-async fn nobody_learns_of_another_tenants_use() {
+async fn the_subscription_shows_only_the_tenants_own_usage() {
     let mut fleet = Fleet::start(plan(&[], |policy| {
         policy.tenants.get_mut(&TenantId::new("demo").unwrap()).unwrap().max_actions_per_day = Some(9);
     }))
@@ -110,7 +110,7 @@ async fn nobody_learns_of_another_tenants_use() {
 }
 
 #[tokio::test]
-async fn the_team_is_listed_with_who_was_active_and_by_both_filters() {
+async fn the_team_list_shows_activity_and_supports_both_filters() {
     let mut fleet = fleet().await;
     run(&mut fleet, "kelly", &[("list_tools", json!({}))]).await;
     let filters = [
@@ -143,7 +143,7 @@ async fn the_team_is_listed_with_who_was_active_and_by_both_filters() {
 }
 
 #[tokio::test]
-async fn an_address_is_for_those_who_may_list_the_team_and_is_in_no_audit_entry() {
+async fn email_addresses_need_permission_and_stay_out_of_the_audit_log() {
     let mut fleet = fleet().await;
     let results = run(&mut fleet, "kelly", &[list(json!({}))]).await;
     assert_eq!(outcomes(&results), ["denied"]);
@@ -156,7 +156,7 @@ async fn an_address_is_for_those_who_may_list_the_team_and_is_in_no_audit_entry(
 }
 
 #[tokio::test]
-async fn a_tenant_with_agents_of_its_own_sees_those_alone() {
+async fn a_tenant_sees_only_its_own_agents() {
     let mut fleet = Fleet::start(plan(&[], |policy| {
         let tenant = policy.tenants.get_mut(&TenantId::new("atlas-ux").unwrap()).unwrap();
         tenant.agents = ["petra", "fran"].map(|name| AgentId::new(name).unwrap()).into();

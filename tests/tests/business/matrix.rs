@@ -51,7 +51,7 @@ const AGENTS: [(&str, &[&str]); 18] = [
 ];
 
 #[tokio::test]
-async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
+async fn each_agent_may_call_exactly_its_listed_tools() {
     tickfleet_outbound::install_crypto_provider();
     let loaded = configuration(&[]);
     let environment = Environment::of([]);

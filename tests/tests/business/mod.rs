@@ -57,6 +57,6 @@ fn outcomes(results: &[Value]) -> Vec<&str> {
     results.iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
 
-fn told(result: &Value) -> &str {
+fn reported(result: &Value) -> &str {
     result["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {result}"))
 }

@@ -369,9 +369,9 @@ async fn serve(State(this): State<StandIn>, request: Request) -> Response {
                 futures::stream::iter([Ok(Bytes::from_static(b"{\"data\"")), Err(std::io::Error::other("cut"))]);
             Response::builder().status(done).body(Body::from_stream(pieces)).unwrap()
         }
-        Some(FaultyResponse::Silence(told)) => {
+        Some(FaultyResponse::Silence(reported)) => {
             drop(this.answer(&asked));
-            told.send(()).unwrap();
+            reported.send(()).unwrap();
             std::future::pending().await
         }
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
 
 use super::stand_in::{BOT_TOKEN, FaultyResponse, StandIn};
-use super::{outcomes, plan, run, told};
+use super::{outcomes, plan, reported, run};
 
 async fn fleet() -> (Fleet, StandIn) {
     let services = StandIn::start().await;
@@ -40,12 +40,12 @@ async fn a_message_goes_to_the_teams_chat_unless_another_is_named() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_in_telegrams_words_and_floods_wait_as_long_as_it_says() {
+async fn telegram_errors_are_quoted_and_retries_obey_retry_after() {
     let (mut fleet, services) = fleet().await;
     let to = |chat: &str| message(json!({"message": "Hi.", "chat_id": chat}));
     let results = run(&mut fleet, "penny", &[to("@nobody"), to("@kicked")]).await;
     assert_eq!(outcomes(&results), ["permanent", "permanent"]);
-    assert!(told(&results[0]).contains("chat not found") && told(&results[1]).contains("bot was kicked"));
+    assert!(reported(&results[0]).contains("chat not found") && reported(&results[1]).contains("bot was kicked"));
     let flood = json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 1",
         "parameters": {"retry_after": 1}});
     services.trouble(PATH, FaultyResponse::status(429, flood));
@@ -58,7 +58,7 @@ async fn refusals_are_told_in_telegrams_words_and_floods_wait_as_long_as_it_says
 }
 
 #[tokio::test]
-async fn what_says_that_it_is_not_ok_is_no_success_whatever_its_status() {
+async fn a_not_ok_answer_fails_the_call_despite_status_200() {
     let (mut fleet, services) = fleet().await;
     services.trouble(
         PATH,
@@ -68,6 +68,6 @@ async fn what_says_that_it_is_not_ok_is_no_success_whatever_its_status() {
     let hi = || message(json!({"message": "Hi."}));
     let results = run(&mut fleet, "penny", &[hi(), hi()]).await;
     assert_eq!(outcomes(&results), ["permanent", "outcome_unknown"], "{results:#?}");
-    assert!(told(&results[0]).contains("group chat was upgraded"));
+    assert!(reported(&results[0]).contains("group chat was upgraded"));
     fleet.stop().await;
 }

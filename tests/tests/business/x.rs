@@ -9,7 +9,7 @@ use tickfleet_tests::killable::KillableProcess;
 use tokio::sync::mpsc;
 
 use super::stand_in::{ACCESS, BEARER, FaultyResponse, StandIn};
-use super::{outcomes, plan, run, told};
+use super::{outcomes, plan, reported, run};
 
 fn user_token() -> String {
     format!("{ACCESS}0")
@@ -40,7 +40,7 @@ fn search(query: &str) -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn a_post_is_published_once_and_its_address_is_told() {
+async fn a_post_is_published_once_and_returns_its_url() {
     let (mut fleet, x) = fleet().await;
     let results = run(&mut fleet, "kelly", &[post("We are open. {{content}} ${X_USER_TOKEN}")]).await;
     let metrics = json!({"impressions": 0, "likes": 0, "reposts": 0, "replies": 0, "quotes": 0});
@@ -50,13 +50,13 @@ async fn a_post_is_published_once_and_its_address_is_told() {
     assert_eq!(x.seen.lock().unwrap().posts, [json!({"text": "We are open. {{content}} ${X_USER_TOKEN}"})]);
     let results = run(&mut fleet, "kelly", &[post("We are open. {{content}} ${X_USER_TOKEN}")]).await;
     assert_eq!(outcomes(&results), ["permanent"]);
-    assert!(told(&results[0]).contains("duplicate content"), "{results:#?}");
+    assert!(reported(&results[0]).contains("duplicate content"), "{results:#?}");
     assert_eq!(results[0]["error"]["details"]["status"], 403);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn found_posts_come_with_their_authors() {
+async fn a_search_returns_posts_with_their_authors() {
     let (mut fleet, x) = fleet().await;
     let results = run(&mut fleet, "archy", &[search("\"exact phrase\" #tag&x=1 lang:de"), search("nothing")]).await;
     assert_eq!(outcomes(&results), ["ok", "ok"], "{results:#?}");
@@ -73,7 +73,7 @@ async fn found_posts_come_with_their_authors() {
 }
 
 #[tokio::test]
-async fn a_post_that_may_be_out_is_never_sent_again() {
+async fn a_post_with_unknown_outcome_is_never_retried() {
     let (mut fleet, x) = fleet().await;
     x.trouble("/2/tweets", FaultyResponse::Cut);
     x.trouble("/2/tweets", FaultyResponse::status(503, json!({"title": "Service Unavailable"})));
@@ -88,7 +88,7 @@ async fn a_post_that_may_be_out_is_never_sent_again() {
 }
 
 #[tokio::test]
-async fn a_post_that_is_certainly_not_out_is_tried_again() {
+async fn a_rate_limited_post_is_retried_after_the_reset() {
     let (mut fleet, x) = fleet().await;
     // Only the header has the time, in whole seconds of X's clock. The tool waits one second longer.
     let start = fleet.store.now_ms().await.unwrap();
@@ -102,13 +102,13 @@ async fn a_post_that_is_certainly_not_out_is_tried_again() {
     x.trouble("/2/tweets/search/recent", FaultyResponse::Status(429, vec![late], "{}".into()));
     let results = run(&mut fleet, "kelly", &[search("x")]).await;
     assert_eq!(outcomes(&results), ["transient"]);
-    assert!(told(&results[0]).contains("It allows more in "), "{results:#?}");
+    assert!(reported(&results[0]).contains("It allows more in "), "{results:#?}");
     assert_eq!(x.posts(), 1);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn a_search_is_repeated_until_x_answers_in_its_own_words() {
+async fn a_search_is_retried_until_the_answer_is_valid() {
     let (mut fleet, x) = fleet().await;
     x.trouble("/2/tweets/search/recent", FaultyResponse::Cut);
     x.trouble("/2/tweets/search/recent", FaultyResponse::status(200, json!({"data": {"id": 1}})));
@@ -120,12 +120,12 @@ async fn a_search_is_repeated_until_x_answers_in_its_own_words() {
     );
     let results = run(&mut fleet, "kelly", &[search("((")]).await;
     assert_eq!(outcomes(&results), ["permanent"]);
-    assert!(told(&results[0]).contains("Invalid 'query'"));
+    assert!(reported(&results[0]).contains("Invalid 'query'"));
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn a_fixed_token_that_x_refuses_is_told_and_nobody_is_asked_for_another() {
+async fn a_rejected_fixed_token_fails_the_call_without_a_renewal() {
     let (mut fleet, x) = fleet().await;
     x.seen.lock().unwrap().revoked = Some(user_token());
     let results = run(&mut fleet, "kelly", &[post("hello")]).await;
@@ -135,7 +135,7 @@ async fn a_fixed_token_that_x_refuses_is_told_and_nobody_is_asked_for_another() 
 }
 
 #[tokio::test]
-async fn without_tokens_both_tools_say_that_they_are_not_configured() {
+async fn without_tokens_both_tools_report_not_configured() {
     let mut fleet = Fleet::start(plan(&[], |_| {})).await;
     let results = run(&mut fleet, "kelly", &[post("x"), search("x")]).await;
     for result in &results {
@@ -145,15 +145,15 @@ async fn without_tokens_both_tools_say_that_they_are_not_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_killed_after_the_post_left_never_has_it_posted_twice() {
+async fn a_post_is_not_repeated_after_its_worker_is_killed() {
     let x = StandIn::start().await;
     let mut plan = plan_of(&x);
     plan.workers = 0;
     plan.store.lease_ms = 1_000;
     plan.ladder = Ladder::default();
     let mut fleet = Fleet::start(plan).await;
-    let (told, mut left) = mpsc::unbounded_channel();
-    x.trouble("/2/tweets", FaultyResponse::Silence(told));
+    let (reported, mut left) = mpsc::unbounded_channel();
+    x.trouble("/2/tweets", FaultyResponse::Silence(reported));
     let doomed = KillableProcess::start_as(&fleet, Arc::clone(fleet.plan()), "doomed");
     let call = json!({"name": "post_to_x", "arguments": {"content": "only once"}});
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": "kelly", "calls": [call]})).await;

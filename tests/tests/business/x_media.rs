@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
 
 use super::stand_in::{ACCESS, FaultyResponse, StandIn};
-use super::{outcomes, plan, run, told};
+use super::{outcomes, plan, reported, run};
 
 async fn fleet_with(media_may: &str) -> (Fleet, StandIn) {
     let x = StandIn::start().await;
@@ -38,7 +38,7 @@ const GIF: &[u8] = b"GIF89a\0\0\0\0\0\0\0\0\0\0";
 const MP4: &[u8] = b"\0\0\0\x18ftypmp42\0\0\0\0";
 
 #[tokio::test]
-async fn pictures_are_with_x_before_the_post_that_shows_them() {
+async fn pictures_are_uploaded_before_the_post() {
     let (mut fleet, x) = fleet().await;
     let png = file(PNG, 70_000);
     let jpeg = file(JPEG, 100);
@@ -58,7 +58,7 @@ async fn pictures_are_with_x_before_the_post_that_shows_them() {
 }
 
 #[tokio::test]
-async fn videos_and_animations_go_in_pieces_and_wait_until_x_has_worked_on_them() {
+async fn videos_and_gifs_are_uploaded_in_chunks_before_the_post() {
     let (mut fleet, x) = fleet().await;
     for (path, head, length, category, pieces) in
         [("/v.mp4", MP4, 5_000_000, "tweet_video", 3), ("/g.gif", GIF, 2_000_000, "tweet_gif", 1)]
@@ -80,7 +80,7 @@ async fn videos_and_animations_go_in_pieces_and_wait_until_x_has_worked_on_them(
 }
 
 #[tokio::test]
-async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
+async fn invalid_media_are_rejected_before_the_post() {
     let (mut fleet, x) = fleet().await;
     let big = x.media("/big.png", "image/png", file(PNG, (5 << 20) + 1));
     let page = x.media("/page", "text/html", b"<html><body>not a picture</body></html>".to_vec());
@@ -104,8 +104,8 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
     for (addresses, expected) in tried {
         let results = run(&mut fleet, "kelly", &[post("never", &addresses)]).await;
         assert_eq!(outcomes(&results), ["permanent"], "{addresses:?}: {results:#?}");
-        assert!(told(&results[0]).contains(expected), "{addresses:?}: {}", told(&results[0]));
-        assert!(told(&results[0]).contains("Nothing was posted"));
+        assert!(reported(&results[0]).contains(expected), "{addresses:?}: {}", reported(&results[0]));
+        assert!(reported(&results[0]).contains("Nothing was posted"));
     }
     let results = run(&mut fleet, "kelly", &[post("never", &[picture.as_str(); 5])]).await;
     assert_eq!(outcomes(&results), ["invalid_arguments"]);
@@ -114,21 +114,21 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
 }
 
 #[tokio::test]
-async fn a_file_that_grows_while_it_is_read_stops_at_its_bound() {
+async fn media_of_unknown_size_are_limited_or_rejected() {
     let (mut fleet, x) = fleet().await;
     x.trouble("/grows.png", FaultyResponse::Stream(file(PNG, 6 << 20)));
     x.trouble("/grows.mp4", FaultyResponse::Stream(file(MP4, 1_000)));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.png", x.base)])]).await;
-    assert!(told(&results[0]).contains("too large"), "{results:#?}");
+    assert!(reported(&results[0]).contains("too large"), "{results:#?}");
     // X needs the size of a video before the upload.
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.mp4", x.base)])]).await;
-    assert!(told(&results[0]).contains("does not say how large it is"), "{results:#?}");
+    assert!(reported(&results[0]).contains("does not say how large it is"), "{results:#?}");
     assert_eq!(x.posts(), 0);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn no_address_of_a_model_leads_to_a_private_place() {
+async fn media_urls_cannot_reach_private_addresses() {
     // X itself has a private address here. Media from this address must still be rejected.
     let (mut fleet, x) = fleet_with("").await;
     let inner = x.media("/secret.png", "image/png", file(PNG, 100));
@@ -136,7 +136,7 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
     for address in [inner.clone(), metadata.clone(), inner.replace("127.0.0.1", "localhost")] {
         let results = run(&mut fleet, "kelly", &[post("never", &[&address])]).await;
         assert_eq!(outcomes(&results), ["permanent"], "{address}: {results:#?}");
-        assert!(told(&results[0]).contains("may not reach"), "{address}: {}", told(&results[0]));
+        assert!(reported(&results[0]).contains("may not reach"), "{address}: {}", reported(&results[0]));
     }
     assert_eq!((x.asked(), x.posts()), (vec![], 0), "nobody was asked");
     fleet.stop().await;
@@ -145,13 +145,13 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
     x.trouble("/moved.png", FaultyResponse::Status(302, vec![("location", metadata)], String::new()));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/moved.png", x.base)])]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
-    assert!(told(&results[0]).contains("redirects"), "{}", told(&results[0]));
+    assert!(reported(&results[0]).contains("redirects"), "{}", reported(&results[0]));
     assert_eq!((x.asked().len(), x.posts()), (1, 0));
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn trouble_before_the_post_is_certainly_not_executed_and_tried_again() {
+async fn failures_before_the_post_are_retried() {
     let (mut fleet, x) = fleet().await;
     let picture = x.media("/p.png", "image/png", file(PNG, 100));
     x.trouble("/p.png", FaultyResponse::status(503, json!({})));
@@ -164,14 +164,14 @@ async fn trouble_before_the_post_is_certainly_not_executed_and_tried_again() {
 }
 
 #[tokio::test]
-async fn media_that_x_cannot_work_on_end_the_call() {
+async fn failed_media_processing_ends_the_call() {
     let (mut fleet, x) = fleet().await;
     let video = x.media("/v.mp4", "video/mp4", file(MP4, 1_000));
     let failed = json!({"state": "failed", "error": {"code": 3, "name": "UnsupportedMedia", "message": "file is not supported"}});
     x.trouble("/2/media/upload", FaultyResponse::status(200, json!({"data": {"id": "1", "processing_info": failed}})));
     let results = run(&mut fleet, "kelly", &[post("never", &[&video])]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
-    assert!(told(&results[0]).contains("file is not supported"));
+    assert!(reported(&results[0]).contains("file is not supported"));
     assert_eq!(x.posts(), 0);
     fleet.stop().await;
 }

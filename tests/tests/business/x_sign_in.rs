@@ -5,7 +5,7 @@ use tickfleet_testkit::RedisServer;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
 use super::stand_in::{ACCESS, CLIENT, FaultyResponse, REFRESH, StandIn};
-use super::{outcomes, plan, run, told};
+use super::{outcomes, plan, reported, run};
 
 fn plan_of(x: &StandIn) -> Plan {
     let refresh = format!("{REFRESH}0");
@@ -58,7 +58,7 @@ async fn many_calls_on_many_workers_sign_in_once() {
 }
 
 #[tokio::test]
-async fn a_token_that_x_refuses_is_replaced_and_the_call_is_made_once_more() {
+async fn a_rejected_token_is_renewed_and_the_request_repeated() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("one")]).await), ["ok"]);
@@ -74,7 +74,7 @@ async fn a_token_that_x_refuses_is_replaced_and_the_call_is_made_once_more() {
 }
 
 #[tokio::test]
-async fn the_next_refresh_token_outlives_every_worker_and_no_reader_of_redis_learns_it() {
+async fn the_next_refresh_token_survives_workers_and_is_unreadable_in_redis() {
     let x = StandIn::start().await;
     let server = RedisServer::start().await;
     let mut fleet = Fleet::start_on(server, plan_of(&x)).await;
@@ -99,7 +99,7 @@ async fn the_next_refresh_token_outlives_every_worker_and_no_reader_of_redis_lea
 }
 
 #[tokio::test]
-async fn a_sign_in_that_fails_posts_nothing_and_says_so() {
+async fn a_failed_sign_in_is_reported_and_posts_nothing() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
     x.trouble(
@@ -108,8 +108,8 @@ async fn a_sign_in_that_fails_posts_nothing_and_says_so() {
     );
     let results = run(&mut fleet, "kelly", &[post("never")]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
-    assert!(told(&results[0]).contains("could not sign in") && told(&results[0]).contains("invalid_grant"));
-    assert!(!told(&results[0]).contains(REFRESH));
+    assert!(reported(&results[0]).contains("could not sign in") && reported(&results[0]).contains("invalid_grant"));
+    assert!(!reported(&results[0]).contains(REFRESH));
     assert_eq!(x.posts(), 0);
     fleet.stop().await;
 }

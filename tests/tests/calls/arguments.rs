@@ -9,7 +9,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"small":0.1000000000000000055511151231257827,"list":[18446744073709551616,1.10]}"#;
 
 #[tokio::test]
-async fn an_http_service_gets_every_digit_that_the_model_wrote() {
+async fn an_http_tool_receives_numbers_digit_for_digit() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let service = Router::new().route("/mirror", post(|body: String| async move { format!("{{\"got\":{body:?}}}") }));

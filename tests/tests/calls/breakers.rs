@@ -75,12 +75,12 @@ fn declared(address: &str, effect: &str, timeout: Duration) -> ToolsFile {
     serde_json::from_value(json!({"tools": {"post": tool}})).unwrap()
 }
 
-fn plan(declared: ToolsFile, failures_max: u32, rest: Duration) -> Plan {
+fn plan(declared: ToolsFile, failures_max: u32, cooldown: Duration) -> Plan {
     Plan {
         declared,
         slots: 4,
         caps: DefaultCaps { tick_ms: 1_000, calls_per_tick: 1_000, ..DefaultCaps::default() },
-        breaker: Some(BreakerSettings { failures_max, rest }),
+        breaker: Some(BreakerSettings { failures_max, cooldown }),
         ..Plan::default()
     }
 }
@@ -112,7 +112,7 @@ fn outcome(reply: &Value) -> (&str, u64) {
 }
 
 #[tokio::test]
-async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_an_end() {
+async fn a_hanging_tool_takes_no_slots_from_other_tools() {
     const CALLS: usize = 24;
     let (service, address) = Service::start(ServiceState::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
@@ -135,10 +135,10 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     let of_tool = replies.iter().filter(|reply| reply["turn_id"] != echo.as_str());
     let ends: Vec<(&str, u64)> = of_tool.clone().map(outcome).collect();
     assert!(ends.iter().all(|(outcome, _)| *outcome == "transient"), "{ends:?}");
-    let told: Vec<&Value> = of_tool.map(|reply| &reply["results"][0]["error"]).collect();
-    let resting = told.iter().filter(|error| error["details"]["reason"] == "resting").count();
-    assert!(resting > CALLS / 2, "{told:?}");
-    assert_eq!(events(&fleet, "gave_up"), resting as u64);
+    let reported: Vec<&Value> = of_tool.map(|reply| &reply["results"][0]["error"]).collect();
+    let rejected = reported.iter().filter(|error| error["details"]["reason"] == "breaker_open").count();
+    assert!(rejected > CALLS / 2, "{reported:?}");
+    assert_eq!(events(&fleet, "gave_up"), rejected as u64);
     // Without a breaker, each call would have four attempts.
     assert!(service.requests() < 2 * CALLS, "{} requests", service.requests());
     let tries: u64 = ends.iter().map(|(_, tries)| tries).sum();
@@ -147,7 +147,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 }
 
 #[tokio::test]
-async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
+async fn once_calls_wait_unsent_behind_an_open_breaker_and_then_run_once() {
     let (service, address) = Service::start(ServiceState::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
     // The breaker must stay open until another call arrives.
@@ -170,16 +170,16 @@ async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is
     assert!(service.asked().values().all(|times| *times == 1), "{:?}", service.asked());
     let ended = fleet.store.turn_view(&TurnName::parse(&format!("acme:{waiting}")).unwrap()).await.unwrap();
     let TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
-    let rests = breaker_waits(&ended.notes);
-    assert_eq!((ended.retries, failed_attempts(&ended.notes).len(), rests.len()), (0, 0, 1), "{ended:?}");
-    assert_eq!(rests[0].why, "post failed 2 times in a row");
+    let waits = breaker_waits(&ended.notes);
+    assert_eq!((ended.retries, failed_attempts(&ended.notes).len(), waits.len()), (0, 0, 1), "{ended:?}");
+    assert_eq!(waits[0].why, "post failed 2 times in a row");
     let text = fleet.metrics.render();
-    assert!(text.contains("tickfleet_tools_resting 0"), "{text}");
+    assert!(text.contains("tickfleet_tool_breakers_open 0"), "{text}");
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn without_the_setting_every_try_is_sent() {
+async fn without_a_circuit_breaker_every_attempt_is_sent() {
     let (service, address) = Service::start(ServiceState::Unavailable).await;
     let tool = declared(&address, "read", Duration::from_secs(30));
     let mut fleet = Fleet::start(Plan { breaker: None, ..plan(tool, 1, Duration::from_secs(60)) }).await;
@@ -192,7 +192,7 @@ async fn without_the_setting_every_try_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
+async fn an_open_breaker_still_serves_cache_hits_and_repeated_effects() {
     // One call of a read, with its retries, opens the breaker. A `once` call has only one attempt, so two calls are
     // needed.
     for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {

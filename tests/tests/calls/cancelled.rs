@@ -55,14 +55,14 @@ async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
     until(async || fleet.audits().await.len() >= count).await;
     let audits = fleet.audits().await;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut told: Vec<_> =
+    let mut reported: Vec<_> =
         audits.iter().map(|audit| (text(&audit["meta"]["turn"]), text(&audit["meta"]["outcome"]))).collect();
-    told.sort();
-    told
+    reported.sort();
+    reported
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep() {
+async fn a_cancelled_turn_cancels_inner_calls_at_any_depth() {
     let running = Arc::new(AtomicUsize::new(0));
     let mut fleet = Fleet::start(plan(&running)).await;
     let name = submit(&fleet, "far").await;
@@ -71,14 +71,14 @@ async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep(
     assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Ok);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
-    let told = outcomes(&fleet, 3).await;
+    let reported = outcomes(&fleet, 3).await;
     let cancelled = ["t1", "t1.0.call-1", "t1.0.call-1.0.call-1"].map(|turn| (turn.to_owned(), "cancelled".to_owned()));
-    assert_eq!(told, cancelled);
+    assert_eq!(reported, cancelled);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
+async fn an_inner_call_waiting_for_a_cap_is_cancelled_before_it_runs() {
     fn capped(policy: &mut Policy) {
         policy.defaults.calls_per_tick = 1;
         policy.defaults.tick_ms = 3_600_000;
@@ -92,14 +92,14 @@ async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
     fleet.store.cancel(&name, "not wanted any more").await.unwrap();
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
-    let told = outcomes(&fleet, 2).await;
-    assert!(told.iter().all(|(_, outcome)| outcome == "cancelled") && told.len() == 2, "{told:?}");
+    let reported = outcomes(&fleet, 2).await;
+    assert!(reported.iter().all(|(_, outcome)| outcome == "cancelled") && reported.len() == 2, "{reported:?}");
     assert_eq!(running.load(Ordering::SeqCst), 0);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_go_on() {
+async fn an_inner_call_that_its_caller_does_not_await_is_cancelled() {
     let running = Arc::new(AtomicUsize::new(0));
     let begun = Arc::clone(&running);
     // Begins an inner call, but never waits for its end.
@@ -119,7 +119,7 @@ async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_
     assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Flagged);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
-    let told = outcomes(&fleet, 2).await;
-    assert!(told.iter().all(|(_, outcome)| outcome == "cancelled") && told.len() == 2, "{told:?}");
+    let reported = outcomes(&fleet, 2).await;
+    assert!(reported.iter().all(|(_, outcome)| outcome == "cancelled") && reported.len() == 2, "{reported:?}");
     fleet.stop().await;
 }

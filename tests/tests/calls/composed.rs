@@ -68,7 +68,7 @@ fn turn() -> Value {
 }
 
 #[tokio::test]
-async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer_call() {
+async fn inner_calls_run_as_the_same_agent_with_the_outer_slot_free() {
     let (posts, runs) = counted();
     let mut fleet = Fleet::start(plan(&posts, &runs)).await;
     fleet.submit_turn(turn()).await;
@@ -95,7 +95,7 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
 }
 
 /// Posts a different text in each run, like a tool that creates an ID or uses the time.
-fn announce_anew(runs: &Arc<AtomicUsize>) -> TypedTool {
+fn announce_again(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
         let run = runs.fetch_add(1, Ordering::SeqCst);
@@ -107,9 +107,9 @@ fn announce_anew(runs: &Arc<AtomicUsize>) -> TypedTool {
 }
 
 #[tokio::test]
-async fn a_tool_that_says_other_arguments_when_it_is_run_again_hears_of_the_first_and_never_of_another_agents() {
+async fn a_rerun_with_other_arguments_reuses_the_first_inner_call() {
     let (posts, runs) = counted();
-    let tools = vec![post(&posts), announce_anew(&runs)];
+    let tools = vec![post(&posts), announce_again(&runs)];
     let mut fleet = Fleet::start(Plan { tools, agents: vec!["ada".into(), "kelly".into()], ..Plan::default() }).await;
     fleet.submit_turn(turn()).await;
     let reply = fleet.reply().await;
@@ -131,7 +131,7 @@ async fn a_tool_that_says_other_arguments_when_it_is_run_again_hears_of_the_firs
 }
 
 #[tokio::test]
-async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count_inner_calls() {
+async fn inner_calls_obey_permissions_and_count_toward_caps() {
     fn narrow(policy: &mut Policy) {
         let row = ToolGrant { agents: [AgentId::new("ada").unwrap()].into(), ..ToolGrant::default() };
         policy.permissions.matrix.insert("post".into(), row);
@@ -160,7 +160,7 @@ async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count
 }
 
 #[tokio::test]
-async fn a_tool_that_calls_itself_ends_by_a_bound() {
+async fn a_recursive_tool_stops_at_the_depth_limit() {
     let again =
         TypedTool::new("again", "Calls itself.", Effect::Idempotent, |context: CallContext, args: Value| async move {
             let inner = context.call("again", &args).await?;
@@ -206,7 +206,7 @@ fn forgetful(plan: Plan) -> Plan {
 }
 
 #[tokio::test]
-async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
+async fn an_inner_call_with_an_expired_result_is_not_repeated() {
     let (posts, runs) = counted();
     // The second call takes longer than the first call's result is kept.
     let slow =
@@ -229,7 +229,7 @@ async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
 }
 
 #[tokio::test]
-async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
+async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
     // The first attempt of this tool begins an inner call, but ends before it waits for the result.
@@ -261,7 +261,7 @@ async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
 }
 
 #[tokio::test]
-async fn inner_calls_are_as_urgent_as_the_call_that_makes_them() {
+async fn inner_calls_inherit_the_priority_of_their_outer_call() {
     let (posts, runs) = counted();
     let mut fleet = Fleet::start(plan(&posts, &runs)).await;
     let mut monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();

@@ -111,7 +111,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() {
+async fn an_equal_call_of_any_turn_or_agent_gets_the_first_outcome() {
     let bank = Bank::new(true);
     let mut fleet = Fleet::start(bank.plan()).await;
     fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
@@ -140,8 +140,8 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
     let mut forged = audits.clone();
-    let told = forged.iter_mut().find(|audit| audit["meta"]["repeats"] == "t1/0").unwrap();
-    told["meta"].as_object_mut().unwrap().remove("repeats");
+    let reported = forged.iter_mut().find(|audit| audit["meta"]["repeats"] == "t1/0").unwrap();
+    reported["meta"].as_object_mut().unwrap().remove("repeats");
     let forged = effect(&proof(&forged));
     assert!(!forged.holds && forged.violations[0].contains("t1/0"), "{forged:?}");
     fleet.stop().await;
@@ -172,7 +172,7 @@ async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_that_is_cancelled_is_told_as_not_run_and_stops_nobody_else() {
+async fn a_cancelled_waiting_call_is_reported_as_not_executed() {
     let bank = Bank::new(false);
     let mut fleet = Fleet::start(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];
@@ -192,7 +192,7 @@ async fn a_waiting_call_that_is_cancelled_is_told_as_not_run_and_stops_nobody_el
 }
 
 #[tokio::test]
-async fn what_the_tool_refused_may_be_called_again_and_a_key_has_to_be_said() {
+async fn a_call_rejected_by_its_tool_may_be_repeated() {
     let bank = Bank::new(true);
     let mut fleet = Fleet::start(bank.plan()).await;
     let refused = json!({"to": "kim", "amount": 5, "text": "without cover"});
@@ -206,7 +206,7 @@ async fn what_the_tool_refused_may_be_called_again_and_a_key_has_to_be_said() {
 }
 
 #[tokio::test]
-async fn a_call_that_leaves_out_a_part_of_the_key_is_refused() {
+async fn a_call_without_a_part_of_its_effect_key_is_rejected() {
     let tool = TypedTool::new("book", "Books.", Effect::Once, |_, _: Value| async { Ok::<_, ToolError>(json!({})) });
     let tool = tool.effect_key(&["/seat/row"], Duration::from_secs(60));
     let mut fleet = Fleet::start(Plan { tools: vec![tool], ..Plan::default() }).await;
@@ -219,7 +219,7 @@ async fn a_call_that_leaves_out_a_part_of_the_key_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_runs_again() {
+async fn after_a_crash_equal_calls_are_unknown_and_do_not_run_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
     // So long that even a worker on a stalled machine runs the call that it has begun.
@@ -261,7 +261,7 @@ async fn forget_the_end(fleet: &Fleet) {
 }
 
 #[tokio::test]
-async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_has_the_claim() {
+async fn a_later_turn_with_a_reused_id_does_not_hold_the_claim() {
     let bank = Bank::new(true);
     let mut fleet = Fleet::start(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];
@@ -305,7 +305,7 @@ async fn lose_the_ledger(fleet: &mut Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
+async fn a_worker_reports_claims_of_running_calls_after_data_loss() {
     let bank = Bank::new(false);
     let mut fleet = durable(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];
@@ -324,7 +324,7 @@ async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
+async fn a_worker_reports_outcomes_of_recent_claims_after_data_loss() {
     let bank = Bank::new(true);
     let mut fleet = durable(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];
@@ -340,7 +340,7 @@ async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
 
 /// Redis also loses the first turn. Only the report of the turn's worker shows the payment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_lost_all_hears_of_a_payment_before_an_equal_one_begins() {
+async fn an_equal_payment_does_not_run_after_total_data_loss() {
     let bank = Bank::new(true);
     let mut fleet = Fleet::start(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];

@@ -144,7 +144,7 @@ pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_a_call_requires_has_to_be_set_before_it_and_is_told_if_it_is_not() {
+async fn a_call_is_denied_until_its_required_fact_is_set() {
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let item = json!({"item": "bolt"});
     let reply = run(
@@ -197,7 +197,7 @@ async fn what_a_call_requires_has_to_be_set_before_it_and_is_told_if_it_is_not()
 }
 
 #[tokio::test]
-async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothing() {
+async fn a_forbidden_fact_denies_a_call_until_cleared_except_in_shadow_mode() {
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let of = [("pay", json!({})), ("mail", json!({})), ("pay", json!({})), ("watch", json!({}))];
     let reply = run(&mut fleet, json!({"calls": calls(&of), "tool_call_audits": true})).await;
@@ -219,7 +219,7 @@ async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothi
 }
 
 #[tokio::test]
-async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
+async fn agent_facts_apply_in_every_session() {
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let read = in_session("s1", &[("mail", json!({})), ("of_agent", json!({})), ("pay", json!({}))]);
     assert_eq!(outcomes(&run(&mut fleet, read).await), ["ok", "ok", "denied"]);
@@ -237,7 +237,7 @@ async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
 }
 
 #[tokio::test]
-async fn a_call_that_failed_sets_nothing_and_one_that_may_have_happened_only_forbids() {
+async fn a_failed_call_sets_no_fact_and_an_unknown_call_only_forbids() {
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let refused = [("mail", json!({"end": "refuses"})), ("pay", json!({}))];
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &refused)).await), ["permanent", "ok"]);
@@ -256,7 +256,7 @@ async fn a_call_that_failed_sets_nothing_and_one_that_may_have_happened_only_for
 }
 
 #[tokio::test]
-async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_what_it_needs() {
+async fn a_call_waits_without_a_slot_for_a_running_call_that_may_set_its_fact() {
     let gate = Gate::new();
     let mut fleet = Fleet::start(Plan { slots: 2, ..plan(&gate) }).await;
     let turn = |id: &str, of: &[(&str, Value)]| json!({"turn_id": id, "session_id": "s", "calls": calls(of)});
@@ -286,7 +286,7 @@ async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_wha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_whose_worker_dies_is_waited_for_and_sets_its_fact_once_it_has_run() {
+async fn a_call_waits_for_a_redelivered_read_that_sets_its_fact() {
     let gate = Gate::new();
     let mut fleet = Fleet::start(Plan { workers: 0, ..plan(&gate) }).await;
     let turn = |id: &str, of: &[(&str, Value)]| json!({"turn_id": id, "session_id": "s", "calls": calls(of)});
@@ -308,7 +308,7 @@ async fn a_reader_whose_worker_dies_is_waited_for_and_sets_its_fact_once_it_has_
 }
 
 #[tokio::test]
-async fn a_turn_that_came_first_waits_for_a_later_one_that_is_under_way_and_may_change_what_it_goes_by() {
+async fn a_turn_waits_for_a_running_later_turn_that_may_change_its_facts() {
     let gate = Gate::new();
     let mut fleet = Fleet::start(plan(&gate)).await;
     let item = json!({"item": 1});

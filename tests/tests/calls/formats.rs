@@ -45,7 +45,7 @@ async fn every_dialect_gets_its_results_ready_to_append() {
         assert_eq!(reply["dialect"], dialect.as_str());
         assert_eq!(outcomes(&reply), ["ok", "unknown_tool", "invalid_arguments"], "{reply}");
         let messages = &reply["messages"];
-        let told: Vec<String> = match dialect {
+        let reported: Vec<String> = match dialect {
             Dialect::Raw => {
                 assert_eq!(messages, &Value::Null);
                 continue;
@@ -60,11 +60,11 @@ async fn every_dialect_gets_its_results_ready_to_append() {
             Dialect::Text => r#"<tool_result tool_name=\"echo\">\n{\"text\":\"&lt;1&gt;\"}\n</tool_result>"#,
             _ => r#""{\"text\":\"<1>\"}""#,
         };
-        assert!(told[0].contains(first), "{}", told[0]);
-        assert!(told.len() == 3 && told[1].contains("nope") && told[2].contains("'text'"), "{told:#?}");
+        assert!(reported[0].contains(first), "{}", reported[0]);
+        assert!(reported.len() == 3 && reported[1].contains("nope") && reported[2].contains("'text'"), "{reported:#?}");
         let is_mcp = matches!(dialect, Dialect::Mcp | Dialect::Mcp2026_07_28);
         let place = if is_mcp { "tickfleet/tool_call_id" } else { "id\":\"same" };
-        assert!(dialect == Dialect::Text || told[1].contains(place), "{}", told[1]);
+        assert!(dialect == Dialect::Text || reported[1].contains(place), "{}", reported[1]);
     }
     fleet.stop().await;
 }
@@ -74,7 +74,7 @@ fn list(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
+async fn an_answer_without_calls_ends_at_once_and_debits_nothing() {
     let plan = Plan {
         caps: tickfleet_model::policy::DefaultCaps { max_actions_per_day: 1, ..Plan::default().caps },
         ..Plan::default()
@@ -97,16 +97,16 @@ async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_told_what_to_mend_and_runs_nothing_behind_it() {
+async fn an_unreadable_call_reports_its_error_and_runs_nothing_after_it() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let answer = r#"First {"tool":"echo","arguments":{"text":"1"}}, then
         {"tool":"echo","arguments":{"text":"say "{"tool":"fail","arguments":{}}""}}"#;
     fleet.submit_turn(json!({"answer": answer})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok", "invalid_arguments"], "{reply}");
-    let told = reply["results"][1]["error"]["message"].as_str().unwrap();
-    assert!(told.starts_with("Your call of 'echo' cannot be read: expected a comma"), "{told}");
-    assert!(told.contains("line 1, column 42"), "{told}");
+    let reported = reply["results"][1]["error"]["message"].as_str().unwrap();
+    assert!(reported.starts_with("Your call of 'echo' cannot be read: expected a comma"), "{reported}");
+    assert!(reported.contains("line 1, column 42"), "{reported}");
     let parts = reply["messages"][0]["content"].as_array().unwrap();
     assert!(parts[1]["text"].as_str().unwrap().contains("is_error=\"true\""), "{parts:#?}");
 
@@ -115,8 +115,8 @@ async fn an_answer_that_cannot_be_read_is_told_what_to_mend_and_runs_nothing_beh
     assert_eq!(outcomes(&reply), ["invalid_arguments"], "a call that breaks off does not run: {reply}");
     fleet.submit_turn(json!({"answer": r#"{"tool":"sleep","arguments":{}}"#})).await;
     let reply = fleet.reply().await;
-    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
-    assert!(told.starts_with("Missing required argument 'ms' for tool 'sleep'"), "{told}");
+    let reported = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(reported.starts_with("Missing required argument 'ms' for tool 'sleep'"), "{reported}");
     fleet.stop().await;
 }
 
@@ -129,7 +129,7 @@ struct Search {
 }
 
 #[tokio::test]
-async fn a_strict_models_null_is_an_argument_that_is_left_out() {
+async fn a_strict_null_counts_as_an_omitted_argument() {
     let search = |_, args: Search| async move { Ok(args) };
     let tools = vec![TypedTool::new("search", "Searches.", Effect::Read, search)];
     let mut fleet = Fleet::start(Plan { tools, ..Plan::default() }).await;
@@ -147,7 +147,7 @@ async fn a_strict_models_null_is_an_argument_that_is_left_out() {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "what reading costs is the matter here")]
-fn hostile_answers_cost_no_more_than_their_length() {
+fn hostile_answers_parse_within_a_time_limit() {
     let cost = |part: &str, bytes: usize| {
         let answer = part.repeat(bytes / part.len());
         let started = Instant::now();
@@ -195,7 +195,7 @@ struct Erase {
 }
 
 #[tokio::test]
-async fn what_providers_cut_off_or_write_oddly_costs_one_call_and_is_told_so() {
+async fn truncated_calls_do_not_run_and_odd_formats_are_accepted() {
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
     let erase = TypedTool::new("erase", "Erases.", Effect::Once, move |_, given: Erase| {
@@ -212,8 +212,8 @@ async fn what_providers_cut_off_or_write_oddly_costs_one_call_and_is_told_so() {
         let reply = fleet.reply().await;
         let result = reply["results"].as_array().unwrap().last().unwrap();
         assert_eq!((&result["outcome"], &result["attempts"]), (&json!("invalid_arguments"), &json!(0)), "{case}");
-        let told = result["error"]["message"].as_str().unwrap();
-        assert!(told.contains("was cut off") && told.contains("Request the response again"), "{told}");
+        let reported = result["error"]["message"].as_str().unwrap();
+        assert!(reported.contains("was cut off") && reported.contains("Request the response again"), "{reported}");
         assert_eq!(result["error"]["details"]["reason"], "cut");
     }
     let broken = json!({"calls": [{"name": "erase", "arguments": "{\"path\": \"/ho"}]});

@@ -61,7 +61,7 @@ fn result(reply: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn a_local_call_is_claimed_runs_in_its_caller_and_has_one_audit_entry() {
+async fn a_claimed_local_call_runs_in_its_caller_with_one_audit_entry() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     submit(&fleet, "t1", "refund", json!({"tool_call_audits": true})).await;
     let claimed = fleet.claim("t1", "p1").await;
@@ -88,7 +88,7 @@ async fn a_local_call_is_claimed_runs_in_its_caller_and_has_one_audit_entry() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_process_holds_no_slot() {
+async fn a_claimed_local_call_holds_no_slot() {
     let mut fleet = Fleet::start(Plan { slots: 1, ..plan(json!({})) }).await;
     submit(&fleet, "t1", "refund", json!({})).await;
     let claimed = fleet.claim("t1", "p1").await;
@@ -100,7 +100,7 @@ async fn a_call_that_waits_for_its_process_holds_no_slot() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_fleet_refuses_is_never_offered() {
+async fn a_rejected_local_call_is_never_offered() {
     let mut fleet = Fleet::start(Plan {
         policy: |policy| {
             let refund = policy.permissions.matrix.get_mut("refund").unwrap();
@@ -125,7 +125,7 @@ async fn a_call_that_the_fleet_refuses_is_never_offered() {
 }
 
 #[tokio::test]
-async fn a_once_call_whose_process_dies_is_unknown_and_a_read_is_offered_again() {
+async fn after_a_process_dies_a_once_call_is_unknown_and_a_read_is_retried() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     submit(&fleet, "t1", "refund", json!({})).await;
     let dead = fleet.claim("t1", "p1").await;
@@ -155,7 +155,7 @@ async fn a_once_call_whose_process_dies_is_unknown_and_a_read_is_offered_again()
 }
 
 #[tokio::test]
-async fn heartbeats_keep_a_claim_for_longer_than_its_lease() {
+async fn heartbeats_extend_a_claim_beyond_its_lease() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     submit(&fleet, "t1", "refund", json!({})).await;
     let claimed = fleet.claim("t1", "p1").await;
@@ -170,7 +170,7 @@ async fn heartbeats_keep_a_claim_for_longer_than_its_lease() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_claims_has_not_run_and_frees_its_effect() {
+async fn an_unclaimed_call_expires_and_releases_its_effect_claim() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     let deadline = fleet.in_ms(3_000).await;
     submit(&fleet, "t1", "refund", json!({"deadline": deadline})).await;
@@ -201,7 +201,7 @@ async fn an_equal_call_waits_for_the_claimed_one_and_gets_its_result() {
 }
 
 #[tokio::test]
-async fn a_function_reports_how_it_failed() {
+async fn the_reported_failure_determines_the_outcome_and_the_retry() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     let error = json!({"code": "no_cover", "message": "There is no cover."});
     // A refusal had no effect, so an equal call may run.
@@ -230,7 +230,7 @@ async fn a_function_reports_how_it_failed() {
 }
 
 #[tokio::test]
-async fn a_cancel_before_the_claim_prevents_the_call_and_after_it_the_end_counts() {
+async fn a_cancel_prevents_only_unclaimed_calls() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     submit(&fleet, "t1", "refund", json!({})).await;
     let offered = async |fleet: &Fleet| fleet.ask::<u64>("XLEN", "local:acme:t1", &[]).await == 1;
@@ -267,7 +267,7 @@ async fn calls_before_and_after_a_local_call_run_in_the_fleet() {
 }
 
 #[tokio::test]
-async fn an_approval_comes_while_nobody_waits_and_changes_the_arguments() {
+async fn another_process_claims_a_call_approved_with_changed_arguments() {
     let mut fleet = Fleet::start(Plan {
         policy: |policy| policy.permissions.approvers = [("ann".to_owned(), ["finance".to_owned()].into())].into(),
         ..plan(json!({"requires_approval": true, "approval": {"by": ["finance"], "narrow": ["/amount"]}}))

@@ -72,7 +72,7 @@ async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn ok_carries_the_output_and_the_audit_entry_hides_secrets_in_the_arguments() {
+async fn an_ok_call_returns_its_output_and_the_audit_log_redacts_secrets() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let arguments =
         json!({"value": {"api_key": "k-12345", "max_tokens": 5, "note": "Bearer abcdefghijklmnop1234567890"}});
@@ -92,7 +92,7 @@ async fn ok_carries_the_output_and_the_audit_entry_hides_secrets_in_the_argument
 }
 
 #[tokio::test]
-async fn an_unknown_tool_is_answered_with_a_near_name_and_allowed_tools_only() {
+async fn an_unknown_tool_result_suggests_only_allowed_tools() {
     let mut fleet = Fleet::start(Plan { disabled: vec!["sleep".into()], ..Plan::default() }).await;
     fleet.submit(&[("ecko", json!({})), ("sleepp", json!({})), ("sleep", json!({"ms": 1}))]).await;
     let reply = fleet.reply().await;
@@ -112,7 +112,7 @@ async fn an_unknown_tool_is_answered_with_a_near_name_and_allowed_tools_only() {
 }
 
 #[tokio::test]
-async fn invalid_arguments_name_the_argument_and_what_was_expected() {
+async fn an_invalid_arguments_error_names_the_argument() {
     let mut fleet = Fleet::start(Plan::default()).await;
     fleet
         .submit(&[
@@ -132,7 +132,7 @@ async fn invalid_arguments_name_the_argument_and_what_was_expected() {
 }
 
 #[tokio::test]
-async fn permanent_is_final_at_once_and_transient_after_the_whole_ladder() {
+async fn permanent_errors_end_at_once_and_transient_errors_after_all_retries() {
     let mut fleet = Fleet::start(Plan::default()).await;
     fleet.submit(&[("fail", json!({})), ("fail", json!({"outcomes": ["transient"]}))]).await;
     let reply = fleet.reply().await;
@@ -145,7 +145,7 @@ async fn permanent_is_final_at_once_and_transient_after_the_whole_ladder() {
 }
 
 #[tokio::test]
-async fn retry_after_is_a_floor_for_the_wait_and_too_long_a_one_is_final() {
+async fn retry_after_delays_the_retry_and_ends_the_call_when_too_long() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let asked = |ms: u64| json!({"outcomes": ["transient_not_executed", "ok"], "retry_after_ms": ms});
     let start = fleet.store.now_ms().await.unwrap();
@@ -161,7 +161,7 @@ async fn retry_after_is_a_floor_for_the_wait_and_too_long_a_one_is_final() {
 }
 
 #[tokio::test]
-async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
+async fn a_once_call_with_unknown_effect_is_never_retried() {
     let cut_at = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = cut_at.local_addr().unwrap();
     // Reads each request, and closes the connection without an answer. Returns the number of requests.
@@ -205,7 +205,7 @@ async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn a_bug_in_a_tool_costs_one_call_and_tells_no_internals() {
+async fn a_tool_bug_fails_only_its_call_and_reveals_no_internals() {
     let mut fleet = Fleet::start(Plan::default()).await;
     fleet
         .submit(&[
@@ -224,7 +224,7 @@ async fn a_bug_in_a_tool_costs_one_call_and_tells_no_internals() {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_approval_is_refused_and_never_runs() {
+async fn a_call_that_needs_approval_is_rejected_without_approvers() {
     let mut fleet = Fleet::start(Plan { tools: vec![gated()], ..Plan::default() }).await;
     fleet.submit(&[("launch", json!({})), ("launch", json!({"x": 1}))]).await;
     let reply = fleet.reply().await;
@@ -234,7 +234,7 @@ async fn a_call_that_needs_approval_is_refused_and_never_runs() {
 }
 
 #[tokio::test]
-async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
+async fn calls_expire_at_the_deadline_in_every_queue() {
     let caps = DefaultCaps { tick_ms: 3_600_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
@@ -286,7 +286,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_ends_wherever_it_is() {
+async fn a_cancelled_turn_ends_in_every_state() {
     let caps = DefaultCaps { tick_ms: 3_600_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
@@ -325,7 +325,7 @@ fn endless() -> TypedTool {
 }
 
 #[tokio::test]
-async fn the_day_cap_rejects_with_the_time_at_which_it_resets() {
+async fn a_daily_cap_rejection_reports_its_reset_time() {
     let caps = DefaultCaps { tick_ms: 500, max_actions_per_day: 3, ..DefaultCaps::default() };
     let mut fleet = Fleet::start(Plan { caps, ..Plan::default() }).await;
     let calls = || (0..5).map(|_| ("echo", json!({}))).collect::<Vec<_>>();
@@ -343,7 +343,7 @@ async fn the_day_cap_rejects_with_the_time_at_which_it_resets() {
 }
 
 #[tokio::test]
-async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_meanwhile() {
+async fn deferred_calls_wait_for_the_next_day_and_can_expire_or_be_cancelled() {
     let caps =
         DefaultCaps { tick_ms: 200, max_actions_per_day: 1, on_day_cap: DayCapAction::Defer, ..DefaultCaps::default() };
     let mut fleet = Fleet::start(Plan { caps, ..Plan::default() }).await;
@@ -372,7 +372,7 @@ async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_mea
 }
 
 #[tokio::test]
-async fn a_huge_output_is_cut_once_and_says_so() {
+async fn a_huge_output_is_truncated_and_marked() {
     let mut fleet = Fleet::start(Plan { tools: vec![verbose(200_000)], ..Plan::default() }).await;
     fleet.submit(&[("verbose", json!({}))]).await;
     let reply = fleet.reply().await;
@@ -386,7 +386,7 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_fleet_sets_its_own_bound_for_outputs() {
+async fn the_output_limit_is_configurable_and_shared_by_a_turn() {
     let plan = Plan { tools: vec![verbose(100_000)], output_bytes_max: 256 * 1024, ..Plan::default() };
     let mut fleet = Fleet::start(plan).await;
     let verbose = ("verbose", json!({}));
@@ -405,7 +405,7 @@ async fn a_fleet_sets_its_own_bound_for_outputs() {
 }
 
 #[tokio::test]
-async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
+async fn dialect_replies_match_their_calls_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     // Provider IDs are not always unique, and a call without arguments has an empty text.

@@ -18,7 +18,7 @@ fn outcomes(reply: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_narrowed_may_call_only_the_tools_that_it_names_and_only_those_of_its_agent() {
+async fn allowed_tools_narrow_a_turn_and_never_widen_it() {
     let mut fleet = Fleet::start(Plan {
         policy: |policy| {
             policy.permissions.matrix.remove("fail");
@@ -45,7 +45,7 @@ async fn a_turn_that_is_narrowed_may_call_only_the_tools_that_it_names_and_only_
 }
 
 #[tokio::test]
-async fn a_denial_names_the_rule_that_it_comes_from() {
+async fn a_denial_names_its_rule() {
     let mut fleet = Fleet::start(Plan {
         disabled: vec!["tool_sleep".into()],
         policy: |policy| {
@@ -68,7 +68,7 @@ async fn a_denial_names_the_rule_that_it_comes_from() {
 }
 
 #[tokio::test]
-async fn every_agent_may_ask_which_tools_it_may_call_unless_a_row_says_otherwise() {
+async fn list_tools_shows_an_agents_tools_unless_the_agent_is_denied() {
     let mut fleet = Fleet::start(Plan {
         agents: vec!["kelly".into(), "sam".into()],
         policy: |policy| {
@@ -103,7 +103,7 @@ async fn every_agent_may_ask_which_tools_it_may_call_unless_a_row_says_otherwise
 }
 
 #[tokio::test]
-async fn a_task_is_asked_after_by_its_delegator_alone_and_binds_what_its_turn_was_narrowed_to() {
+async fn only_its_delegator_may_check_a_task_and_narrowing_applies_to_it() {
     let runtime = TaskHandlerDef::External { lease: Duration::from_secs(30) };
     let mut fleet = Fleet::start(Plan {
         agents: vec!["kelly".into(), "sam".into(), "eve".into()],
@@ -181,7 +181,7 @@ fn flaky() -> TypedTool {
 }
 
 #[tokio::test]
-async fn reads_of_a_turn_that_asks_for_it_run_side_by_side_and_are_reported_in_order() {
+async fn parallel_reads_run_concurrently_and_are_reported_in_order() {
     let mut fleet = Fleet::start(Plan { tools: vec![meet(3), flaky()], ..Plan::default() }).await;
     let meet = |word: &str| json!({"name": "meet", "arguments": {"word": word}});
     let once = json!({"name": "fail_once", "arguments": {"outcomes": ["ok"]}});
@@ -205,7 +205,7 @@ async fn reads_of_a_turn_that_asks_for_it_run_side_by_side_and_are_reported_in_o
 }
 
 #[tokio::test]
-async fn an_agent_gets_the_version_that_it_selects_under_the_one_name_and_the_audit_says_which() {
+async fn an_agent_gets_its_selected_tool_version_under_one_name() {
     let find = |effect: &str, needs: &str| json!({"description": effect, "effect": effect, "input_schema": {"type": "object", "required": [needs]}});
     let declared = json!({"tools": {"find": find("read", "old"), "find@2": find("read", "new")}});
     let plan = Plan {
@@ -241,7 +241,7 @@ async fn an_agent_gets_the_version_that_it_selects_under_the_one_name_and_the_au
 }
 
 #[tokio::test]
-async fn any_language_reads_the_list_that_an_agents_key_names() {
+async fn the_tools_key_of_an_agent_leads_to_its_tool_list() {
     let fleet = Fleet::start(Plan {
         agents: vec!["kelly".into(), "sam".into()],
         policy: |policy| {

@@ -56,7 +56,7 @@ async fn all_ok(fleet: &mut Fleet, turns: usize) {
 /// The turn that sets the fact leaves the only permit free between its two ticks. Meanwhile, the call that needs the
 /// fact takes the permit and waits.
 #[tokio::test]
-async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them() {
+async fn a_call_waiting_for_another_turn_returns_its_concurrency_slot() {
     let mut fleet = Fleet::start(Plan {
         tools: vec![tool("look", Effect::Read), tool("pack", Effect::Read), tool("ship", Effect::Once)],
         agents: vec!["kelly".into(), "fran".into()],
@@ -77,7 +77,7 @@ async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them(
 
 /// Six calls wait for one call. At most two may run at the same time, and all six wake together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
+async fn woken_calls_do_not_exceed_the_concurrency_limit() {
     let (running, most, open) =
         (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let pairs = Arc::new(Barrier::new(2));

@@ -51,7 +51,7 @@ fn errors(reply: &Value) -> Vec<(&str, &str, &str)> {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_meet_a_rule_is_denied_before_it_begins_and_told_which() {
+async fn a_call_that_violates_a_rule_is_denied_and_names_the_rule() {
     let mut fleet =
         Fleet::start(Plan { agents: vec!["kelly".into(), "sam".into()], policy: with_rules, ..Plan::default() }).await;
     let echo = |arguments: Value| json!({"name": "echo", "arguments": {"value": arguments}});
@@ -66,18 +66,22 @@ async fn a_call_that_does_not_meet_a_rule_is_denied_before_it_begins_and_told_wh
     ]);
     fleet.submit_turn(json!({"user_context": {"contacts": ["bob"]}, "calls": calls})).await;
     let reply = fleet.reply().await;
-    let told = errors(&reply);
+    let reported = errors(&reply);
     let may_not = |why: &str| format!("You may not call \"echo\" with these arguments: {why}.");
-    assert_eq!(told[0], ("ok", "", ""), "{reply}");
-    assert_eq!(told[1], ("denied", &*may_not("amount 500.01 exceeds 500"), "permissions.echo.rules.short"));
-    assert_eq!(told[2], ("denied", &*may_not("eve is nobody that the user knows"), "permissions.echo.rules.known"));
+    assert_eq!(reported[0], ("ok", "", ""), "{reply}");
+    assert_eq!(reported[1], ("denied", &*may_not("amount 500.01 exceeds 500"), "permissions.echo.rules.short"));
+    assert_eq!(reported[2], ("denied", &*may_not("eve is nobody that the user knows"), "permissions.echo.rules.known"));
     let undecided = "whether they meet \"args.value.amount <= 500\" cannot be said: ";
     let said = format!("{undecided}a text and a number cannot be compared");
     let said = format!("{} What cannot be decided is denied.", may_not(&said));
-    assert_eq!(told[3], ("denied", &*said, "permissions.echo.rules.short"));
-    assert!(told[4].1.contains("there is no `args.value.amount`"), "{reply}");
-    assert_eq!((told[5].0, told[5].2), ("denied", "permissions.fail.rules[0]"), "a rule that is none stops every call");
-    assert_eq!((told[6].0, told[6].2), ("denied", "permissions.sleep"), "a rule grants nothing");
+    assert_eq!(reported[3], ("denied", &*said, "permissions.echo.rules.short"));
+    assert!(reported[4].1.contains("there is no `args.value.amount`"), "{reply}");
+    assert_eq!(
+        (reported[5].0, reported[5].2),
+        ("denied", "permissions.fail.rules[0]"),
+        "a rule that is none stops every call"
+    );
+    assert_eq!((reported[6].0, reported[6].2), ("denied", "permissions.sleep"), "a rule grants nothing");
     let details = |at: usize| &reply["results"][at]["error"]["details"]["reason"];
     assert_eq!((details(1), details(3)), (&json!("rule_not_met"), &json!("rule_undecided")));
     let attempts: Vec<u64> =
@@ -95,7 +99,7 @@ async fn a_call_that_does_not_meet_a_rule_is_denied_before_it_begins_and_told_wh
         .await;
     let reply = fleet.reply().await;
     assert_eq!(
-        errors(&reply).iter().map(|told| (told.0, told.2)).collect::<Vec<_>>(),
+        errors(&reply).iter().map(|reported| (reported.0, reported.2)).collect::<Vec<_>>(),
         [("ok", ""), ("denied", "permissions.sleep.rules.nap"),]
     );
     fleet.stop().await;
@@ -115,7 +119,7 @@ struct Amount {
 }
 
 #[tokio::test]
-async fn rules_hold_for_the_calls_that_tools_make_and_see_the_context_of_their_turn() {
+async fn rules_apply_to_inner_calls_with_the_context_of_their_turn() {
     fn for_some_users(policy: &mut Policy) {
         let limit = rule("limit", "args.value.amount <= user_context.limit", "{user_context.limit} at most");
         policy.permissions.matrix.insert("echo".into(), ruled(vec![limit]));
@@ -132,7 +136,7 @@ async fn rules_hold_for_the_calls_that_tools_make_and_see_the_context_of_their_t
 }
 
 #[tokio::test]
-async fn a_rule_in_shadow_stops_nothing_and_is_counted_and_audited() {
+async fn a_shadow_rule_denies_nothing_but_is_counted_and_audited() {
     fn in_shadow(policy: &mut Policy) {
         let small = Rule {
             mode: RuleMode::Shadow,
@@ -146,10 +150,10 @@ async fn a_rule_in_shadow_stops_nothing_and_is_counted_and_audited() {
     let calls = [json!(500), json!(700), json!(9001), json!("1")].map(echo);
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
-    let told = errors(&reply);
+    let reported = errors(&reply);
     let small = "permissions.echo.rules.small";
     let sane = "permissions.echo.rules.sane";
-    let ended: Vec<_> = told.iter().map(|told| (told.0, told.2)).collect();
+    let ended: Vec<_> = reported.iter().map(|reported| (reported.0, reported.2)).collect();
     assert_eq!(ended, [("ok", ""), ("ok", ""), ("denied", sane), ("denied", sane)]);
     assert!(!reply.to_string().contains("small"), "an agent is not told of it: {reply}");
     let audits = fleet.audits().await;

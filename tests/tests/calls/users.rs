@@ -31,7 +31,7 @@ fn pay() -> TypedTool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_works_with_the_rights_of_its_roles_and_nobody_is_refused() {
+async fn a_fleet_runs_with_only_the_permissions_of_its_roles() {
     let plan = Plan { users: true, workers: 2, tools: vec![pay()], ..Plan::default() };
     let mut fleet = Fleet::start(plan).await;
     let more = vec![("echo", json!({"text": "x"})); 12];
@@ -86,7 +86,7 @@ async fn held_slice(fleet: &Fleet) -> Slice {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
+async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     let mut fleet = Fleet::start(Plan { users: true, ..Plan::default() }).await;
     let options = fleet.plan().store.clone();
     let turn = |id: &str| {
@@ -236,7 +236,7 @@ const ATTACKS_OF_GATEWAYS: [&str; 18] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn weak_roles_destroy_forge_and_stop_nothing() {
+async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
     let mut fleet = Fleet::start(Plan { users: true, ..Plan::default() }).await;
     fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
@@ -292,7 +292,7 @@ fn users_of_the_guide() -> String {
 }
 
 #[test]
-fn the_guide_gives_the_rules_of_every_role_and_of_the_user_that_redis_loads_its_log_as() {
+fn the_guide_lists_the_rules_of_every_role_and_the_default_user() {
     let guide = users_of_the_guide();
     let namespace = tickfleet_store::StoreOptions::default().namespace;
     let of_role =
@@ -345,7 +345,7 @@ async fn keys(connection: &mut MultiplexedConnection) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_paid_once_is_not_paid_again_after_redis_restarts_under_the_users_of_the_guide() {
+async fn a_payment_is_not_repeated_after_a_restart_with_the_guides_users() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = guarded(folder.path(), &users_of_the_guide()).await;
     let url = |role: &str| users::url_in(&server.url(), role);
@@ -397,7 +397,7 @@ async fn what_was_paid_once_is_not_paid_again_after_redis_restarts_under_the_use
 }
 
 #[tokio::test]
-async fn an_operator_sees_that_the_user_default_could_not_load_the_log() {
+async fn an_operator_sees_whether_the_default_user_can_load_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let guide = users_of_the_guide();
     for (rules, may_load) in
@@ -434,7 +434,7 @@ const FORGED: [&[&str]; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_work() {
+async fn producers_and_exporters_cannot_change_shard_time_or_state() {
     let mut fleet = Fleet::start(Plan { users: true, ..Plan::default() }).await;
     let options = Arc::new(fleet.plan().store.clone());
     let before = fleet.store.refresh_state().await.unwrap();
@@ -489,7 +489,7 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
 }
 
 #[tokio::test]
-async fn a_password_is_rotated_while_the_fleet_works() {
+async fn a_password_rotation_keeps_existing_connections() {
     let server = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     users::make(&server, "tickfleet").await;
     let mut connection = server.connection().await;

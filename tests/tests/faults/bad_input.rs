@@ -99,7 +99,7 @@ fn malformed() -> Vec<InvalidTurn> {
 }
 
 #[tokio::test]
-async fn every_malformed_turn_gets_its_documented_answer_and_the_good_one_behind_it_runs() {
+async fn malformed_turns_get_their_documented_errors_and_block_nothing() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let cases = malformed();
     for (index, case) in cases.iter().enumerate() {
@@ -127,7 +127,7 @@ async fn every_malformed_turn_gets_its_documented_answer_and_the_good_one_behind
 }
 
 #[tokio::test]
-async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
+async fn a_rejected_turn_gets_one_result_per_readable_call() {
     let mut fleet = Fleet::start(Plan::default()).await;
     fleet.xadd("turns", "turn", calls(10_000).as_bytes()).await;
     let reply = fleet.reply().await;
@@ -158,7 +158,7 @@ async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
 }
 
 #[tokio::test]
-async fn the_secrets_of_a_refused_message_are_kept_nowhere() {
+async fn secrets_of_a_rejected_message_are_not_stored() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let arguments = r#"{"password":"hunter2","pin":"hunter2","note":"Bearer hunter2-hunter2-hunter2"}"#;
     let quoted = json!(arguments).to_string();
@@ -187,7 +187,7 @@ async fn the_secrets_of_a_refused_message_are_kept_nowhere() {
 }
 
 #[tokio::test]
-async fn odd_calls_cost_only_themselves() {
+async fn a_malformed_call_fails_only_itself() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let calls = json!([
         {"id": "a", "name": "", "arguments": {}},
@@ -218,7 +218,7 @@ async fn odd_calls_cost_only_themselves() {
 }
 
 #[tokio::test]
-async fn an_entry_without_the_turn_field_goes_to_the_dead_and_the_stream_moves_on() {
+async fn an_entry_without_the_expected_field_becomes_a_dead_letter() {
     let mut fleet = Fleet::start(Plan::default()).await;
     fleet.xadd("turns", "trun", b"{}").await;
     fleet.xadd("tasks", "tsak", b"{}").await;
@@ -233,7 +233,7 @@ async fn an_entry_without_the_turn_field_goes_to_the_dead_and_the_stream_moves_o
 }
 
 #[tokio::test]
-async fn an_id_used_again_is_a_duplicate_without_a_second_reply_or_a_conflict() {
+async fn a_reused_turn_id_is_a_silent_duplicate_or_a_conflict() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let turn =
         |text: &str| json!({"turn_id": "t-1", "calls": [{"id": "c1", "name": "echo", "arguments": {"text": text}}]});
@@ -252,7 +252,7 @@ async fn an_id_used_again_is_a_duplicate_without_a_second_reply_or_a_conflict() 
 }
 
 #[tokio::test]
-async fn a_deadline_in_the_past_is_answered_as_expired_and_costs_nothing() {
+async fn a_turn_with_a_past_deadline_expires_without_a_debit() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let calls: Value = json!([{"id": "c1", "name": "echo"}, {"id": "c2", "name": "echo"}]);
     fleet.submit_turn(json!({"deadline": "2020-01-01T00:00:00Z", "calls": calls})).await;
@@ -265,7 +265,7 @@ async fn a_deadline_in_the_past_is_answered_as_expired_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_turn_in_a_shard_that_is_not_its_tenants_is_rejected() {
+async fn a_turn_in_the_wrong_shard_is_rejected() {
     let store = tickfleet_store::StoreOptions { shards: 16, ..fleet_options() };
     let mut fleet = Fleet::start(Plan { store, ..Plan::default() }).await;
     // CRC32("acme") mod 16 is not 0, and this fleet serves shard 0.
@@ -282,7 +282,7 @@ fn fleet_options() -> tickfleet_store::StoreOptions {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
+async fn a_temporarily_rejected_turn_can_be_resubmitted_under_its_id() {
     let store = StoreOptions { tenant_turns_max: 1, lease_ms: 2_000, ..StoreOptions::default() };
     let mut fleet = Fleet::start(Plan { workers: 0, store, ..Plan::default() }).await;
     let client = Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
@@ -307,7 +307,7 @@ async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
 }
 
 #[tokio::test]
-async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
+async fn an_entry_with_an_extreme_id_blocks_no_other_entries() {
     let mut fleet = Fleet::start(Plan::default()).await;
     // Unusual entry IDs: the last number of a millisecond, numbers that a double cannot hold, and a time far ahead.
     // Redis numbers all later entries after the last of these.
@@ -322,7 +322,7 @@ async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
+async fn a_damaged_id_record_rejects_only_its_own_turn() {
     let mut fleet = Fleet::start(Plan::default()).await;
     // The value is not a string, so every string command on it fails.
     let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;

@@ -48,7 +48,7 @@ struct Chaos {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_at_random_lose_no_call_and_repeat_no_effect() {
+async fn random_kills_lose_no_call_and_repeat_no_effect() {
     let Some(data) = bfcl::load_unless_skipped().unwrap() else { return };
     let seed = number(SEED_VARIABLE).unwrap_or_else(|| StdRng::from_os_rng().random());
     let kills = number(KILLS_VARIABLE).map_or(KILLS, |kills| usize::try_from(kills).unwrap());
@@ -207,11 +207,11 @@ impl Chaos {
 fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
     let (tool, arguments) = &turn.calls[n];
     let manner = ToolBehavior::of(tool);
-    let told = || format!("{} call {n}, {tool}, {manner:?}, {entry:?}: {result}", turn.entry);
+    let reported = || format!("{} call {n}, {tool}, {manner:?}, {entry:?}: {result}", turn.entry);
     let outcome = result["outcome"].as_str().unwrap();
     match (turn.valid[n], manner, outcome) {
-        (false, _, "invalid_arguments") => assert_eq!(entry.done, 0, "{}", told()),
-        (true, ToolBehavior::Once, "outcome_unknown") => assert!(entry.done <= 1, "{}", told()),
+        (false, _, "invalid_arguments") => assert_eq!(entry.done, 0, "{}", reported()),
+        (true, ToolBehavior::Once, "outcome_unknown") => assert!(entry.done <= 1, "{}", reported()),
         (true, _, "ok") => {
             let mut expected = arguments.clone();
             if manner == ToolBehavior::Once {
@@ -219,9 +219,9 @@ fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }
-            assert_eq!(result["output"], expected, "{}", told());
-            assert_eq!(entry.done, u32::from(manner == ToolBehavior::Once), "{}", told());
+            assert_eq!(result["output"], expected, "{}", reported());
+            assert_eq!(entry.done, u32::from(manner == ToolBehavior::Once), "{}", reported());
         }
-        _ => panic!("an outcome that cannot be: {}", told()),
+        _ => panic!("an outcome that cannot be: {}", reported()),
     }
 }

@@ -43,7 +43,7 @@ fn outcomes(reply: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_that_a_lost_worker_began_is_never_begun_again_however_many_workers_are_lost() {
+async fn an_effect_begun_by_a_killed_worker_never_runs_again() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
     let mut fleet = Fleet::start(Plan {
@@ -67,7 +67,7 @@ async fn an_effect_that_a_lost_worker_began_is_never_begun_again_however_many_wo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unknown_and_the_rest_is_cancelled() {
+async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
     let mut fleet = Fleet::start(Plan {
@@ -94,7 +94,7 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the_same() {
+async fn a_begun_call_is_unknown_even_on_a_worker_without_its_tool() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
     let plan = |tools| Plan {
@@ -130,7 +130,7 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
 
 /// Redis loses everything. The worker then reports its journal. After this, Redis loses everything again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
+async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let may_end = Arc::new(Notify::new());
     let (runs, mut running) = mpsc::unbounded_channel();
@@ -185,7 +185,7 @@ async fn until_held(fleet: &Fleet, stream: &str) {
 /// A process serves several shards. If the process dies, work of all its shards is affected. So it must be clear which
 /// item killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
+async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
     let suspects = SuspectSemaphore::default();
@@ -231,7 +231,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_again() {
+async fn a_worker_survives_a_redis_stall_shorter_than_its_lease() {
     let mut fleet = Fleet::start(Plan {
         caps: DefaultCaps { calls_per_tick: 128, ..DefaultCaps::default() },
         store: StoreOptions { lease_ms: LEASE_MS, ..StoreOptions::default() },
@@ -250,7 +250,7 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no_crash() {
+async fn a_slice_delivered_to_a_draining_worker_counts_no_crash() {
     let mut fleet = Fleet::start(Plan { slots: 1, ..Plan::default() }).await;
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
@@ -269,7 +269,7 @@ async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_that_a_living_worker_was_given_and_knows_nothing_of_is_handed_back() {
+async fn a_live_worker_returns_a_slice_from_an_abandoned_read() {
     let mut fleet = Fleet::start(Plan {
         slots: 1,
         store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },

@@ -180,7 +180,7 @@ impl KeyDamage {
 }
 
 #[test]
-fn each_kind_of_key_has_a_row() {
+fn each_documented_key_kind_has_a_damage_case() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contribute/store-layout.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, keys) = page.split_once("\n## The shard\n").unwrap();
@@ -247,7 +247,7 @@ fn flaky() -> TypedTool {
 }
 
 fn plan() -> Plan {
-    let bounds = StreakBounds { refuse_after: 100_000, refuse_ms: 60_000, keep_ms: 60_000 };
+    let bounds = StreakBounds { deny_after: 100_000, deny_ms: 60_000, keep_ms: 60_000 };
     let demand = ApprovalDemand { quorum: 1, by: ["finance".to_owned()].into(), ..ApprovalDemand::default() };
     Plan {
         schedulers: 2,
@@ -263,7 +263,7 @@ fn plan() -> Plan {
             tool("ask", Effect::Once).approval(demand),
         ],
         handlers: [(AgentId::new("far").unwrap(), TaskHandlerDef::External { lease: Duration::from_secs(60) })].into(),
-        loops: Some(worker::LoopOptions { tell_after: 100_000, bounds, except: Arc::default() }),
+        loops: Some(worker::LoopOptions { warn_after: 100_000, bounds, except: Arc::default() }),
         policy,
         ..Plan::default()
     }
@@ -550,7 +550,7 @@ async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_damaged_costs_itself_alone() {
+async fn damaged_data_affects_only_its_owner() {
     // Three fleets share the rows, because most of the time is spent waiting for windows to end.
     let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();

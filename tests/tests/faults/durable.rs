@@ -86,7 +86,7 @@ const UNCONFIRMED: &str = "tickfleet_durable_begins_total{durable=\"replica\",ou
 const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
+async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
     // If the machine stalls for half a second, a confirmation fails, which uses up an attempt.
@@ -118,7 +118,7 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
+async fn a_durable_call_runs_on_a_retry_after_the_replica_returns() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let ladder = Ladder::new(vec![Duration::from_millis(500); 20]);
     let plan = Plan { ladder, ..plan(&paid, true, Durability::Replica) };
@@ -134,7 +134,7 @@ async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
+async fn the_durability_of_a_tool_overrides_the_fleet() {
     let paid = PaymentLog::default();
     let notes = PaymentLog::default();
     let careless = TypedTool::new("note", "Notes.", Effect::Once, {
@@ -164,7 +164,7 @@ async fn has_waitaof(server: &RedisServer) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_begin_reaches_the_disk_first_or_a_server_that_cannot_tell_is_named() {
+async fn a_call_runs_only_if_the_server_confirms_its_begin_on_disk() {
     let paid = PaymentLog::default();
     for aof in [true, false] {
         let server = RedisServer::start_with(RedisOptions { appendonly: aof, ..RedisOptions::default() }).await;
@@ -271,16 +271,16 @@ async fn until(come: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody_waits_for_it() {
-    let told = |before, paid, outcome: &str| FailedOver { before, paid, outcome: outcome.into() };
+async fn a_failover_to_a_lagging_replica_repeats_only_non_durable_payments() {
+    let reported = |before, paid, outcome: &str| FailedOver { before, paid, outcome: outcome.into() };
     let (unwaited, lagging, following) = tokio::join!(
         fail_over(Durability::None, true),
         fail_over(Durability::Replica, true),
         fail_over(Durability::Replica, false),
     );
-    assert_eq!(unwaited, told(1, 2, "ok"), "docs/understand/durability.md#measured warns of this");
-    assert_eq!(lagging, told(0, 1, "ok"), "what no replica knows does not run");
-    assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
+    assert_eq!(unwaited, reported(1, 2, "ok"), "docs/understand/durability.md#measured warns of this");
+    assert_eq!(lagging, reported(0, 1, "ok"), "what no replica knows does not run");
+    assert_eq!(following, reported(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
 /// Submits 200 turns to a Redis with these settings, and kills the process after it has confirmed the turns. Returns
@@ -301,8 +301,9 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     // With `everysec`, Redis may confirm writes up to two seconds before it writes them to the file, if an fsync is
     // running.
     until(async || {
-        let told: String = redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
-        told.lines().filter_map(|line| line.strip_prefix("aof_buffer_length:")).all(|bytes| bytes == "0")
+        let reported: String =
+            redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
+        reported.lines().filter_map(|line| line.strip_prefix("aof_buffer_length:")).all(|bytes| bytes == "0")
     })
     .await;
     server.kill9();
@@ -312,7 +313,7 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
 }
 
 #[tokio::test]
-async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
+async fn data_loss_of_a_killed_redis_matches_the_documentation() {
     let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
     assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
     assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
@@ -324,7 +325,7 @@ async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
 
 /// `WAIT` waits only for the writes of its own connection, so a repeated begin must write again.
 #[tokio::test]
-async fn a_begin_that_is_repeated_is_confirmed_anew() {
+async fn a_repeated_begin_needs_a_new_confirmation() {
     let (primary, mut replica) = pair().await;
     let store = Store::open(&primary.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let slice = held_slice(&store).await;

@@ -49,7 +49,7 @@ fn plan() -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_everything_dies() {
+async fn kills_cause_no_denial_among_a_thousand_dependent_turns() {
     let fleet = Fleet::start(plan()).await;
     let turns: Vec<Value> = (0..SESSIONS * CHAIN.len())
         .map(|n| {

@@ -51,7 +51,7 @@ fn wide() -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_malformed_entries_lie_between() {
+async fn entries_of_killed_processes_are_recovered_despite_malformed_entries() {
     let mut fleet = Fleet::start(plan()).await;
     let dying = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
     submit(&fleet, "first", 1).await;
@@ -82,7 +82,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_queues_released() {
+async fn foreign_timers_do_not_block_turns_or_throttle_queues() {
     let mut fleet = Fleet::start(plan()).await;
     // An invalid record, a record of another type, unreadable names, and a throttle queue with such records.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
@@ -106,7 +106,7 @@ async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_q
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
+async fn a_repair_ends_the_task_of_a_deleted_external_stream() {
     let mut fleet = Fleet::start(plan()).await;
     let _scheduler = node(&fleet, Role::Scheduler, 0);
     let lost = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
@@ -135,7 +135,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_queue_costs_its_slices_and_a_repair_ends_their_turns() {
+async fn a_repair_ends_the_turns_of_a_deleted_queue() {
     let mut fleet = Fleet::start(plan()).await;
     let _scheduler = node(&fleet, Role::Scheduler, 0);
     submit(&fleet, "queued", 20).await;
@@ -175,7 +175,7 @@ async fn slices_of_a_deleted_worker_are_dispatched_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
+async fn turns_delivered_on_an_abandoned_connection_are_admitted_once() {
     let mut fleet = Fleet::start(plan()).await;
     let living = node(&fleet, Role::Scheduler, 0);
     let _worker = node(&fleet, Role::Worker, 0);

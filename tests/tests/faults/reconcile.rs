@@ -94,7 +94,7 @@ fn payments() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
+async fn unknown_payments_are_reconciled_and_never_made_twice() {
     let payments = payments();
     let bank = Bank::default();
     let fleet = Fleet::start(plan(&bank)).await;
@@ -106,7 +106,7 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     let mut workers = [KillableProcess::start(&fleet, "w0"), KillableProcess::start(&fleet, "w1")];
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let mut inbox = fleet.inbox("box").await;
-    let mut told = OutcomeCounts::default();
+    let mut reported = OutcomeCounts::default();
     let mut answered = BTreeSet::new();
     let mut kills = 0;
     while answered.len() < turns.len() {
@@ -120,9 +120,9 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
             let to: u64 = id[1..id.len() - 1].parse().unwrap();
             let made = bank.lock().unwrap().get(&to).map_or(0, Vec::len);
             assert!(outcome != "ok" || made == 1, "told as paid, and paid {made} times: {reply}");
-            told.reconciled += usize::from(result["reconciled"] == true && result["repeats"].is_null());
+            reported.reconciled += usize::from(result["reconciled"] == true && result["repeats"].is_null());
             if result["repeats"].is_null() {
-                *told.outcomes.entry(outcome.to_owned()).or_default() += 1;
+                *reported.outcomes.entry(outcome.to_owned()).or_default() += 1;
             }
         }
         if answered.len() > (kills + 1) * turns.len() / 8 && kills < 6 {
@@ -132,11 +132,11 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
         }
     }
     let twice = bank.lock().unwrap().values().filter(|keys| keys.len() > 1).count();
-    let unknown = told.outcomes.get("outcome_unknown").copied().unwrap_or_default();
-    eprintln!("{} calls, {kills} workers killed, {twice} made twice; {told:?}", turns.len());
+    let unknown = reported.outcomes.get("outcome_unknown").copied().unwrap_or_default();
+    eprintln!("{} calls, {kills} workers killed, {twice} made twice; {reported:?}", turns.len());
     assert_eq!(twice, 0, "paid twice");
-    assert!(told.reconciled > payments as usize / 8, "the test has something to settle: {told:?}");
-    assert!(unknown * 100 <= told.reconciled + unknown, "at least 99 % are settled: {told:?}");
+    assert!(reported.reconciled > payments as usize / 8, "the test has something to settle: {reported:?}");
+    assert!(unknown * 100 <= reported.reconciled + unknown, "at least 99 % are settled: {reported:?}");
     drop(workers);
     fleet.stop().await;
 }
@@ -162,7 +162,7 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 }
 
 #[tokio::test]
-async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
+async fn a_payment_is_reconciled_as_not_made_only_after_a_second_query() {
     let bank = Bank::default();
     let asked = QueryCounts::default();
     // No worker dies in this test. The default lease is so long that it does not end even on a stalled machine.
@@ -176,16 +176,16 @@ async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_
     };
     submit_all(&fleet.server, fleet.store.keys(), &[turn(22), turn(33)]).await;
     let mut inbox = fleet.inbox("box").await;
-    let mut told = BTreeMap::new();
-    while told.len() < 2 {
+    let mut reported = BTreeMap::new();
+    while reported.len() < 2 {
         let replies = inbox.next(PATIENCE).await;
-        assert!(!replies.is_empty(), "{told:?} are answered, then nothing for {PATIENCE:?}");
+        assert!(!replies.is_empty(), "{reported:?} are answered, then nothing for {PATIENCE:?}");
         for reply in replies {
-            told.insert(reply["turn_id"].as_str().unwrap().to_owned(), reply["results"][0].clone());
+            reported.insert(reply["turn_id"].as_str().unwrap().to_owned(), reply["results"][0].clone());
         }
     }
-    let arrived = &told["t22a"];
-    let lost = &told["t33a"];
+    let arrived = &reported["t22a"];
+    let lost = &reported["t33a"];
     assert_eq!((&arrived["outcome"], &arrived["reconciled"]), (&json!("ok"), &json!(true)), "{arrived}");
     assert_eq!((&lost["outcome"], &lost["reconciled"]), (&json!("transient"), &json!(true)), "{lost}");
     assert_eq!(lost["error"]["details"]["reason"], "did_not_happen", "{lost}");

@@ -37,7 +37,7 @@ async fn saved(connection: &mut MultiplexedConnection, well: bool) {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_end() {
+async fn disk_demotion_and_replica_errors_are_reported_separately() {
     let server = RedisServer::start().await;
     let store = shard(&server.url());
     let mut connection = server.connection().await;
@@ -73,7 +73,7 @@ async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_en
 }
 
 #[tokio::test]
-async fn every_role_with_scripts_is_ready_and_rights_that_are_missing_are_the_reason() {
+async fn every_role_is_ready_and_missing_permissions_are_reported() {
     let server = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     users::make(&server, "tickfleet").await;
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "exporter"] {
@@ -120,7 +120,7 @@ async fn size(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_snapshot_comes_back_into_an_append_only_server_that_starts_without_its_file() {
+async fn a_snapshot_loads_only_before_the_append_only_file_is_enabled() {
     let naive = tempfile::tempdir().unwrap();
     let guided = tempfile::tempdir().unwrap();
     let server = RedisServer::start().await;

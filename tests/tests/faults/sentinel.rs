@@ -217,7 +217,7 @@ impl Fleet {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
+async fn a_fleet_answers_each_turn_once_across_a_failover() {
     let mut fleet = Fleet::start().await;
     fleet.submit("before").await;
     fleet.until_replied(0, TURNS).await;
@@ -274,7 +274,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
 }
 
 #[tokio::test]
-async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
+async fn all_connections_follow_the_promoted_primary() {
     let mut trio = SentinelSetup::start(1).await;
     // One of the three Sentinels is down; any one of them is enough.
     trio.kill_sentinel(0);
@@ -337,7 +337,7 @@ fn port_of(server: &RedisServer) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_one() {
+async fn a_server_that_reports_itself_as_a_replica_is_not_used_as_primary() {
     let trio = SentinelSetup::start(1).await;
     let lagging = lagging_sentinel(&port_of(&trio.servers[1])).await;
     let url = trio.url().replace("sentinel://", &format!("sentinel://127.0.0.1:{lagging},"));
@@ -348,7 +348,7 @@ async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_o
 }
 
 #[tokio::test]
-async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds() {
+async fn a_replaced_primary_is_abandoned_within_seconds() {
     let options = || tickfleet_testkit::RedisOptions { tcp: true, ..tickfleet_testkit::RedisOptions::default() };
     let old = RedisServer::start_with(options()).await;
     let new = RedisServer::start_with(options()).await;
@@ -380,7 +380,7 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
 }
 
 #[tokio::test]
-async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
+async fn a_missing_primary_is_reported_per_sentinel() {
     let replica = RedisServer::start_with(tickfleet_testkit::RedisOptions {
         tcp: true,
         extra_args: ["--replicaof", "127.0.0.1", "1"].map(String::from).into(),

@@ -122,7 +122,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 }
 
 #[tokio::test]
-async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
+async fn a_draining_worker_hands_back_its_unfinished_turns() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
     // The lease is long: this test does not wait for its end, and a lost lease would start calls again.
@@ -173,7 +173,7 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
 }
 
 #[tokio::test]
-async fn redis_is_killed_and_started_again_and_every_turn_gets_one_reply() {
+async fn every_turn_gets_one_reply_after_redis_is_killed_and_restarted() {
     let gate = Gate::new(false);
     let plan = Plan { schedulers: 2, workers: 2, ..plan(&gate) };
     let mut fleet = Fleet::start_on(durable().await, plan).await;
@@ -189,7 +189,7 @@ async fn redis_is_killed_and_started_again_and_every_turn_gets_one_reply() {
 }
 
 #[tokio::test]
-async fn redis_is_killed_while_results_are_settled() {
+async fn every_turn_gets_one_reply_if_redis_is_killed_while_results_settle() {
     let gate = Gate::new(true);
     let plan = Plan { schedulers: 2, workers: 2, ..plan(&gate) };
     let mut fleet = Fleet::start_on(durable().await, plan).await;
@@ -221,17 +221,17 @@ async fn paused_for(pause: Duration) {
 }
 
 #[tokio::test]
-async fn redis_is_paused_for_about_a_lease() {
+async fn every_turn_gets_one_reply_if_redis_pauses_for_about_a_lease() {
     paused_for(Duration::from_millis(1_900)).await;
 }
 
 #[tokio::test]
-async fn redis_is_paused_for_longer_than_a_lease() {
+async fn every_turn_gets_one_reply_if_redis_pauses_for_longer_than_a_lease() {
     paused_for(Duration::from_millis(3_500)).await;
 }
 
 #[tokio::test]
-async fn redis_is_flushed_and_the_fleet_works_again() {
+async fn the_fleet_works_again_after_redis_is_flushed() {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
     submit(&fleet, "lost", 4).await;
@@ -250,7 +250,7 @@ async fn redis_is_flushed_and_the_fleet_works_again() {
 }
 
 #[tokio::test]
-async fn connections_are_cut_again_and_again_and_nothing_is_lost() {
+async fn every_turn_gets_one_reply_while_connections_are_cut_repeatedly() {
     let gate = Gate::new(true);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
     let server = fleet.server.connection().await;
@@ -272,7 +272,7 @@ async fn connections_are_cut_again_and_again_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn two_schedulers_keep_one_cap() {
+async fn two_schedulers_together_keep_the_daily_cap() {
     let gate = Gate::new(true);
     let caps = DefaultCaps { tick_ms: 500, calls_per_tick: 4, max_actions_per_day: 10, ..DefaultCaps::default() };
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, caps, ..plan(&gate) }).await;
@@ -304,7 +304,7 @@ async fn pressure(fleet: &Fleet, is: &str) {
 }
 
 #[tokio::test]
-async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() {
+async fn full_redis_memory_blocks_submissions_but_admitted_turns_finish() {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(plan(&gate)).await;
     let before = submit(&fleet, "before", 3).await;
@@ -335,7 +335,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
 }
 
 #[tokio::test]
-async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
+async fn turns_follow_the_newest_policy_despite_a_scheduler_with_an_older_one() {
     let gate = Gate::new(true);
     let mut fleet = Fleet::start(Plan { schedulers: 2, ..plan(&gate) }).await;
     fleet.submit_turn(json!({"calls": [call("look", "first")]})).await;
@@ -359,7 +359,7 @@ async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
 }
 
 #[tokio::test]
-async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_is_dropped() {
+async fn denied_redis_commands_reject_no_turn_and_drop_no_result() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
     let store = StoreOptions { lease_ms: 10_000, ..plan.store.clone() };
@@ -389,7 +389,7 @@ async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_
 
 /// If an inbox is not a stream, only the reply is lost. The turn ends normally, and its record can be read.
 #[tokio::test]
-async fn an_inbox_that_is_no_stream_costs_the_reply_alone() {
+async fn a_turn_ends_normally_if_its_inbox_is_not_a_stream() {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(plan(&gate)).await;
     let stuck = json!({"turn_id": "stuck", "reply_to": "odd", "calls": [call("act", "stuck")]});

@@ -82,7 +82,7 @@ fn result(reply: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_reply() {
+async fn an_agent_completes_a_task_with_its_tools_and_replies_with_the_answer() {
     let posts = Arc::new(AtomicUsize::new(0));
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::Calls(vec![
@@ -107,8 +107,8 @@ async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_
 
     let seen = model.seen();
     assert_eq!(seen[0].system, "You are kelly.");
-    let told = seen[0].messages[0]["content"].as_str().unwrap();
-    assert!(told.starts_with("Post a greeting.") && told.contains("u-7"), "{told}");
+    let reported = seen[0].messages[0]["content"].as_str().unwrap();
+    assert!(reported.starts_with("Post a greeting.") && reported.contains("u-7"), "{reported}");
     assert!(seen[0].tools.contains("post") && seen[0].tools.contains("delegate_task"), "{:?}", seen[0].tools);
     // Every call has a result, whatever its outcome, and the model can react to the result.
     let results = seen[1].results();
@@ -126,7 +126,7 @@ async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_
 }
 
 #[tokio::test]
-async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
+async fn an_agent_holds_no_slot_while_it_waits_for_a_delegated_task() {
     let posts = Arc::new(AtomicUsize::new(0));
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         ("You are atlas.", 0) => ModelReply::call(
@@ -149,7 +149,7 @@ async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
 }
 
 #[tokio::test]
-async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_circles_is_told_so() {
+async fn endless_or_repeated_calls_end_in_a_request_for_a_final_answer() {
     let model = ScriptedModel::start(|asked: &ModelRequest| {
         if asked.last {
             return ModelReply::words("I give up.");
@@ -174,7 +174,7 @@ async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_ci
 }
 
 #[tokio::test]
-async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_is_asked_for_again() {
+async fn a_final_answer_with_calls_but_no_text_is_requested_again() {
     let tries = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
         match asked.last && tries.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -193,7 +193,7 @@ async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_
 }
 
 #[tokio::test]
-async fn a_turn_that_somebody_gave_the_id_of_a_step_is_no_result_of_that_step() {
+async fn a_forged_turn_with_the_id_of_a_step_is_not_used_as_its_result() {
     let posts = Arc::new(AtomicUsize::new(0));
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("post", json!({"content": "News"})),
@@ -215,7 +215,7 @@ async fn a_turn_that_somebody_gave_the_id_of_a_step_is_no_result_of_that_step() 
 }
 
 #[tokio::test]
-async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task() {
+async fn an_unavailable_model_is_retried_and_an_auth_error_ends_the_task() {
     let tries = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
         let text = asked.messages[0]["content"].as_str().unwrap();
@@ -239,7 +239,7 @@ async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task(
 }
 
 #[tokio::test]
-async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
+async fn waiting_for_a_paused_model_uses_no_attempt() {
     let turned_away = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |_: &ModelRequest| match turned_away.fetch_add(1, Ordering::SeqCst) {
         0 => ModelReply::Status(429, 2),
@@ -260,7 +260,7 @@ async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
 }
 
 #[tokio::test]
-async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_executed() {
+async fn an_expired_or_cancelled_waiting_task_is_not_reported_as_not_executed() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("sleep", json!({"ms": 20_000})),
         _ => ModelReply::words("done"),
@@ -291,7 +291,7 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
 }
 
 #[tokio::test]
-async fn an_agent_can_read_what_models_have_used_today() {
+async fn an_agent_can_read_todays_model_usage() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("get_subscription_info", json!({})),
         _ => ModelReply::words(asked.results()[0]),
@@ -304,10 +304,10 @@ async fn an_agent_can_read_what_models_have_used_today() {
     let mut fleet = Fleet::start(Plan { atlas_tools: true, policy: granted, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
-    let told: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
+    let reported: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
     // The usage after the first of the task's two model answers: 100 input tokens at 1 per million, and 10 output
     // tokens at 2 per million.
-    let usage = &told["usage"];
-    assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{told}");
+    let usage = &reported["usage"];
+    assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{reported}");
     fleet.stop().await;
 }

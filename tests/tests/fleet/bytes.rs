@@ -32,7 +32,7 @@ async fn count(fleet: &Fleet, of: &str, limit: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn one_tenant_fills_its_bound_and_another_still_submits() {
+async fn a_tenant_at_its_byte_limit_does_not_block_another_tenant() {
     let store = StoreOptions { tenant_bytes_max: BYTES_MAX, lease_ms: 2_000, ..StoreOptions::default() };
     let policy = |policy: &mut tickfleet_model::policy::Policy| {
         policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
@@ -76,7 +76,7 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
 }
 
 #[tokio::test]
-async fn mixed_traffic_leaves_no_byte_counted() {
+async fn the_byte_count_returns_to_zero_after_mixed_traffic() {
     let external = TaskHandlerDef::External { lease: Duration::from_secs(600) };
     let mut fleet = Fleet::start(Plan {
         schedulers: 2,

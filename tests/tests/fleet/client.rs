@@ -64,7 +64,7 @@ fn id(reply: &Reply) -> &str {
 }
 
 #[tokio::test]
-async fn replies_come_in_order_and_are_removed_once_the_next_is_asked_for() {
+async fn replies_arrive_in_order_and_are_removed_when_the_next_is_requested() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.reply("t1", 1).await;
     world.reply("t2", 2).await;
@@ -82,7 +82,7 @@ async fn replies_come_in_order_and_are_removed_once_the_next_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_reply_that_comes_while_it_is_awaited_is_read_at_once() {
+async fn a_waiting_reader_gets_a_new_reply_at_once() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     let waiting = tokio::spawn(async move { replies.next(SOON).await });
@@ -91,7 +91,7 @@ async fn a_reply_that_comes_while_it_is_awaited_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_gap_in_the_numbers_is_told() {
+async fn a_gap_in_sequence_numbers_is_reported() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.reply("t1", 4).await;
     world.reply("t2", 7).await;
@@ -104,7 +104,7 @@ async fn a_gap_in_the_numbers_is_told() {
 /// Redis has lost the inbox with its last writes, and its clock is now behind its former time. So new replies have
 /// lower entry IDs than replies that were already read.
 #[tokio::test]
-async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none_is_removed_unread() {
+async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     world.reply("t-1", 1).await;
@@ -131,7 +131,7 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
 }
 
 #[tokio::test]
-async fn replies_are_found_behind_a_gap_in_the_numbers() {
+async fn a_sequence_gap_makes_the_reader_find_replies_with_lower_ids() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
     // The test sets entry IDs. After the stream was created again, automatic IDs of the same millisecond could repeat.
@@ -151,7 +151,7 @@ async fn replies_are_found_behind_a_gap_in_the_numbers() {
 }
 
 #[tokio::test]
-async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
+async fn awaiting_a_reply_keeps_the_replies_before_it() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     for (turn, seq) in [("t1", 1), ("t2", 2), ("t3", 3)] {
         world.reply(turn, seq).await;
@@ -195,7 +195,7 @@ async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
 }
 
 #[tokio::test]
-async fn a_reply_that_cannot_be_read_is_told_and_skipped() {
+async fn an_unreadable_reply_is_reported_and_skipped() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let () = world.redis.xadd(world.key(), "*", &[("reply", "{"), ("seq", "1")]).await.unwrap();
     world.reply("t2", 2).await;
@@ -205,7 +205,7 @@ async fn a_reply_that_cannot_be_read_is_told_and_skipped() {
 }
 
 #[tokio::test]
-async fn a_private_inbox_leaves_nothing_behind() {
+async fn a_private_inbox_is_deleted_with_all_its_keys() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     world.inbox = private_inbox("test");
     world.reply("t1", 1).await;
@@ -216,7 +216,7 @@ async fn a_private_inbox_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn many_turns_over_many_shards_are_answered_in_their_order() {
+async fn submit_many_returns_answers_in_order_across_shards() {
     let world = ClientFixture::new(StoreOptions { shards: 3, ..StoreOptions::default() }).await;
     let turns: Vec<Turn> = (0..600)
         .map(|n| Turn {
@@ -239,7 +239,7 @@ async fn many_turns_over_many_shards_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
+async fn a_repeated_submission_is_a_duplicate_and_a_changed_one_a_conflict() {
     let world = ClientFixture::new(StoreOptions { turns_max: 2, ..StoreOptions::default() }).await;
     let first = world.client.submit(world.turn(Some("mine"))).await.unwrap();
     let again = world.client.submit(world.turn(Some("mine"))).await.unwrap();
@@ -255,7 +255,7 @@ async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
 }
 
 #[tokio::test]
-async fn a_client_that_counts_other_shards_is_refused() {
+async fn a_client_with_a_different_shard_count_is_rejected() {
     let world = ClientFixture::new(StoreOptions::default()).await;
     world.client.stores()[0].announce("digest", None, false).await.unwrap();
     let error = Client::connect(&world.server.url(), StoreOptions { shards: 2, ..StoreOptions::default() }).await;
@@ -263,7 +263,7 @@ async fn a_client_that_counts_other_shards_is_refused() {
 }
 
 #[tokio::test]
-async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told() {
+async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     let world = ClientFixture::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     let shards = world.client.stores().to_vec();
     let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
@@ -277,8 +277,8 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
     for changed in [true, false] {
         let set = operate::pause_tool(&shards, &tool, operator).await.unwrap();
         assert_eq!(set, ToolPaused { changed, full: vec![0], paused: 1 });
-        let told = set.incomplete_message().unwrap();
-        assert!(told.contains("in shard 0") && told.contains("it is paused in the others"), "{told}");
+        let reported = set.incomplete_message().unwrap();
+        assert!(reported.contains("in shard 0") && reported.contains("it is paused in the others"), "{reported}");
     }
     let paused = shards[1].run_time_config().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
@@ -287,7 +287,7 @@ async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told(
 }
 
 #[tokio::test]
-async fn what_was_put_aside_is_not_replayed_for_an_inbox_that_nobody_reads() {
+async fn a_dead_letter_is_not_replayed_into_a_full_inbox() {
     let mut world = ClientFixture::new(StoreOptions { inbox_unread_max: 1, ..StoreOptions::default() }).await;
     let store = world.client.store(&world.tenant).clone();
     let letter: String = world.redis.xadd(store.keys().key("dead"), "*", &[("any", "letter")]).await.unwrap();

@@ -74,7 +74,7 @@ async fn start(witness: &Arc<ConcurrencyProbe>, policy: fn(&mut Policy)) -> Flee
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_calls_run_at_once_than_there_are_places() {
+async fn a_concurrency_limit_bounds_the_calls_that_run_at_once() {
     let witness = Arc::new(ConcurrencyProbe::default());
     witness.failing.lock().unwrap().extend([3, 8]);
     let mut fleet = start(&witness, |policy| limited(policy, "changes", &["change"], LimitKey::Tool, 2)).await;
@@ -93,7 +93,7 @@ async fn no_more_calls_run_at_once_than_there_are_places() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_that_run_beside_each_other_have_a_place_each() {
+async fn each_parallel_read_takes_its_own_concurrency_slot() {
     let witness = Arc::new(ConcurrencyProbe::default());
     let mut fleet = start(&witness, |policy| limited(policy, "looks", &["look"], LimitKey::Tenant, 3)).await;
     let calls: Vec<_> =

@@ -109,7 +109,7 @@ fn result(reply: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own() {
+async fn a_delegated_task_sends_its_answer_in_a_separate_reply() {
     let mut fleet = Fleet::start(plan(1_000)).await;
     let turn = fleet.submit_turn(json!({"correlation_id": "r-1", "calls": [delegate("fran", "Call Bob.")]})).await;
     let replies = fleet.replies(2).await;
@@ -138,7 +138,7 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
 }
 
 #[tokio::test]
-async fn a_repeated_delegation_makes_one_task() {
+async fn a_repeated_delegation_creates_one_task() {
     let mut few_ms = plan(60_000);
     few_ms.store.retain_ms = 50;
     few_ms.store.dedupe_ms = 50;
@@ -165,7 +165,7 @@ async fn a_repeated_delegation_makes_one_task() {
 }
 
 #[tokio::test]
-async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() {
+async fn an_invalid_delegation_is_rejected_before_it_reaches_an_agent() {
     let mut fleet = Fleet::start(plan(1_000)).await;
     let cases = [
         (json!({"target_agent": "nobody"}), "unknown_agent"),
@@ -206,7 +206,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
 }
 
 #[tokio::test]
-async fn a_handler_is_tried_again_up_the_ladder_and_then_the_failure_is_final() {
+async fn a_failing_handler_is_retried_until_its_attempts_are_used_up() {
     let mut fleet = Fleet::start(plan(1_000)).await;
     fleet.delegate("emma", json!({"task_id": "third", "task_description": "ok 3"})).await;
     fleet.delegate("emma", json!({"task_id": "tenth", "task_description": "ok 10"})).await;
@@ -236,7 +236,7 @@ async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_r
 }
 
 #[tokio::test]
-async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_handler_sees_it() {
+async fn a_task_cancelled_before_it_arrives_ends_without_running() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     for (agent, task) in [("fran", "inside"), ("archy", "outside")] {
         fleet.say(json!({"op": "cancel", "task_id": task, "reason": "api_key=abc123"})).await;
@@ -256,7 +256,7 @@ async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_hand
 }
 
 #[tokio::test]
-async fn a_task_that_is_cancelled_between_two_tries_is_not_told_as_not_run() {
+async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     let mut slow = plan(60_000);
     slow.ladder = Ladder::new(vec![Duration::from_secs(60)]);
     let mut fleet = Fleet::start(slow).await;
@@ -316,7 +316,7 @@ async fn a_service_is_called_once_per_task_over_http() {
 }
 
 #[tokio::test]
-async fn a_task_reaches_its_service_as_its_producer_wrote_it() {
+async fn a_service_receives_the_task_input_byte_for_byte() {
     let (base, seen) = service(200).await;
     let mut fleet = Fleet::start(over_http(&base, Effect::Once, &[])).await;
     let input = r#"{"z":90071992547409931234,"a":[1e400,-1E+999,1.10],"m":{"y":"é","x":null}}"#;
@@ -332,7 +332,7 @@ async fn a_task_reaches_its_service_as_its_producer_wrote_it() {
 }
 
 #[tokio::test]
-async fn a_services_effect_decides_whether_it_is_called_again() {
+async fn the_effect_of_a_service_decides_whether_it_is_retried() {
     for (effect, not_executed, outcome, calls) in [
         (Effect::Once, &[][..], "outcome_unknown", 1),
         (Effect::Once, &[503], "ok", 2),
@@ -343,14 +343,14 @@ async fn a_services_effect_decides_whether_it_is_called_again() {
         let mut fleet = Fleet::start(over_http(&base, effect, not_executed)).await;
         fleet.delegate("fran", json!({"task_id": "j"})).await;
         let reply = fleet.reply().await;
-        let told = (result(&reply)["outcome"].clone(), seen.lock().unwrap().len());
-        assert_eq!(told, (json!(outcome), calls), "{effect:?} {not_executed:?}: {reply:#}");
+        let reported = (result(&reply)["outcome"].clone(), seen.lock().unwrap().len());
+        assert_eq!(reported, (json!(outcome), calls), "{effect:?} {not_executed:?}: {reply:#}");
         fleet.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_delegator_grants_no_more_than_it_has() {
+async fn a_delegated_task_has_no_more_rights_or_budget_than_its_delegator() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
@@ -414,7 +414,7 @@ async fn tasks_are_delegated_five_levels_deep_at_most() {
 }
 
 #[tokio::test]
-async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_library_alone() {
+async fn a_python_script_submits_turns_and_tasks_with_the_standard_library() {
     let fleet = Fleet::start(plan(60_000)).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/snippets/redis/producer.py");
     let run = async |work: &[&str]| -> Value {

@@ -128,7 +128,7 @@ fn plan() -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
+async fn no_agent_exceeds_its_caps_in_any_window_or_day() {
     let fleet = start_witnessed(plan()).await;
     let started = Instant::now();
     let mut inbox = fleet.inbox("box").await;

@@ -32,7 +32,7 @@ async fn keys(fleet: &Fleet, prefix: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn junk_makes_no_inbox_of_a_tenant_that_does_not_exist_and_takes_none_from_another() {
+async fn junk_turns_cannot_use_up_the_inboxes_of_other_tenants() {
     let mut fleet = Fleet::start(plan()).await;
     for i in 0..1_100 {
         let junk = format!(r#"{{"tenant":"nobody","agent":"kelly","reply_to":"junk{i}","calls":[]}}"#);
@@ -62,7 +62,7 @@ async fn turn(fleet: &Fleet, inbox: &mut tickfleet_tests::inbox::Inbox, id: &str
 }
 
 #[tokio::test]
-async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_does_not_is() {
+async fn only_a_reader_that_reports_its_position_keeps_its_inbox_from_filling() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     for i in 0..20 {
@@ -92,7 +92,7 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
 
 /// The janitor skips a damaged inbox and trims the other inboxes.
 #[tokio::test]
-async fn a_damaged_inbox_does_not_keep_others_from_being_trimmed() {
+async fn the_janitor_trims_other_inboxes_despite_a_damaged_one() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     let (entry, _) = turn(&fleet, &mut inbox, "t").await;
@@ -108,7 +108,7 @@ async fn a_damaged_inbox_does_not_keep_others_from_being_trimmed() {
 }
 
 #[tokio::test]
-async fn a_reader_through_a_group_is_never_stopped_while_it_acknowledges() {
+async fn acknowledged_group_reads_keep_an_inbox_from_filling() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     let mut connection = fleet.server.connection().await;

@@ -89,7 +89,7 @@ async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows() {
+async fn a_limit_per_user_counts_each_user_in_a_separate_window() {
     let ledger = Ledger::default();
     let mut fleet = start_witnessed(Plan {
         schedulers: 3,
@@ -128,7 +128,7 @@ async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_limit_admits_no_more_than_it_allows_in_any_period() {
+async fn a_rolling_limit_is_not_exceeded_in_any_period() {
     let ledger = Ledger::default();
     let mut fleet = start_witnessed(Plan {
         schedulers: 3,
@@ -159,7 +159,7 @@ async fn a_rolling_limit_admits_no_more_than_it_allows_in_any_period() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
+async fn a_throttled_turn_does_not_block_other_turns_of_its_agent() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
@@ -189,15 +189,15 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
         let name = tickfleet_store::TurnName::parse(&format!("acme:{turn}")).unwrap();
         fleet.store.cancel(&name, "enough").await.unwrap();
     }
-    let mut told: Vec<Vec<String>> = vec![outcomes(&fleet.reply().await), outcomes(&fleet.reply().await)];
-    told.sort();
-    assert_eq!(told, [vec!["cancelled"], vec!["ok", "cancelled"]]);
+    let mut reported: Vec<Vec<String>> = vec![outcomes(&fleet.reply().await), outcomes(&fleet.reply().await)];
+    reported.sort();
+    assert_eq!(reported, [vec!["cancelled"], vec!["ok", "cancelled"]]);
     assert_eq!(fleet.ask::<u64>("EXISTS", "throttle:sends@send", &[]).await, 0);
     fleet.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
+async fn a_limit_rejects_single_calls_and_the_turn_continues() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Agent], LimitBound::Calls(1));
@@ -224,7 +224,7 @@ async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_has_one_limit_however_a_model_spells_its_name() {
+async fn equivalent_spellings_of_a_tool_name_share_one_limit() {
     let ledger = Ledger::default();
     let mut fleet = start("crm.send", &ledger, |policy| {
         let sends = limit("sends", &["crm.*"], &[LimitKey::Tool], LimitBound::Calls(1));
@@ -241,7 +241,7 @@ async fn a_tool_has_one_limit_however_a_model_spells_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sums_are_exact_and_what_says_no_amount_is_refused() {
+async fn sum_limits_are_exact_and_reject_amounts_that_are_not_numbers() {
     let ledger = Ledger::default();
     let mut fleet = start("pay", &ledger, |policy| {
         let bound = LimitBound::Sum { argument: "/amount".into(), max: 1_000_000 };
@@ -278,7 +278,7 @@ async fn sums_are_exact_and_what_says_no_amount_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_in_shadow_only_counts() {
+async fn a_limit_in_shadow_mode_only_counts() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &[], &[LimitKey::Tenant], LimitBound::Calls(1));
@@ -299,7 +299,7 @@ async fn a_limit_in_shadow_only_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenant_with_a_number_of_its_own_goes_by_that() {
+async fn a_tenants_own_limit_overrides_the_default() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Tenant], LimitBound::Calls(9));

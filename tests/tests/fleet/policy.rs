@@ -46,7 +46,7 @@ const fn older(generation: u64, silent: bool) -> AnnounceResult {
 }
 
 #[tokio::test]
-async fn an_older_policy_comes_back_when_the_newer_ones_scheduler_has_left_or_changed() {
+async fn an_older_policy_becomes_active_when_no_scheduler_uses_the_newer_one() {
     let world = ShardFixture::new().await;
     let one = world.scheduler("s-one").await;
     let two = world.scheduler("s-two").await;

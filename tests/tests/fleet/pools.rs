@@ -18,7 +18,7 @@ async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_worker_of_urgent_work_takes_nothing_else_and_another_pool_does() {
+async fn a_worker_pool_takes_only_its_own_priorities() {
     let priorities = Priorities::new([Priority::Urgent]).unwrap();
     let caps = DefaultCaps { tick_ms: 1_000, calls_per_tick: 100, ..DefaultCaps::default() };
     let mut fleet = Fleet::start(Plan { priorities, caps, ..Plan::default() }).await;

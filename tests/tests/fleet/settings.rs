@@ -138,7 +138,7 @@ impl Shard {
 }
 
 #[tokio::test]
-async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_takes() {
+async fn the_work_of_a_killed_worker_is_redelivered_under_all_valid_settings() {
     let mut taken = 0;
     let mut slow = 0;
     for seed in 0..DRAWS {

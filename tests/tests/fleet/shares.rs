@@ -150,7 +150,7 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
+async fn a_flood_of_one_tenant_does_not_delay_another_tenants_call() {
     let begun = BegunTenants::default();
     let fleet = start(&begun, sharing).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
@@ -184,7 +184,7 @@ async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
+async fn turns_that_wait_for_a_fair_share_count_as_ready_backlog() {
     let begun = BegunTenants::default();
     let gate = Arc::new(Semaphore::new(0));
     let hanging = Arc::default();
@@ -224,7 +224,7 @@ async fn without_fairness_the_flood_goes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_slots_are_enough_a_share_of_them_is_not_counted() {
+async fn shares_are_not_counted_while_slots_are_free() {
     let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     for number in 1..=SLOTS {
@@ -240,7 +240,7 @@ async fn while_slots_are_enough_a_share_of_them_is_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tenants_that_wait_have_the_slots_by_weight() {
+async fn waiting_tenants_share_slots_by_weight() {
     let begun = BegunTenants::default();
     let fleet = start(&begun, sharing).await;
     let both = turns("acme", FLOOD).into_iter().zip(turns("globex", FLOOD)).flat_map(|(a, g)| [a, g]);
@@ -291,7 +291,7 @@ async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_that_hangs_leaves_slots_for_others() {
+async fn a_hanging_tool_uses_only_its_share_of_the_slots() {
     let begun = BegunTenants::default();
     let gate = Arc::new(Semaphore::new(0));
     let hanging = Arc::default();
@@ -312,7 +312,7 @@ async fn a_tool_that_hangs_leaves_slots_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_one_tool_of_one_tenant_has_all_slots() {
+async fn by_default_one_tool_can_use_all_slots() {
     let begun = BegunTenants::default();
     let gate = Arc::new(Semaphore::new(0));
     let hanging = Arc::default();
@@ -381,7 +381,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, of two minutes: cargo nextest run -p tickfleet-tests -E 'test(adds_to_another)' --run-ignored all --no-capture"]
-async fn what_a_flood_adds_to_another_tenants_wait() {
+async fn measures_the_wait_that_a_flood_adds_to_another_tenant() {
     for (what, policy, flood) in [
         ("no flood, no limit", two_tenants as fn(&mut Policy), 0),
         ("no flood, by default", by_default, 0),

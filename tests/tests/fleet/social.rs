@@ -138,7 +138,7 @@ fn search() -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
+async fn declared_tools_send_the_requests_that_each_service_expects() {
     let (mut fleet, services) = fleet(true).await;
     let reply = run(&mut fleet, "kelly", &[telegram(), post(), search()]).await;
     assert_eq!(outcomes(&reply), ["ok", "ok", "ok"], "{reply:#}");
@@ -163,7 +163,7 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
 }
 
 #[tokio::test]
-async fn the_declared_tools_have_the_arguments_of_the_business() {
+async fn declared_tools_have_the_expected_arguments() {
     let (mut fleet, services) = fleet(true).await;
     let spec = |name: &str| {
         let schema = fleet.plan().declared.tools[name].input_schema.as_ref().unwrap();
@@ -180,26 +180,26 @@ async fn the_declared_tools_have_the_arguments_of_the_business() {
     assert_eq!(outcomes(&reply), ["ok"], "{reply:#}");
     assert_eq!(services.asked()[0].body, json!({"chat_id": TEAM_CHAT, "text": "Hi."}));
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", to_team)]).await;
-    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
-    assert!(told.contains("'chat_id' must be of type"), "{told}");
+    let reported = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(reported.contains("'chat_id' must be of type"), "{reported}");
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn without_a_chat_of_its_own_a_team_has_to_name_one() {
+async fn without_a_default_chat_a_call_must_name_one() {
     let (mut fleet, services) = fleet_with(&[("TELEGRAM_BOT_TOKEN", BOT_TOKEN)]).await;
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."})), telegram()]).await;
     assert_eq!(outcomes(&reply), ["invalid_arguments", "ok"], "{reply:#}");
-    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
+    let reported = reply["results"][0]["error"]["message"].as_str().unwrap();
     let expected = "Invalid arguments for tool 'send_telegram_message': Argument 'chat_id' is missing, and this fleet has \
                     no default for it: give it.";
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(services.asked().len(), 1);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
+async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
     let (mut fleet, services) = fleet(true).await;
     // A 429 proves that nothing was sent. So the fleet retries even a `once` tool, after the time that the service
     // requests.
@@ -233,7 +233,7 @@ async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
 }
 
 #[tokio::test]
-async fn a_tool_without_its_token_says_that_it_is_not_configured() {
+async fn a_tool_without_its_token_reports_not_configured() {
     let (mut fleet, services) = fleet(false).await;
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;
     assert_eq!(outcomes(&reply), ["permanent"]);
@@ -259,7 +259,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn tokens_are_in_no_reply_no_audit_no_record_and_no_log() {
+async fn tokens_never_appear_in_replies_redis_metrics_or_logs() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber =

@@ -71,7 +71,7 @@ fn delegate(to: &str, wait: bool) -> ModelReply {
 }
 
 #[tokio::test]
-async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
+async fn a_child_task_returns_its_unused_budget_to_its_parent() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         // Each child gets half of the task's remaining budget, and returns the unused part. Without the returned part,
         // the third child would be rejected.
@@ -91,7 +91,7 @@ async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
 }
 
 #[tokio::test]
-async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_position_on() {
+async fn a_watcher_sees_all_events_of_a_task_from_any_position() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::Calls(vec![("echo".into(), json!({"text": "hi"})), ("sleep".into(), json!({"ms": 600}))]),
         _ => ModelReply::words("Said hi."),
@@ -112,20 +112,20 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
         TaskEvent::Answer { answer, .. } => answer.clone(),
         other => panic!("{other:?}"),
     };
-    let told: Vec<String> = seen.iter().map(|progress| words(&progress.event)).collect();
+    let reported: Vec<String> = seen.iter().map(|progress| words(&progress.event)).collect();
     let expected = ["accepted kelly", "plan 2", "execute job.step-1", "echo true", "sleep true", "plan 0", "Said hi."];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     // A watcher can continue after the last position that it knows.
     let mut later = client(&fleet).watch_from(&name("job"), 2);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(progress) = later.next().await.unwrap() {
-        told.push(words(&progress.event));
+        reported.push(words(&progress.event));
     }
-    assert_eq!(told, expected[4..]);
+    assert_eq!(reported, expected[4..]);
     // A watcher may start at any position. It reports all later events, and may report the start of calls again.
-    let news = |told: &[String]| -> Vec<String> {
+    let news = |reported: &[String]| -> Vec<String> {
         let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
-        told.iter().filter(is_news).cloned().collect()
+        reported.iter().filter(is_news).cloned().collect()
     };
     let mut whole = client(&fleet).watch(&name("job"));
     let mut places = Vec::new();
@@ -135,12 +135,12 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
     assert_eq!(places.len(), expected.len());
     for (at, position) in places.into_iter().enumerate().take(expected.len() - 1) {
         let mut rest = client(&fleet).watch_from(&name("job"), position);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(progress) = rest.next().await.unwrap() {
-            told.push(words(&progress.event));
+            reported.push(words(&progress.event));
         }
         assert_eq!(
-            news(&told),
+            news(&reported),
             news(&expected[at + 1..].iter().map(ToString::to_string).collect::<Vec<_>>()),
             "behind {}",
             expected[at]
@@ -150,7 +150,7 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
 }
 
 #[tokio::test]
-async fn a_task_that_is_refused_or_fails_ends_its_watch_with_why() {
+async fn a_watch_of_a_rejected_or_failed_task_ends_with_the_reason() {
     let model = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(401, 0)).await;
     let fleet = Fleet::start(plan(&model)).await;
     let mut refused = client(&fleet).watch(&name("nobody"));
@@ -194,7 +194,7 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
 }
 
 #[tokio::test]
-async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
+async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.system.as_str() {
         "You are atlas." => delegate("kelly", true),
         _ => ModelReply::call("sleep", json!({"ms": 20_000})),
@@ -253,7 +253,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
 }
 
 #[tokio::test]
-async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
+async fn an_agent_can_check_and_cancel_only_tasks_that_it_delegated() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.system.as_str() {
         "You are kelly." => ModelReply::call("sleep", json!({"ms": 20_000})),
         _ => ModelReply::words("done"),
@@ -288,7 +288,7 @@ async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said() {
+async fn a_session_keeps_its_history_across_several_messages() {
     let model = ScriptedModel::start(|asked: &ModelRequest| {
         let said = asked.messages.iter().filter_map(|message| message["content"].as_str()).collect::<Vec<_>>();
         ModelReply::words(&format!("heard {}", said.join(" / ")))
@@ -332,7 +332,7 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
 }
 
 #[tokio::test]
-async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
+async fn an_agent_receives_a_message_once_in_its_next_step() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("echo", json!({"text": "x"})),
         _ => ModelReply::words("done"),
@@ -351,13 +351,13 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
     fleet.reply().await;
     enqueue(&fleet, "job-2", "kelly", "Go.").await;
     fleet.reply().await;
-    let told = |asked: &ModelRequest| {
+    let reported = |asked: &ModelRequest| {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
     // The message is in the first step of a task, and in the history of this task. The next task does not receive the
     // message again.
-    let counts: Vec<usize> = model.seen().iter().map(told).collect();
+    let counts: Vec<usize> = model.seen().iter().map(reported).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];
     assert!(first.messages.iter().any(|message| message["content"].as_str().unwrap().contains("the agent atlas")));
@@ -377,32 +377,32 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
 }
 
 #[tokio::test]
-async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_box_refuses_more() {
+async fn a_repeated_message_is_delivered_once_and_a_full_mailbox_rejects_more() {
     let fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..Plan::default() }).await;
     let tenant = TenantId::new("acme").unwrap();
     let kelly = AgentId::new("kelly").unwrap();
     let store = &fleet.store;
-    let told = async |text: &str| store.send_message(&tenant, &kelly, text, text).await.unwrap();
+    let reported = async |text: &str| store.send_message(&tenant, &kelly, text, text).await.unwrap();
     let heard = async |by: &str, count| {
         let heard = store.receive_messages(&tenant, &kelly, by, count).await.unwrap();
         heard.into_iter().map(|heard| heard.text).collect::<Vec<_>>()
     };
-    let sent = (told("one").await, told("one").await, told("two").await);
+    let sent = (reported("one").await, reported("one").await, reported("two").await);
     assert_eq!(sent, (SendResult::Done, SendResult::Already, SendResult::Done));
     assert_eq!(heard("a", 1).await, ["one"]);
     assert_eq!(heard("a", 1).await, ["one"], "the answer may have been lost");
     assert_eq!(heard("b", 9).await, ["two"]);
-    assert_eq!(told("one").await, SendResult::Already, "its call was repeated after it was read");
+    assert_eq!(reported("one").await, SendResult::Already, "its call was repeated after it was read");
     assert!(heard("c", 9).await.is_empty());
     for n in 0..tickfleet_model::limits::MESSAGES_UNREAD_MAX {
-        assert_eq!(told(&format!("m{n}")).await, SendResult::Done);
+        assert_eq!(reported(&format!("m{n}")).await, SendResult::Done);
     }
-    assert_eq!(told("one more").await, SendResult::Full);
+    assert_eq!(reported("one more").await, SendResult::Full);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_its_schema_goes_back_to_the_model_at_most_twice() {
+async fn an_answer_that_violates_its_schema_is_retried_at_most_twice() {
     let schema = json!({"type": "object", "required": ["guidance_message", "tool_call_audits"], "properties": {
         "guidance_message": {"type": "string"}, "tool_call_audits": {"type": "array"}}});
     let model = ScriptedModel::start(|asked: &ModelRequest| {

@@ -26,7 +26,7 @@ async fn exported(stores: &[Store], header: &Header) -> ExportResume {
 }
 
 #[tokio::test]
-async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() {
+async fn an_export_does_not_continue_in_a_file_of_another_fleet() {
     let plan = || Plan { schedulers: 0, workers: 0, ..Plan::default() };
     let ours = Fleet::start(plan()).await;
     let theirs = Fleet::start(plan()).await;

@@ -14,7 +14,7 @@ const BYTES: usize = 60 * 1024;
 /// Run it with `cargo nextest run --workspace -E 'test(as_many_large_results)' --run-ignored only --no-capture`.
 #[tokio::test]
 #[ignore = "measures, and wants a quiet machine"]
-async fn the_slowest_script_of_a_turn_with_as_many_large_results_as_it_may_have() {
+async fn measures_redis_for_a_turn_with_as_many_large_results_as_allowed() {
     let large = TypedTool::new("large", "Much.", Effect::Read, |_, _: Value| async {
         Ok::<_, ToolError>(json!("x".repeat(BYTES)))
     });

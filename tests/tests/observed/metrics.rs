@@ -137,7 +137,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_backlog_of_a_scrape_is_what_waits_and_runs_and_is_absent_while_redis_is_away() {
+async fn a_scrape_reports_the_backlog_and_omits_it_while_redis_is_down() {
     let open = watch::Sender::new(false);
     let (mut fleet, endpoint, left) = everything_waits(&open).await;
     // The endpoint has the shard twice, so each value is doubled.
@@ -193,7 +193,7 @@ async fn the_backlog_of_a_scrape_is_what_waits_and_runs_and_is_absent_while_redi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
+async fn metrics_count_each_event_once_and_promtool_accepts_them() {
     let mut fleet = Fleet::start(Plan {
         caps: DefaultCaps { tick_ms: 1_000, calls_per_tick: 3, ..DefaultCaps::default() },
         ..Plan::default()

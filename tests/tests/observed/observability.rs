@@ -52,7 +52,7 @@ fn unknown_metrics(query: &str, exported: &BTreeSet<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_metric_that_nobody_exports_is_found() {
+fn a_query_of_an_unexported_metric_is_found() {
     let exported = exported();
     let query = "sum by (namespace) (rate(tickfleet_calls_totals{tool=\"x\"}[5m])) / namespace:tickfleet_slots:sum \
                  + tickfleet_slots - process_open_fds + tickfleet_call_duration_seconds";

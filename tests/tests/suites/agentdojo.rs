@@ -19,7 +19,7 @@ mod tasks;
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_user_task_was_not_granted_no_attacker_gets() {
+async fn attackers_get_no_tool_that_the_user_task_was_not_granted() {
     let Some(dir) = DATA.unless_skipped().unwrap() else { return };
     let dojo = agentdojo::load(&dir).unwrap();
     let (users, attacks): (Vec<&Task>, Vec<&Task>) = dojo.tasks.iter().partition(|task| task.is_legitimate());

@@ -180,7 +180,7 @@ fn tasks(of_each: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn agents_work_on_another_makers_stand_in_in_all_four_forms() {
+async fn agents_work_with_a_third_party_model_stub_in_all_four_formats() {
     let tasks = tasks(1);
     let Some(mock) = Aimock::start(&tasks, &[]).await else { return };
     let posted = Arc::default();
@@ -200,7 +200,7 @@ async fn agents_work_on_another_makers_stand_in_in_all_four_forms() {
 }
 
 #[tokio::test]
-async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_never_a_post() {
+async fn provider_errors_cause_retries_but_never_a_duplicate_post() {
     let tasks = tasks(TASKS);
     // Five failures in a row would open the provider's circuit breaker for half a minute. At these rates, this is rare.
     let kinds = ["ratelimit", "malformed", "disconnect", "drop"].map(|kind| [format!("--chaos-{kind}"), "0.05".into()]);
@@ -215,12 +215,12 @@ async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_neve
         .map(|(task, _)| task)
         .collect();
     let posted = posted.lock().unwrap().clone();
-    let told: BTreeSet<&String> = posted.iter().collect();
-    assert_eq!(posted.len(), told.len(), "something was posted twice: {posted:?}");
+    let reported: BTreeSet<&String> = posted.iter().collect();
+    assert_eq!(posted.len(), reported.len(), "something was posted twice: {posted:?}");
     for (task, reply) in &replies {
         let result = &reply["results"][0];
         if answered.contains(task) {
-            assert!(told.contains(task), "{task} was answered as posted");
+            assert!(reported.contains(task), "{task} was answered as posted");
         } else {
             // If four attempts of one step fail, the task fails. The error message has the reason.
             assert_eq!(result["outcome"], "transient", "{reply}");

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
+async fn every_leaderboard_call_gets_one_correct_result() {
     let Some(data) = bfcl::load_unless_skipped().unwrap() else { return };
     let fleet = Fleet::start(Plan {
         schedulers: 2,

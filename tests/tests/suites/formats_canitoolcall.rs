@@ -35,13 +35,13 @@ enum ParserVerdict {
     /// The same calls, or none if none is expected.
     Equal,
     /// The output is truncated or malformed, so no call is expected, and the parser reports the problem.
-    BrokenAndTold,
+    BrokenAndReported,
     /// Calls are expected, but the parser reports that it cannot read their form.
-    Told,
+    Reported,
     /// Calls are expected, but the parser treats the output as plain text.
     Unseen,
     /// No call is expected, but the parser reports an invalid call.
-    ToldForNothing,
+    FalseComplaint,
     /// A call other than the intended one would run.
     Wrong,
 }
@@ -56,10 +56,10 @@ fn judge(fixture: &Fixture) -> ParserVerdict {
     });
     match (readable.len(), fixture.calls.len()) {
         (found, expected) if !right || found > expected => ParserVerdict::Wrong,
-        (0, 0) if complained && fixture.broken => ParserVerdict::BrokenAndTold,
-        (0, 0) if complained => ParserVerdict::ToldForNothing,
+        (0, 0) if complained && fixture.broken => ParserVerdict::BrokenAndReported,
+        (0, 0) if complained => ParserVerdict::FalseComplaint,
         (found, expected) if found == expected => ParserVerdict::Equal,
-        _ if complained => ParserVerdict::Told,
+        _ if complained => ParserVerdict::Reported,
         _ => ParserVerdict::Unseen,
     }
 }
@@ -80,7 +80,7 @@ fn same(one: &Value, other: &Value) -> bool {
 }
 
 #[test]
-fn no_raw_output_runs_another_call_than_was_meant() {
+fn raw_model_output_never_runs_an_unintended_call() {
     let Some(dir) = DATA.unless_skipped().unwrap() else { return };
     let text = std::fs::read_to_string(dir.join("fixtures.jsonl")).unwrap();
     let fixtures: Vec<Fixture> =
@@ -91,7 +91,7 @@ fn no_raw_output_runs_another_call_than_was_meant() {
         let verdict = judge(fixture);
         *counts.entry(verdict).or_default() += 1;
         *families.entry((&fixture.family, verdict)).or_default() += 1;
-        if matches!(verdict, ParserVerdict::Wrong | ParserVerdict::Unseen | ParserVerdict::ToldForNothing) {
+        if matches!(verdict, ParserVerdict::Wrong | ParserVerdict::Unseen | ParserVerdict::FalseComplaint) {
             eprintln!("{verdict:?}: {}", fixture.id);
         }
     }
@@ -101,9 +101,9 @@ fn no_raw_output_runs_another_call_than_was_meant() {
     let found = |verdict| counts.get(&verdict).copied().unwrap_or(0);
     let all = [
         ParserVerdict::Equal,
-        ParserVerdict::BrokenAndTold,
-        ParserVerdict::Told,
-        ParserVerdict::ToldForNothing,
+        ParserVerdict::BrokenAndReported,
+        ParserVerdict::Reported,
+        ParserVerdict::FalseComplaint,
         ParserVerdict::Unseen,
     ];
     assert_eq!(all.map(found), [133, 34, 300, 2, 0]);

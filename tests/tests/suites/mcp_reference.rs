@@ -194,7 +194,7 @@ async fn what_is_refused_is_final(fleet: &mut Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_honest_result_each() {
+async fn each_call_gets_one_result_when_its_mcp_server_is_killed() {
     let Some(reference) = ReferenceServers::unless_skipped().unwrap() else { return };
     let mut web = Everything::start(&reference, free_port()).await;
     let reading = pinned("reading", web.server.clone()).await.unwrap();
@@ -247,8 +247,8 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     let calls = [&calls[..], &[("reading__get-sum", json!({"a": 1, "b": 1}))]].concat();
     let reply = run(&mut fleet, &calls).await;
     assert_eq!(outcomes(&reply), ["permanent", "permanent", "ok"], "{reply:#}");
-    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
-    assert!(told.contains("quarantined: its description changed on the MCP server"), "{told}");
+    let reported = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(reported.contains("quarantined: its description changed on the MCP server"), "{reported}");
     fleet.no_more_replies().await;
     web.kill();
     fleet.stop().await;

@@ -134,7 +134,7 @@ pub fn complaints(sources: &[&Source]) -> Vec<String> {
 }
 
 #[test]
-fn a_loop_is_found_and_a_folders_face_is_none() {
+fn an_import_loop_is_found_but_module_reexports_are_not() {
     let file = |path: &str, text: &str| Source::new(path, text);
     let looped = [
         file("a/src/lib.rs", "mod x; mod y; mod z; use x::X;"),

@@ -157,7 +157,7 @@ fn a_dead_link_is_found() {
 }
 
 #[test]
-fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
+fn a_pointer_to_a_missing_page_or_heading_is_found() {
     assert_eq!(
         pointers("see docs/a.md#b-c, and docs/d.md; not ../../docs/e.md"),
         [("docs/a.md", "b-c"), ("docs/d.md", "")]
@@ -178,7 +178,7 @@ fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
 }
 
 #[test]
-fn a_page_that_is_not_listed_is_found() {
+fn an_unlisted_page_is_found() {
     let contents = "- [A](../a.md)\n- [B](../../b/README.md)";
     for listed in ["docs/a.md", "b/README.md", "docs/adr/0001-x.md", "helm/tickfleet/README.md"] {
         assert_eq!(unlisted(contents, listed), None);

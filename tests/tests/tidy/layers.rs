@@ -193,7 +193,7 @@ mod tries {
     use super::*;
 
     #[test]
-    fn a_manifest_that_points_upwards_or_names_what_is_heavy_or_impure_is_found() {
+    fn an_upward_heavy_or_impure_dependency_is_found() {
         let bad = "[dependencies]\n# why\ntickfleet-worker.workspace = true\n[dev-dependencies]\ntickfleet-testkit.workspace = true";
         assert_eq!(manifest("scheduler", bad).len(), 1);
         assert_eq!(manifest("scheduler", &bad.replace("[dev-", "[")).len(), 2, "the testkit is for tests");
@@ -212,7 +212,7 @@ mod tries {
     }
 
     #[test]
-    fn a_metric_that_nothing_changes_is_found() {
+    fn a_metric_method_without_a_caller_is_found() {
         let metrics =
             Source::new("shared/ops/src/metrics/x.rs", "impl Metrics { pub fn a(&self) {} pub fn b(&self) {} }");
         let caller = Source::new("worker/src/x.rs", "fn f(m: &Metrics) { m.a(); }");

@@ -238,7 +238,7 @@ fn comments_and_literals_are_blanked_and_code_stays() {
 }
 
 #[test]
-fn test_modules_are_no_production() {
+fn test_modules_are_not_production_code() {
     let text = "fn a() {}\n#[cfg(test)]\n#[allow(x, reason = \"y\")]\nmod tests { fn b() { c(); } }\n#[cfg(test)]\nmod more;\nfn d() {}";
     let source = Source::new("shared/src/x.rs", text);
     assert!(source.production.contains("fn a") && source.production.contains("fn d"));

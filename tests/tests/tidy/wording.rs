@@ -81,7 +81,7 @@ pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn names_of_machines_are_found() {
+fn machine_paths_and_registry_hosts_are_found() {
     let path = concat!("cd /wo", "rk/main");
     assert_eq!(machines("README.md", path).len(), 1);
     assert!(machines("README.md", "see .github/work/x and https://host/work/y").is_empty());
@@ -89,13 +89,13 @@ fn names_of_machines_are_found() {
 }
 
 #[test]
-fn exceptions_without_reason_are_found() {
+fn lint_exceptions_without_a_reason_are_found() {
     let bad = "#[allow(dead_code)]\nfn a() {}\n#![allow(x, reason = \"y\")]\n#[cfg_attr(z, allow(w))]\nfn b() {}";
     assert_eq!(unreasoned_exceptions(&Source::new("x.rs", bad)).len(), 2);
 }
 
 #[test]
-fn sleeps_in_tests_are_found_and_in_production_they_are_not_looked_for() {
+fn unexplained_sleeps_are_found_only_in_tests() {
     let bad = "fn a() { sleep(STEP); }\n#[cfg(test)]\nmod tests { fn b() {\nsleep(STEP);\n// The server needs it.\nsleep(STEP);\n} }";
     let complaints = unreasoned_sleeps(&Source::new("shared/src/x.rs", bad));
     assert_eq!(complaints, ["shared/src/x.rs:4: a sleep in a test without a reason"]);

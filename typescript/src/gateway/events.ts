@@ -3,7 +3,7 @@ import { FleetError, NotFound, Unavailable } from "../errors.js";
 import type { TaskEvent } from "../events.js";
 import { type Reply, readReply } from "../reply.js";
 import { type Http, Tries, answerOf, checked, passing, segment, unreachable } from "./http.js";
-import { EventReader, type Told } from "./sse.js";
+import { EventReader, type ServerSentEvent } from "./sse.js";
 
 /**
  * The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
@@ -69,7 +69,7 @@ export async function* follow(
   }
 }
 
-function stepOf(kind: TaskEvent["kind"], value: Told["value"]): TaskEvent {
+function stepOf(kind: TaskEvent["kind"], value: ServerSentEvent["value"]): TaskEvent {
   return {
     kind,
     position: value.position,

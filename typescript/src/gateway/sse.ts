@@ -2,7 +2,7 @@
 import { read } from "../json.js";
 
 /** An event: its name and its JSON object. */
-export interface Told {
+export interface ServerSentEvent {
   kind: string;
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   value: any;
@@ -22,18 +22,18 @@ export class EventReader {
   #data: string[] = [];
 
   /** Returns the events that end within this piece. */
-  take(piece: string): Told[] {
+  take(piece: string): ServerSentEvent[] {
     if (piece === "") return [];
     // A line feed after a carriage return of the previous piece belongs to the same line end.
     const text = this.#wasCr && piece.startsWith("\n") ? piece.slice(1) : piece;
     this.#wasCr = piece.endsWith("\r");
     const lines = (this.#rest + text).split(LINE_ENDS);
     this.#rest = lines.pop()!;
-    return lines.map((line) => this.#line(line)).filter((told) => told !== undefined);
+    return lines.map((line) => this.#line(line)).filter((event) => event !== undefined);
   }
 
   /** Returns the event that ends with this line, if there is one and it is readable. */
-  #line(line: string): Told | undefined {
+  #line(line: string): ServerSentEvent | undefined {
     if (line !== "") {
       const colon = line.indexOf(":");
       const field = colon < 0 ? line : line.slice(0, colon);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_is_read_with_or_without_a_fence_and_its_problems_are_told() {
+    async fn an_answer_is_parsed_with_or_without_a_fence_and_errors_are_reported() {
         let schema = json!({"type": "object", "required": ["next", "tool_call_audits"], "additionalProperties": false,
             "properties": {"next": {"type": "string"}, "tool_call_audits": {"type": "array"}}});
         let form = AnswerForm::compile(&schema).unwrap_or_else(|error| panic!("{error}"));

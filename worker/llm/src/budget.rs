@@ -214,7 +214,7 @@ impl<'a> Budgets<'a> {
         let message = if *reach == Reach::Never {
             format!(
                 "The limit {name:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
-                 cannot go on. A smaller task may."
+                 cannot continue. A smaller task may."
             )
         } else {
             format!(

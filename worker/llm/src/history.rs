@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_goes_from_plan_to_turn_to_results_to_plan_until_there_are_no_calls() {
+    fn a_task_alternates_plans_and_turns_until_a_plan_has_no_calls() {
         assert_eq!(next(vec![]), NextStep::Plan { last: false });
         assert_eq!(next(vec![plan(&["1", "2"])]), NextStep::Execute { number: 1 });
         assert_eq!(next(vec![plan(&["1", "2"]), result("a")]), NextStep::Execute { number: 1 });
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answer_that_it_may_give_is_asked_for_without_tools() {
+    fn the_last_permitted_answer_is_requested_without_tools() {
         let round = |n: &str| [plan(&[n]), result(n)];
         let four: Vec<HistoryEntry> = ["1", "2", "3", "4"].iter().flat_map(|n| round(n)).collect();
         assert_eq!(next(four), NextStep::Plan { last: true });
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_goes_in_circles_is_told_so_once_and_then_asked_for_its_answer() {
+    fn a_model_that_repeats_calls_is_warned_once_and_then_must_answer() {
         let rounds = |n: usize| (0..n).flat_map(|_| [plan(&["1"]), result("same")]).collect::<Vec<_>>();
         let of = |entries| History { entries }.next(100, 3);
         assert_eq!(of(rounds(2)), NextStep::Plan { last: false });
@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_fit_is_asked_for_once_more_without_tools() {
+    fn an_unfit_answer_is_requested_again_without_tools() {
         let unfit = || HistoryEntry::Unfit { text: "no JSON".into() };
         assert_eq!(next(vec![plan(&[]), unfit()]), NextStep::Plan { last: true });
         assert_eq!(next(vec![plan(&[]), unfit(), plan(&[])]), NextStep::Answer);
     }
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn history_entries_round_trip_through_json() {
         let entries = vec![plan(&["{\"a\":1}"]), result("é"), HistoryEntry::Note { text: "n".into() }];
         let written: Vec<String> = entries.iter().filter_map(|e| serde_json::to_string(e).ok()).collect();
         assert_eq!(History::read(&written).map(|h| h.entries), Ok(entries));

@@ -119,7 +119,7 @@ impl TaskRun<'_> {
         }
         if answer.stop == StopReason::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
-            let said = format!("The model declined to go on: {said}");
+            let said = format!("The model declined to continue: {said}");
             self.append(Vec::new(), Some(&spent)).await?;
             return Err(refused(said));
         }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
-/// The breaker opens after `failures_max` failures in a row. After `rest`, the open breaker lets one request through.
-const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: Duration::from_secs(30) };
+/// The breaker opens after `failures_max` failures in a row. After `cooldown`, the open breaker lets one request through.
+const SETTINGS: BreakerSettings = BreakerSettings { failures_max: 5, cooldown: Duration::from_secs(30) };
 
 #[derive(Debug)]
 pub(crate) struct ProviderBreaker {
@@ -41,8 +41,8 @@ impl ProviderBreaker {
     }
 
     /// Pauses the provider, because its response says that its rate limit is used up for this time.
-    pub(crate) fn pause(&self, rest: Duration) {
-        self.state.lock().open_for(rest, self.since.elapsed());
+    pub(crate) fn pause(&self, pause: Duration) {
+        self.state.lock().open_for(pause, self.since.elapsed());
     }
 }
 
@@ -54,11 +54,11 @@ impl RequestPermit<'_> {
         }
     }
 
-    /// The request failed in a way that would also affect later requests. `rest` is the pause that the provider asked
+    /// The request failed in a way that would also affect later requests. `pause` is the time that the provider asked
     /// for.
-    pub(crate) fn failed(mut self, rest: Option<Duration>) {
+    pub(crate) fn failed(mut self, pause: Option<Duration>) {
         if let Some(given) = self.given.take() {
-            self.breaker.state.lock().record_failure(given, rest, self.breaker.since.elapsed(), ENDURANCE);
+            self.breaker.state.lock().record_failure(given, pause, self.breaker.since.elapsed(), SETTINGS);
         }
     }
 }
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn after_five_failures_it_rests_and_then_one_request_tries() {
+    async fn the_breaker_opens_after_five_failures_and_then_admits_one_trial() {
         let breaker = ProviderBreaker::default();
-        for _ in 0..ENDURANCE.failures_max {
+        for _ in 0..SETTINGS.failures_max {
             breaker.permit().unwrap().failed(None);
         }
-        assert_eq!(breaker.permit().unwrap_err(), ENDURANCE.rest);
-        tokio::time::advance(ENDURANCE.rest).await;
+        assert_eq!(breaker.permit().unwrap_err(), SETTINGS.cooldown);
+        tokio::time::advance(SETTINGS.cooldown).await;
         let trial = breaker.permit().unwrap();
         assert!(breaker.permit().is_err(), "one request tries, no second one");
         drop(trial);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_has_nothing_left_of_its_rate_rests_although_it_answered() {
+    async fn a_pause_blocks_requests_even_after_a_success() {
         let breaker = ProviderBreaker::default();
         for _ in 0..2 {
             let permit = breaker.permit().unwrap();

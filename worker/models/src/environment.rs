@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_variables_name_a_provider() {
+    fn environment_variables_configure_a_provider() {
         assert!(read(&[]).unwrap().is_none() && read(&[("LLM_PROVIDER", "")]).unwrap().is_none());
         let claude = read(&[("LLM_PROVIDER", "Claude"), ("ANTHROPIC_API_KEY", "k"), ("CLAUDE_MODEL", "m")]);
         let claude = claude.unwrap().unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn errors_name_the_missing_or_invalid_variable() {
         assert!(read(&[("LLM_PROVIDER", "gpt")]).unwrap_err().starts_with("LLM_PROVIDER"));
         assert!(read(&[("LLM_PROVIDER", "openai")]).unwrap_err().starts_with("OPENAI_API_KEY"));
         assert!(read(&[("OPENAI_API_KEY", "secret")]).unwrap_err().starts_with("OPENAI_MODEL"));

@@ -22,7 +22,7 @@ pub enum ModelFailure {
     /// The connection failed or ended before the complete answer. The provider may have processed the request.
     Disconnected,
     /// The provider was not asked: its circuit breaker is open, or the provider asked for a pause.
-    Resting,
+    BreakerOpen,
     /// The quota or credit of the account is used up.
     QuotaSpent,
     /// 401 or 403: the key is invalid or lacks permission.
@@ -41,7 +41,7 @@ impl ModelFailure {
     #[must_use]
     pub fn class(self) -> FailureClass {
         match self {
-            Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::Resting => {
+            Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::BreakerOpen => {
                 FailureClass::Transient
             }
             // Usually a gateway's page instead of an answer. The next response is likely to be complete.
@@ -60,7 +60,7 @@ impl ModelFailure {
             Self::Unavailable => "unavailable",
             Self::Timeout => "timeout",
             Self::Disconnected => "disconnected",
-            Self::Resting => "resting",
+            Self::BreakerOpen => "breaker_open",
             Self::QuotaSpent => "quota_spent",
             Self::Unauthorised => "unauthorised",
             Self::NotFound => "not_found",

@@ -43,7 +43,7 @@ impl ModelChainError {
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
         let later = || errors.iter().filter(|error| error.class() == FailureClass::Transient);
-        let all_rest = later().all(|error| error.failure == ModelFailure::Resting);
+        let all_rest = later().all(|error| error.failure == ModelFailure::BreakerOpen);
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
@@ -115,7 +115,7 @@ impl ModelChain {
 async fn ask(provider: &Provider, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
     let permit = provider.breaker.permit().map_err(|rest| ModelError {
         provider: provider.name().to_owned(),
-        failure: ModelFailure::Resting,
+        failure: ModelFailure::BreakerOpen,
         detail: format!("circuit breaker open for another {} s", rest.as_secs_f64().ceil()),
         retry_after: Some(rest),
         may_have_run: false,

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_until_the_time_that_the_provider_says() {
+    fn an_exhausted_rate_limit_returns_the_time_until_its_reset() {
         let requests = |reset| [("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", reset)];
         for (reset, ms) in [("1s", 1_000), ("6m0s", 360_000), ("120ms", 120), ("1h2m3.5s", 3_723_500), ("7", 7_000)] {
             assert_eq!(used_up(&headers(&requests(reset))), Some(Duration::from_millis(ms)), "{reset}");

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_held_is_refused_with_the_reason() {
+    fn an_unsupported_level_is_rejected_with_the_reason() {
         let none = Abilities::none("it was not probed");
         for level in [Level::Basic, Level::Strict, Level::Docker] {
             assert!(none.check(level, &Network::None).is_err_and(|why| why.contains("it was not probed")));

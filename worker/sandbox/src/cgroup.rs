@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worker_moves_below_and_each_command_gets_its_bounds() {
+    fn the_worker_moves_to_a_child_cgroup_and_each_command_gets_limits() {
         let folder = delegated();
         fs::create_dir(folder.path().join("tickfleet.command.7.0")).unwrap();
         let cgroups = Cgroups::at(folder.path()).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_is_not_the_workers_own_is_left_alone_with_the_reason() {
+    fn an_unusable_cgroup_is_rejected_with_the_reason() {
         let folder = delegated();
         set(folder.path(), "cgroup.procs", &format!("1\n{}\n", std::process::id())).unwrap();
         assert!(Cgroups::at(folder.path()).unwrap_err().contains("other processes"));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_kills_and_removes_a_cgroup() {
+    fn dropping_a_cgroup_kills_its_processes_and_removes_it() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let path = own(&mounts, "0::/\n").map(|root| root.join(format!("tickfleet-test-{}", std::process::id())));
         let Some(path) = path.filter(|path| fs::create_dir(path).is_ok()) else {

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_command_leaves_is_removed_and_nothing_behind_a_link() {
+    fn removal_deletes_a_whole_workspace_and_follows_no_links() {
         let folder = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("kept"), "x").unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_nest_deeper_than_a_process_may_open_are_removed() {
+    fn folders_nested_deeper_than_the_open_file_limit_are_removed() {
         const DEPTH: usize = 3_000;
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("workspace");

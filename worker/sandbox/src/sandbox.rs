@@ -165,7 +165,7 @@ impl Sandbox {
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
-        let told = async {
+        let write_input = async {
             // If the launcher ends early, its report contains the reason.
             let _ = control.write_all(&messages).await;
             let mut report = Vec::new();
@@ -179,7 +179,7 @@ impl Sandbox {
             (report, cancelled)
         };
         let (((report, cancelled), (stdout, cut)), (stderr, cut_too)) =
-            tokio::join!(async { tokio::join!(told, read(stdout)) }, read_errors(stderr));
+            tokio::join!(async { tokio::join!(write_input, read(stdout)) }, read_errors(stderr));
         if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
             tracing::error!(pid = child.id(), "sandbox launcher did not exit; killed");
             let _ = child.kill().await;

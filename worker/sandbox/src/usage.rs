@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_counted_however_deep_they_are() {
+    fn deeply_nested_folders_are_counted() {
         const DEPTH: u64 = 2_000;
         let folder = tempfile::tempdir().unwrap();
         let mut here = OwnedFd::from(std::fs::File::open(folder.path()).unwrap());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_may_not_be_read_makes_a_workspace_uncountable() {
+    fn an_unreadable_folder_makes_a_workspace_uncountable() {
         if nix::unistd::geteuid().is_root() {
             return;
         }

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_is_one_that_every_reader_can_read() {
+    fn an_output_is_normalized_to_portable_json() {
         let deep = format!("{}1{}", "[".repeat(70), "]".repeat(70));
         for (returned, passed_on) in [
             (r#"{"paid":true,"memo":"caf\ud83d"}"#, r#"{"paid":true,"memo":"caf\ufffd"}"#),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_ends_with_the_outcome_that_its_tool_gives() {
+    fn a_tool_failure_sets_the_outcome_of_its_call() {
         let turn = tickfleet_model::TurnId::new("t").unwrap();
         let call = CallId { turn, position: 0 };
         let failure = ToolFailure::Ended { outcome: Outcome::Denied, message: "no".into(), details: None };

@@ -132,7 +132,7 @@ impl Calls {
         let CheckedCall { tool, arguments, .. } = &begun_call.passed;
         let outcome = match (cached_outcome, access.into_permit()) {
             (Some(cached_outcome), _) => cached_outcome,
-            (None, Err(rests)) => rests,
+            (None, Err(open)) => open,
             (None, Ok(_)) if tool.local_lease.is_some() => {
                 self.offered(attempt, &begun_call, tool.local_lease.unwrap_or_default()).await
             }

@@ -120,7 +120,7 @@ impl AttemptOutcome {
             Self::Reconcile(..) => "reconciles",
             Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
             Self::Offer(_) => "offered",
-            Self::ToolUnavailable(_) => "rests",
+            Self::ToolUnavailable(_) => "breaker_open",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }

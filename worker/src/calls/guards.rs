@@ -316,7 +316,7 @@ mod tests {
     use crate::tools::{Environment, Registry};
 
     #[tokio::test]
-    async fn a_call_meets_the_guards_in_the_order_of_their_list() {
+    async fn guards_run_in_their_listed_order() {
         let agent = AgentId::new("kelly").unwrap();
         let echo = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
         let (spec, handler) = echo.into_parts(Duration::from_secs(1), &Environment::of([]));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_that_nobody_compiled_stop_every_call() {
+    async fn uncompiled_rules_reject_every_call() {
         let tenant = TenantId::new("acme").unwrap();
         let agent = AgentId::new("kelly").unwrap();
         let echo = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();

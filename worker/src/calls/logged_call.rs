@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::outcome::Premises;
+use tickfleet_model::outcome::PolicyInputs;
 use tickfleet_model::policy::FactRow;
 use tickfleet_model::{AgentId, ApprovalReason, Context, Effect, TaskGrant, TaskId, TenantId};
 
@@ -11,8 +11,8 @@ use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// Names in rules. An audit entry has the values of these names only in its premises.
-const ONLY_IN_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
+/// Names in rules. An audit entry has the values of these names only in its policy inputs.
+const ONLY_IN_POLICY_INPUTS: [&str; 3] = ["user_context", "session_data", "task."];
 
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedCall<'a> {
@@ -23,14 +23,14 @@ pub struct LoggedCall<'a> {
     /// The arguments; `None` if they are incomplete.
     pub arguments: Option<&'a str>,
     /// The other inputs of the decision. `None` if the log lacks them.
-    pub premises: Option<&'a Premises>,
+    pub policy_inputs: Option<&'a PolicyInputs>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggedCallVerdict {
     /// The call passes. The facts of its session may still stop the call.
     Passes,
-    /// The call needs approval, because of these places in the configuration.
+    /// The call needs approval. The text lists the configuration entries that require it.
     Asks(String),
     /// The guards end the call.
     Ends {
@@ -45,15 +45,18 @@ pub enum LoggedCallVerdict {
 }
 
 const HIDDEN: &str = "a rule reads arguments that are incomplete in the log (secrets, or too long)";
-const NOT_LOGGED: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
+const NOT_LOGGED: &str = "a rule reads user, session or task, which the entry lacks (audit.policy_inputs)";
 
 impl LoggedCall<'_> {
     pub async fn evaluate(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> LoggedCallVerdict {
-        let premises = self.premises.cloned().unwrap_or_default();
-        let task =
-            premises.task.as_deref().and_then(|task| TaskId::new(task).ok()).map(|task| (task, grant(&premises)));
+        let policy_inputs = self.policy_inputs.cloned().unwrap_or_default();
+        let task = policy_inputs
+            .task
+            .as_deref()
+            .and_then(|task| TaskId::new(task).ok())
+            .map(|task| (task, grant(&policy_inputs)));
         let grant = task.as_ref().map(|(_, grant)| grant);
-        let tools = Toolbox::new(Arc::clone(active), Arc::clone(registry), premises.allowed_tools.as_ref(), grant);
+        let tools = Toolbox::new(Arc::clone(active), Arc::clone(registry), policy_inputs.allowed_tools.as_ref(), grant);
         let tools = &tools;
         let tenant = self.tenant;
         let agent = self.agent;
@@ -67,13 +70,13 @@ impl LoggedCall<'_> {
         }
         let Some(arguments) = self.arguments else { return unseen(&found, tools) };
         let context = Context {
-            user_context: premises.user_context.clone(),
-            session_data: premises.session_data.clone(),
+            user_context: policy_inputs.user_context.clone(),
+            session_data: policy_inputs.session_data.clone(),
             ..Context::default()
         };
-        // Without premises it is unknown whether nulls represent omitted arguments. Assume that they do: the logged
+        // Without policy inputs it is unknown whether nulls represent omitted arguments. Assume that they do: the logged
         // call passed the guards, and with nulls as values it would not have passed.
-        let strict = self.premises.is_none_or(|premises| premises.strict);
+        let strict = self.policy_inputs.is_none_or(|policy_inputs| policy_inputs.strict);
         let task = task.as_ref();
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
         match guards::pass(&asked, arguments, |_, _| {}).await {
@@ -100,13 +103,13 @@ impl LoggedCall<'_> {
         let is_hidden = |raw: &Option<Box<serde_json::value::RawValue>>| {
             raw.as_ref().is_some_and(|raw| raw.get().contains("[REDACTED]"))
         };
-        let is_logged = match self.premises {
-            None => !ONLY_IN_PREMISES.iter().any(|name| asks(name)),
-            // Premises never contain the chain of agents above a task.
-            Some(premises) => {
-                !(asks("user_context") && is_hidden(&premises.user_context)
-                    || asks("session_data") && is_hidden(&premises.session_data)
-                    || asks("task.chain") && premises.task.is_some())
+        let is_logged = match self.policy_inputs {
+            None => !ONLY_IN_POLICY_INPUTS.iter().any(|name| asks(name)),
+            // Policy inputs never contain the chain of agents above a task.
+            Some(policy_inputs) => {
+                !(asks("user_context") && is_hidden(&policy_inputs.user_context)
+                    || asks("session_data") && is_hidden(&policy_inputs.session_data)
+                    || asks("task.chain") && policy_inputs.task.is_some())
             }
         };
         (!is_logged).then_some(NOT_LOGGED)
@@ -138,10 +141,10 @@ fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     }
 }
 
-fn grant(premises: &Premises) -> TaskGrant {
+fn grant(policy_inputs: &PolicyInputs) -> TaskGrant {
     TaskGrant {
-        capabilities: premises.capabilities.clone(),
-        tools: premises.task_tools.clone(),
+        capabilities: policy_inputs.capabilities.clone(),
+        tools: policy_inputs.task_tools.clone(),
         ..TaskGrant::default()
     }
 }

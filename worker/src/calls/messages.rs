@@ -143,7 +143,7 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, 
 }
 
 /// The reason in the error of a call that ended while its tool's circuit breaker was open.
-pub(crate) const BREAKER_OPEN: &str = "resting";
+pub(crate) const BREAKER_OPEN: &str = "breaker_open";
 
 /// The error for a call that has waited for its tool as long as allowed, and is not sent. `tries` is the number of
 /// earlier attempts.
@@ -235,19 +235,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_may_not_wait_so_long_says_what_wait_was_asked_for() {
+    fn a_final_error_explains_why_the_call_is_not_retried() {
         let after = Some(Duration::from_secs(999_999));
-        let told = gave_up("The service answered with status 429.", 1, Some(NoRetryReason::RetryAfterTooLong), after);
+        let error = gave_up("The service answered with status 429.", 1, Some(NoRetryReason::RetryAfterTooLong), after);
         assert_eq!(
-            told.message,
+            error.message,
             "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
              waits 60 s for one at most. Try again after that time or use another approach."
         );
-        assert_eq!(told.details, Some(serde_json::json!({"retry_after_s": 999_999})));
-        let told = gave_up("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);
-        assert!(told.message.contains("The deadline comes before the next try."), "{}", told.message);
-        let told = gave_up("No answer.", 4, Some(NoRetryReason::TriesUsedUp), None);
-        assert_eq!(told.message, "No answer (after 4 tries). Try again later or use another approach.");
-        assert_eq!(told.details, None);
+        assert_eq!(error.details, Some(serde_json::json!({"retry_after_s": 999_999})));
+        let error = gave_up("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);
+        assert!(error.message.contains("The deadline comes before the next try."), "{}", error.message);
+        let error = gave_up("No answer.", 4, Some(NoRetryReason::TriesUsedUp), None);
+        assert_eq!(error.message, "No answer (after 4 tries). Try again later or use another approach.");
+        assert_eq!(error.details, None);
     }
 }

@@ -182,7 +182,7 @@ impl Pipeline {
         self.undo_begin(&run).await;
         let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
         let request = ParkRequest::of(wait(reason, delay, false, &why), beside);
-        if let Some(Parked::Until(_)) = self.park(run, "rest", request, (attempt.saturating_sub(1), false)).await {
+        if let Some(Parked::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await {
             self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None

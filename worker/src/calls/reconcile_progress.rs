@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_counted_beside_the_tries_of_the_call() {
+    fn lookups_and_call_attempts_are_counted_separately() {
         // The third attempt of the call ended as unknown: this is the first lookup.
         let first = ReconcileProgress::decode(3);
         assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });

@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_a_small_task() {
+    fn a_slice_future_stays_small() {
         // With futures of 12 kB, 85 kB were copied for each turn.
         let bytes = size_of_answer(Pipeline::run_slice);
         assert!(bytes <= 2_048, "{bytes} bytes");

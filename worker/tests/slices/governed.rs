@@ -84,7 +84,7 @@ async fn decide(shard: &Shard, id: &str, verdict: Verdict<'_>) -> DecideResult {
 const YES: Verdict<'static> = Verdict::Approve { seen: None, narrowed: None, shown: "" };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_equal_calls_one_runs_and_the_others_have_its_result() {
+async fn equal_calls_with_an_effect_key_share_one_result() {
     let runs = Arc::new(AtomicU32::new(0));
     let shard = Shard::start_with(|active, setup: &mut Setup| {
         permit(active, "pay", FactRow::default());
@@ -110,7 +110,7 @@ async fn of_equal_calls_one_runs_and_the_others_have_its_result() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_runs_when_people_agree_with_the_arguments_that_they_gave_it() {
+async fn an_approved_call_runs_with_its_narrowed_arguments() {
     let runs = Arc::new(AtomicU32::new(0));
     let shard = Shard::start_with(|active, setup| {
         permit(active, "pay", FactRow::default());
@@ -154,8 +154,8 @@ async fn a_fully_governed_call_takes_three_round_trips() {
         let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
         permit(active, "pay", FactRow { forbid, sets, ..FactRow::default() });
         active.policy.permissions.approvers.insert("kim".into(), BTreeSet::new());
-        let bounds = StreakBounds { refuse_after: 3, refuse_ms: 60_000, keep_ms: 60_000 };
-        setup.loops = Some(LoopOptions { tell_after: 2, bounds, except: Arc::default() });
+        let bounds = StreakBounds { deny_after: 3, deny_ms: 60_000, keep_ms: 60_000 };
+        setup.loops = Some(LoopOptions { warn_after: 2, bounds, except: Arc::default() });
         let pay = counted("pay", Effect::Once, &runs, 0).effect_key(&["/amount"], Duration::from_secs(60));
         setup.tools.push(pay.requires_approval());
     })
@@ -181,7 +181,7 @@ async fn a_fully_governed_call_takes_three_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_approval_that_its_call_needs_no_more_becomes_void() {
+async fn canceling_a_turn_voids_its_pending_approval() {
     let runs = Arc::new(AtomicU32::new(0));
     let shard = Shard::start_with(|active, setup| {
         permit(active, "pay", FactRow::default());
@@ -205,7 +205,7 @@ async fn an_approval_that_its_call_needs_no_more_becomes_void() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_begins_by_the_facts_that_others_have_set() {
+async fn a_call_is_denied_until_an_earlier_call_sets_its_fact() {
     let runs = Arc::new(AtomicU32::new(0));
     let quoted = || Fact::parse("quoted").unwrap();
     let shard = Shard::start_with(|active, setup| {
@@ -239,10 +239,10 @@ async fn a_call_begins_by_the_facts_that_others_have_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_repeats_a_call_is_told_so_and_refused() {
+async fn a_repeated_call_is_first_noted_and_then_denied() {
     let shard = Shard::start_with(|_, setup| {
-        let bounds = StreakBounds { refuse_after: 3, refuse_ms: 60_000, keep_ms: 60_000 };
-        setup.loops = Some(LoopOptions { tell_after: 2, bounds, except: Arc::default() });
+        let bounds = StreakBounds { deny_after: 3, deny_ms: 60_000, keep_ms: 60_000 };
+        setup.loops = Some(LoopOptions { warn_after: 2, bounds, except: Arc::default() });
     })
     .await;
     let same = ("echo", r#"{"text":"hi"}"#);
@@ -260,7 +260,7 @@ async fn an_agent_that_repeats_a_call_is_told_so_and_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_that_was_asked_before_has_the_cached_result() {
+async fn a_repeated_read_returns_the_cached_result() {
     let runs = Arc::new(AtomicU32::new(0));
     let shard = Shard::start_with(|active, setup| {
         permit(active, "price", FactRow::default());

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use crate::shard::{Dispatch, LEASE_MS, Notify, Shard, name, turn};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_is_carried_out_and_its_turn_replies() {
+async fn a_slice_runs_and_its_turn_sends_one_reply() {
     let shard = Shard::start().await;
     shard
         .dispatch("t1", &[("echo", r#"{"text":"hi"}"#), ("fail_once", r#"{"outcomes":["ok"]}"#), ("none", "{}")])
@@ -37,7 +37,7 @@ async fn a_slice_is_carried_out_and_its_turn_replies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_of_suspects_runs_together_and_a_lone_one_alone() {
+async fn suspects_run_in_groups_and_a_lone_suspect_runs_alone() {
     let shard = Shard::start().await;
     // The worker may take the first turn before the others are dispatched.
     let group = |group_max| Some(Suspect { group_max, lone_crashes: 0 });
@@ -125,7 +125,7 @@ async fn a_drained_worker_takes_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_that_the_worker_holds_and_does_not_run_goes_back() {
+async fn a_slice_with_a_lost_take_response_still_runs() {
     let shard = Shard::start().await;
     let consumer = shard.consumer().await;
     // A take whose response is lost. The worker waits for the same queue, so the test tries until its own take is
@@ -164,7 +164,7 @@ async fn a_worker_continues_after_a_restart_of_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_draining_worker_hands_back_what_it_has_not_run() {
+async fn a_draining_worker_returns_its_unfinished_slices() {
     let shard = Shard::start().await;
     let ids: Vec<String> = (0..8).map(|number| format!("t{number}")).collect();
     for id in &ids {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_one_answer_are_of_one_message_and_results_are_told_of_them_in_order() {
+    fn calls_of_one_response_share_a_message_and_results_keep_order() {
         let events =
             convert_all([plan("I look.", &["a", "b"]), result("1"), result("2"), plan("", &["c"]), result("3")]);
         let named = |wanted: &str, member: &str| -> Vec<String> {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_end_well_ends_with_its_reason() {
+    fn a_failed_or_interrupted_run_ends_with_its_reason() {
         let failed = TaskEvent::Failed { outcome: "cancelled".into(), message: "The user left.".into() };
         let events = convert_all([failed]);
         assert_eq!(types(&events), ["RUN_STARTED", "CUSTOM", "RUN_ERROR"]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_event_of_its_own_is_told_by_name_and_an_empty_answer_has_no_part() {
+    fn a_wait_is_a_custom_event_and_an_empty_answer_has_no_content() {
         let waits = TaskEvent::Waiting { what: "an approval of pay (demo:apr-1)".into(), until_ms: Some(7) };
         let output = serde_json::value::RawValue::from_string("{\"answer\":\"\"}".into()).unwrap_or_default();
         let events = convert_all([waits, TaskEvent::Answer { answer: String::new(), output }]);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_is_the_last_message_in_words_alone() {
+    fn the_user_input_is_the_text_of_the_last_message() {
         let before = json!({"id": "1", "role": "assistant", "toolCalls": []});
         assert_eq!(last_user_text(&json!([before, {"id": "2", "role": "user", "content": "hi"}])).unwrap(), "hi");
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_name_each_other_and_nothing_of_another_host() {
+    fn files_import_only_each_other_and_name_no_external_host() {
         for (name, kind, text) in FILES {
             // Preact names the namespaces of SVG and MathML, and has a property that the console does not use.
             let is_foreign = name.starts_with("preact.");

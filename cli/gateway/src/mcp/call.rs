@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_that_cannot_be_read_is_not_told_as_a_failed_call() {
+    fn an_output_with_unusual_values_stays_exact_and_successful() {
         for (output, structured) in [
             (r#"{"total":1e400,"n":5}"#, r#"{"total":1e400,"n":5}"#),
             (r#"{"memo":"caf\ufffd"}"#, "{\"memo\":\"caf\u{fffd}\"}"),
@@ -336,10 +336,10 @@ mod tests {
                 let reply = format!(
                     r#"{{"turn_id":"t","tenant":"acme","agent":"kelly","status":"done","dialect":"mcp","results":[{result}],"messages":{messages}}}"#
                 );
-                let told = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
-                assert_eq!(told.is_error, Some(false));
+                let result = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
+                assert_eq!(result.is_error, Some(false));
                 // The output of the process has every digit.
-                let left = serde_json::to_string(&told.structured_content).unwrap();
+                let left = serde_json::to_string(&result.structured_content).unwrap();
                 assert_eq!(digits::restored(&left), structured);
             }
         }

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_are_changed_one_by_one_and_a_longer_one_passes_as_it_is() {
+    async fn each_line_is_converted_and_an_overlong_line_passes_unchanged() {
         let big = "1180591620717411303424";
         let long = format!("[\"{}\",{big}]", "x".repeat(LINE_BYTES_MAX + PIPE_BYTES));
         let text = format!("{{\"a\":{big}}}\n{long}\n[{big}]\n");

@@ -42,9 +42,9 @@ pub(crate) struct DeadQuery {
     /// Only entries whose error message contains this text, such as 503.
     error: Option<String>,
     /// Only entries with this error message, as `causes` shows it. `#` stands for a word with a digit.
-    told: Option<String>,
+    normalized_error: Option<String>,
     /// Only entries without an error message.
-    untold: Option<bool>,
+    without_error: Option<bool>,
     /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
     /// Only entries at or after this time (ms by Redis' clock).
@@ -100,8 +100,8 @@ impl DeadQuery {
             tool: super::resolve_tool_filter(shared, self.tool).await?,
             cause: non_empty(self.cause),
             error: non_empty(self.error),
-            told: non_empty(self.told),
-            untold: self.untold.unwrap_or_default(),
+            normalized_error: non_empty(self.normalized_error),
+            without_error: self.without_error.unwrap_or_default(),
             from_ms: self.from_ms.max(self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000)),
             until_ms: self.before_ms,
             limit: bounded("limit", self.limit, LISTED.0, LISTED.1)?,
@@ -129,7 +129,7 @@ pub(crate) struct DeadCausesPage {
 /// Group dead letters, failed calls and failed tasks by cause.
 ///
 /// A group has its count, newest and oldest entry and an example. The same filters, with a group's `kind`, `cause`,
-/// `tool` and `told` (or `untold`), list its entries. A response reads about 20,000 entries and contains the position
+/// `tool` and `normalized_error` (or `without_error`), list its entries. A response reads about 20,000 entries and contains the position
 /// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
     responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),

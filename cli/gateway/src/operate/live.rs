@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
+    async fn one_poll_serves_all_watchers_and_stops_without_watchers() {
         let live = FleetPoller::new();
         let backend = Arc::new(Counting::default());
         let stop = CancellationToken::new();

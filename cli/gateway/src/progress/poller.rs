@@ -58,8 +58,8 @@ impl PolledState {
         if let Self::Underway { ended, .. } = self { ended.len() } else { 0 }
     }
 
-    fn after(&self, stood: TurnStatus) -> Self {
-        let TurnStatus { agent, standing, results } = stood;
+    fn after(&self, status: TurnStatus) -> Self {
+        let TurnStatus { agent, standing, results } = status;
         let ended = match self {
             Self::Underway { ended, .. } if results.is_empty() => Arc::clone(ended),
             Self::Underway { ended, .. } => Arc::new(ended.iter().cloned().chain(results).collect()),
@@ -160,17 +160,17 @@ impl Inner {
 
     async fn poll_shard_turns(&self, names: &[(TurnName, usize)]) -> bool {
         let Some((first, _)) = names.first() else { return true };
-        let stood = match turn_statuses(self.client.store(&first.tenant), names).await {
-            Ok(stood) => stood,
+        let status = match turn_statuses(self.client.store(&first.tenant), names).await {
+            Ok(status) => status,
             Err(error) => {
                 tracing::warn!(%error, turns = names.len(), "failed to poll followed turns");
                 names.iter().for_each(|(name, _)| self.update_state(name, |_| PolledState::Away));
                 return false;
             }
         };
-        let polled = names.iter().zip(stood).map(async |((name, _), stood)| match stood {
-            Ok(Some(stood)) => {
-                self.update_state(name, |seen| seen.after(stood));
+        let polled = names.iter().zip(status).map(async |((name, _), status)| match status {
+            Ok(Some(status)) => {
+                self.update_state(name, |seen| seen.after(status));
                 true
             }
             Ok(None) => self.look_up_inactive(name).await,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_is_looked_at_once_however_many_follow_it_and_not_when_nobody_does() {
+    async fn a_turn_is_polled_once_for_all_its_followers() {
         let followed = followed();
         let turn = name("demo", "one");
         let many: Vec<_> = (0..20).map(|_| followed.follow(&turn)).collect();
@@ -247,12 +247,12 @@ mod tests {
         assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), PolledState::Gone));
         drop((other, late));
         // After all followers have left, a new follower gets a fresh state.
-        let anew = followed.follow(&name("demo", "two"));
-        assert!(matches!(*anew.seen.borrow(), PolledState::Nothing));
+        let second = followed.follow(&name("demo", "two"));
+        assert!(matches!(*second.seen.borrow(), PolledState::Nothing));
     }
 
     #[test]
-    fn ends_of_calls_are_added_and_kept_in_their_order() {
+    fn call_results_accumulate_in_order() {
         let ended = |call: &str| CallEnd {
             call: call.into(),
             tool_call_id: None,
@@ -261,13 +261,13 @@ mod tests {
             outcome: Outcome::Ok,
             attempts: 1,
         };
-        let stood = |results: &[&str]| TurnStatus {
+        let status = |results: &[&str]| TurnStatus {
             agent: "kelly".into(),
             standing: TurnPhase::Dispatched,
             results: results.iter().map(|call| ended(call)).collect(),
         };
-        let first = PolledState::Nothing.after(stood(&["t/0", "t/1"]));
-        let PolledState::Underway { ended, .. } = first.after(stood(&[])).after(stood(&["t/2"])) else { panic!() };
+        let first = PolledState::Nothing.after(status(&["t/0", "t/1"]));
+        let PolledState::Underway { ended, .. } = first.after(status(&[])).after(status(&["t/2"])) else { panic!() };
         let calls: Vec<&str> = ended.iter().map(|ended| ended.call.as_str()).collect();
         assert_eq!(calls, ["t/0", "t/1", "t/2"]);
         // After a failed poll, the results are read from the beginning.

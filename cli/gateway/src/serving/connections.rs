@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_address_that_has_most_makes_room_and_known_ones_never_do() {
+    fn the_busiest_address_loses_its_oldest_unauthenticated_connection() {
         let connections = Connections::default();
         let known = connections.register(peer("192.0.2.1"));
         known.assign_to(&holder("shop")).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn where_each_address_has_one_the_oldest_makes_room() {
+    fn the_oldest_connection_closes_if_every_address_has_one() {
         let connections = Connections::default();
         let from = |number: usize| peer(&format!("10.0.{}.{}", number / 256, number % 256));
         let all: Vec<_> = (0..=UNKNOWN_MAX).map(|number| connections.register(from(number))).collect();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_has_so_many_connections_and_no_more() {
+    fn the_connections_of_one_caller_are_limited() {
         let connections = Connections::default();
         let open_connections: Vec<_> =
             (0..=KNOWN_MAX.caller).map(|_| connections.register(peer("192.0.2.1"))).collect();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_shows_no_key_ends_and_one_that_has_does_not() {
+    async fn an_unauthenticated_connection_times_out_and_others_stay_open() {
         let connections = Connections::default();
         let (near, _far) = duplex(64);
         let mut unknown = ConnectionStream::new(near, connections.register(peer("192.0.2.1")));

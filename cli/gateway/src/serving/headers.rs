@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_something_counts_once_even_if_both_values_are_alike() {
+    fn a_repeated_singleton_header_is_detected_even_with_equal_values() {
         for name in [
             "authorization",
             "content-type",
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn two_traces_are_none() {
+    fn two_traceparent_headers_count_as_none() {
         assert!(only(&headers(&[("traceparent", "a")]), "traceparent").is_some());
         assert!(only(&headers(&[("traceparent", "a"), ("traceparent", "b")]), "traceparent").is_none());
         assert!(only(&headers(&[]), "traceparent").is_none());

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_wrong_keys_is_looked_at_so_often_and_holds_up_nobody_with_a_key_that_was_good() {
+    async fn repeated_wrong_keys_are_rate_limited_but_valid_keys_pass() {
         let limiter = limiter(1, 3);
         let here = from("192.0.2.7:1000");
         limiter.knows(&here, "good");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_of_a_network_of_ipv6_is_one_and_where_nothing_is_bounded_nothing_is_counted() {
+    async fn an_ipv6_network_shares_one_limit() {
         let limiter = limiter(1, 1);
         limiter.count(&from("[2001:db8:1:2::1]:1"), "x");
         assert!(limiter.check_rate(&from("[2001:db8:1:2:ffff::9]:1"), "x").is_err());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_good_is_remembered_within_bounds_and_what_comes_again_longest() {
+    fn valid_credentials_are_cached_within_bounds_and_reuse_keeps_them() {
         let mut good = ValidCredentialCache::default();
         let hash = |number: usize| Sha256::digest(number.to_string()).into();
         for number in 1..=KNOWN_MAX * 2 {

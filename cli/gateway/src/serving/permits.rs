@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_leaves_some_to_its_tenant_and_one_tenant_some_to_others() {
+    fn permits_are_limited_per_caller_per_tenant_and_in_total() {
         let pool = PermitPool::new(PermitBounds { all: 10, tenant: 6, caller: 4 });
         let take = |tenant: &str, id: &str| std::iter::from_fn(|| pool.take(&holder(tenant, id))).collect::<Vec<_>>();
         let shop = take("acme", "shop");

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_scheme_a_host_and_a_port() {
+    fn a_public_url_has_only_a_scheme_host_and_port() {
         for good in
             ["https://fleet.example.com", "https://fleet.example.com/", "http://127.0.0.1:8080", "https://[::1]:8443"]
         {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_mcp_server_has_metadata_of_its_own_and_all_else_the_gateways() {
+    fn only_an_agents_mcp_path_has_its_own_metadata() {
         let url: PublicUrl = "https://fleet.example.com".parse().unwrap();
         let at = |path: &str| {
             url.metadata(path).replace("https://fleet.example.com/.well-known/oauth-protected-resource", "M")

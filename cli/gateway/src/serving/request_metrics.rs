@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_of_the_document_has_a_name_in_metrics() {
+    fn every_documented_path_has_a_metric_label() {
         let document = crate::openapi();
         for (path, methods) in document["paths"].as_object().unwrap() {
             for method in methods.as_object().unwrap().keys() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_apart_and_so_are_the_verbs_of_operators() {
+    fn labels_distinguish_waits_and_operator_actions() {
         assert_eq!(operation_label(&Method::POST, "/v1/turns", "wait=30"), "submit_wait");
         assert_eq!(operation_label(&Method::POST, "/v1/turns", "wait=0"), "submit");
         assert_eq!(operation_label(&Method::GET, "/v1/turns/{turn_id}", "a=b&wait=60"), "reply_wait");

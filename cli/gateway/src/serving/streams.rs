@@ -89,7 +89,7 @@ mod tests {
     use crate::verbs::{CredentialKind, TenantScope};
 
     #[test]
-    fn streams_are_bounded_and_no_tenant_takes_those_of_another() {
+    fn streams_are_limited_per_caller_per_tenant_and_per_process() {
         let streams = Streams::default();
         let reserve = |tenant: &str, id: &str| {
             let tenant = TenantScope::One(tickfleet_model::TenantId::new(tenant).unwrap());

@@ -76,7 +76,7 @@ impl TokenOptions {
     pub const LEEWAY: Duration = Duration::from_secs(30);
     /// Maximum of `leeway`. More would defeat short token lifetimes.
     pub const LEEWAY_MAX: Duration = Duration::from_secs(300);
-    pub const KEYS_REST: Duration = Duration::from_secs(10);
+    pub const KEYS_COOLDOWN: Duration = Duration::from_secs(10);
     pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 }
 
@@ -102,7 +102,7 @@ struct KeyRead {
 enum KeyReadPhase {
     Reading,
     /// Has just read the keys, and ignores requests until the shortest interval between reads is over.
-    Resting,
+    Cooldown,
     /// Reads on request, or when the interval is over.
     Idle,
 }
@@ -276,7 +276,7 @@ impl Inner {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
         self.key_requested.notify_one();
-        if now.phase == KeyReadPhase::Resting {
+        if now.phase == KeyReadPhase::Cooldown {
             return now;
         }
         let Ok(_one_of_few) = self.waiter_permits.try_acquire() else { return now };
@@ -311,7 +311,7 @@ impl Inner {
             }
         }
         self.key_read.send_modify(|key_read| {
-            *key_read = KeyRead { number: key_read.number + 1, phase: KeyReadPhase::Resting, failed }
+            *key_read = KeyRead { number: key_read.number + 1, phase: KeyReadPhase::Cooldown, failed }
         });
     }
 

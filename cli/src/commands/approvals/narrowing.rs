@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_names_its_argument_plainly_or_by_a_pointer() {
+    fn a_change_names_its_argument_by_name_or_json_pointer() {
         let arguments = json!({"amount": 700, "price": "700.00", "a/b": 1, "lines": [1]});
         for (text, pointer, value) in [
             ("amount=400", "/amount", "400"),

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_of_another_fleet_or_no_export_stays_as_it_is() {
+    async fn a_foreign_or_non_export_file_is_rejected_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("march.jsonl");
         let ours = Header { fleet: "south".into(), keys: [("k1".into(), "A".into())].into(), ..Header::default() };

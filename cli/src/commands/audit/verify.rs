@@ -43,7 +43,7 @@ pub(crate) struct References {
     tenant: Option<TenantId>,
     /// Earlier parts of the export are absent, which is not an error.
     #[arg(long)]
-    goes_on: bool,
+    partial: bool,
 }
 
 /// Verify an export offline: report entries that were edited, removed, inserted or reordered after sealing, or
@@ -110,7 +110,7 @@ pub(crate) fn verified(
     let expected = Expected {
         fleet: against.fleet.clone(),
         tenant: against.tenant.as_ref().map(ToString::to_string),
-        goes_on: against.goes_on,
+        partial: against.partial,
         anchors_from_ms: at(against.anchors_from, "--anchors-from")?,
     };
     let mut verifier = Verifier::new(keys).expecting(expected);
@@ -166,8 +166,8 @@ pub(crate) fn verdict_text(verdict: &ExportVerdict) -> String {
     if more > 0 {
         text += &format!("  and {more} more\n");
     }
-    for told in &verdict.told {
-        text += &format!("  note: {told}\n");
+    for note in &verdict.notes {
+        text += &format!("  note: {note}\n");
     }
     text
 }

@@ -37,10 +37,12 @@ impl<'a> ConversationPrinter<'a> {
     }
 
     pub(super) fn greeting(&self, session: &Session, before: usize) {
-        let goes_on = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
+        let continuing = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
         let agent = self.agent;
-        self.output
-            .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C cancels the task, Ctrl-D exits.", session.id()));
+        self.output.note(&format!(
+            "Session {} with {agent}{continuing}. Ctrl-C cancels the task, Ctrl-D exits.",
+            session.id()
+        ));
     }
 
     pub(super) fn prompt(&self) {

@@ -117,17 +117,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_the_version_that_it_asks_for_or_the_newest() {
+    fn a_client_gets_the_requested_version_or_the_newest() {
         for (wanted, got) in [("2025-06-18", "2025-06-18"), ("2030-01-01", VERSIONS[0])] {
             let ParsedMessage::Respond(answer) = request("initialize", &json!({"protocolVersion": wanted})) else {
-                return;
+                panic!("{wanted}: no response")
             };
             assert_eq!((&answer["id"], &answer["result"]["protocolVersion"]), (&json!(7), &json!(got)));
         }
     }
 
     #[test]
-    fn notices_are_not_answered_and_nonsense_is_told_from_calls() {
+    fn notifications_get_no_response_and_invalid_requests_get_errors() {
         assert_eq!(
             parse_message(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})),
             ParsedMessage::Notification

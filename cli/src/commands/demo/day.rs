@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_day_is_in_order_and_no_two_turns_or_requests_look_alike() {
+    fn the_plan_is_in_order_and_its_turns_and_requests_are_unique() {
         let day = plan().unwrap();
         assert!(day.len() >= 40);
         assert!(day.windows(2).all(|pair| pair[0].after <= pair[1].after));

@@ -111,7 +111,7 @@ pub(super) struct CallRow {
     pub(super) code: Option<String>,
     /// The message that the agent received.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) told: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 impl Report {
@@ -293,7 +293,7 @@ fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
         outcome: result.outcome,
         attempts: result.attempts,
         code: result.error.as_ref().map(|error| error.code.clone()),
-        told: result.error.as_ref().map(|error| error.message.clone()),
+        error: result.error.as_ref().map(|error| error.message.clone()),
     };
     Row {
         at: planned.at.clone(),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_its_one_reply_or_with_a_result_missing_is_told() {
+    fn a_missing_result_or_a_wrong_reply_count_is_reported() {
         let (planned, mut turn) = posted("ok", 1);
         assert_eq!(answered_once(&planned, &turn), None);
         turn.replies[0].1.results.clear();
@@ -351,20 +351,20 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_that_is_not_what_was_said_is_told() {
+    fn an_effect_that_contradicts_its_outcome_is_reported() {
         for (outcome, allowed) in [("ok", 1..=1), ("denied", 0..=0), ("outcome_unknown", 0..=1)] {
             let (planned, turn) = posted(outcome, 1);
             for times in 0..=2 {
                 let mut ledger = Ledger::default();
                 ledger.posts.insert(planned.asks[0].clone().unwrap(), times);
-                let told = effects_agree(&planned, &turn, &ledger);
-                assert_eq!(told.is_empty(), allowed.contains(&times), "{outcome} and {times} times: {told:?}");
+                let problems = effects_agree(&planned, &turn, &ledger);
+                assert_eq!(problems.is_empty(), allowed.contains(&times), "{outcome} and {times} times: {problems:?}");
             }
         }
     }
 
     #[test]
-    fn a_counter_beyond_its_cap_is_told() {
+    fn a_counter_over_its_cap_is_reported() {
         let (planned, mut turn) = posted("ok", 1);
         turn.slices = AdmissionNote::read_all("A1,10,10,10,5,10,1000");
         assert_eq!(within_caps(&planned, &turn), None);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn admissions_that_add_up_to_more_than_a_cap_are_told_whatever_the_counters_say() {
+    fn admissions_that_sum_to_more_than_a_cap_are_reported() {
         let sums_of = |log: &str| {
             let (planned, mut turn) = posted("ok", 1);
             turn.slices = AdmissionNote::read_all(log);
@@ -385,14 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_figures_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let figures = Figures::new((1..=200).rev().map(Duration::from_millis).collect());
         assert_eq!((figures.turns, figures.p50_ms, figures.p99_ms), (200, 100.0, 198.0));
         assert_eq!(Figures::new(Vec::new()).p99_ms, 0.0);
     }
 
     #[test]
-    fn what_was_sent_or_booked_twice_is_told() {
+    fn duplicate_messages_and_meetings_are_reported() {
         let mut ledger = Ledger::default();
         ledger.posts.insert("once".into(), 1);
         ledger.messages.insert("again".into(), 2);

@@ -19,7 +19,7 @@ use crate::output::time_format::span;
 use crate::output::{Output, StatusColor, lines, short, table};
 
 /// Maximum characters of a message in the table. The lines of the table have at most 110 characters.
-const TOLD_CHARS: usize = 87;
+const MESSAGE_CHARS_MAX: usize = 87;
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
 pub(super) fn opening(
@@ -127,7 +127,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
     // A wrapped row would have several lines, and messages would be placed below the wrong call.
     table.set_content_arrangement(ContentArrangement::Disabled);
-    let mut told = vec![String::new()];
+    let mut messages = vec![String::new()];
     for row in day {
         for (index, (call, times)) in groups(&row.calls).into_iter().enumerate() {
             let first = |text: &str| if index == 0 { Cell::new(text) } else { Cell::new("") };
@@ -142,20 +142,20 @@ fn day_table(day: &[Row], output: &Output) -> String {
                 Cell::new(if call.attempts == 0 { "-".to_owned() } else { call.attempts.to_string() }),
                 first(&waited),
             ]);
-            told.push(why(call));
+            messages.push(why(call));
         }
     }
-    interleaved(&lines(table), &told)
+    interleaved(&lines(table), &messages)
 }
 
 /// Formats the lines of a table. If a line has a message, the message follows it.
-fn interleaved(table: &str, told: &[String]) -> String {
+fn interleaved(table: &str, messages: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
-    for (row, told) in table.lines().zip(told) {
+    for (row, message) in table.lines().zip(messages) {
         let _ = writeln!(text, "{row}");
-        if !told.is_empty() {
-            let _ = writeln!(text, "{:indent$}{told}", "");
+        if !message.is_empty() {
+            let _ = writeln!(text, "{:indent$}{message}", "");
         }
     }
     text
@@ -173,8 +173,8 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
 /// message begins with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
-    let told = call.told.as_deref().unwrap_or_default();
-    whole_sentences(&code.map_or_else(|| told.to_owned(), |code| format!("{code}: {told}")), TOLD_CHARS)
+    let message = call.error.as_deref().unwrap_or_default();
+    whole_sentences(&code.map_or_else(|| message.to_owned(), |code| format!("{code}: {message}")), MESSAGE_CHARS_MAX)
 }
 
 fn outcomes(report: &Report, output: &Output) -> String {
@@ -258,9 +258,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_was_told_stands_below_its_call() {
-        let told = ["", "", "No."].map(str::to_owned);
-        let text = interleaved("TIME  KIND\n1     http\n2     mcp", &told);
+    fn the_message_to_an_agent_appears_below_its_call() {
+        let messages = ["", "", "No."].map(str::to_owned);
+        let text = interleaved("TIME  KIND\n1     http\n2     mcp", &messages);
         assert_eq!(text, "TIME  KIND\n1     http\n2     mcp\n        No.\n");
     }
 }

@@ -292,14 +292,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_read_as_they_were_written() {
+    fn query_parameters_are_decoded() {
         assert_eq!(parameter("a=1&query=%22caf%C3%A9%22+x%26y", "query"), "\"café\" x&y");
         assert_eq!(parameter("a=1", "query"), "");
         assert_eq!(decoded("%4"), "?");
     }
 
     #[test]
-    fn a_cut_connection_hides_an_effect_and_a_refusal_hides_none() {
+    fn a_cut_connection_counts_as_an_effect_and_a_rejection_does_not() {
         let mut ledger = Ledger::default();
         let mut note =
             |action, text: &str, answer| ledger.note(&ServiceRequest { action, text: text.to_owned() }, answer);

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_ends_with_a_sentence_where_one_fits() {
+    fn text_is_cut_after_a_sentence_if_one_fits() {
         assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
         assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
         assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
+    fn outcome_counts_keep_first_seen_order() {
         let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), StatusColor::Good));
         assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
     }

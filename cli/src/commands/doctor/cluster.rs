@@ -14,13 +14,13 @@ pub(super) fn check(view: &ClusterView) -> Vec<CheckResult> {
 
 fn agreement(view: &ClusterView) -> CheckResult {
     const ADVICE: &str = "start or repair the node; after a failover or a slot migration, views differ for a moment";
-    let told = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
+    let first = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
     let odd = view.nodes.iter().find_map(|said| match &said.primaries {
-        Ok(primaries) if Some(primaries) == told => None,
+        Ok(primaries) if Some(primaries) == first => None,
         Ok(_) => Some(format!("{} reports other slot owners", said.node)),
         Err(why) => Some(format!("{}: {why}", said.node)),
     });
-    let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == told && told.is_some()).count();
+    let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == first && first.is_some()).count();
     let text = format!("{agree} of {} nodes agree on the slot owners", view.nodes.len());
     match odd {
         None => CheckResult::ok("cluster", text),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_placement_is_told_and_an_uneven_one_has_the_moves_that_mend_it() {
+    fn an_uneven_shard_placement_is_reported_with_slot_moves() {
         let even = check(&view([&[0, 1, 2, 3], &[4, 5, 6, 7]]));
         assert!(even.iter().all(|finding| finding.level == Level::Ok), "{even:?}");
         let uneven = placement(&view([&[0, 1, 2, 3, 4, 5], &[6, 7]]));
@@ -118,12 +118,15 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_differ_or_are_silent_and_too_few_shards_are_told() {
+    fn disagreeing_or_silent_nodes_and_too_few_shards_are_reported() {
         let mut odd = view([&[0, 1], &[]]);
         odd.slots.truncate(2);
         odd.nodes.push(NodeReport { node: "b:1".into(), primaries: Err("no answer".into()) });
-        let told = check(&odd);
-        assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree on the slot owners; b:1: no answer"), "{told:?}");
-        assert!(told.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{told:?}");
+        let findings = check(&odd);
+        assert!(
+            findings.iter().any(|f| f.says == "1 of 2 nodes agree on the slot owners; b:1: no answer"),
+            "{findings:?}"
+        );
+        assert!(findings.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{findings:?}");
     }
 }

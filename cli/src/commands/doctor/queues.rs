@@ -192,7 +192,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");
     }
-    let told = last.iter().map(|letter| {
+    let lines = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
         let when = from_now(letter.at_ms, now_ms);
         let what = named(&letter.raw, redactor);
@@ -201,7 +201,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
             letter.from, letter.reason, letter.entry
         )
     });
-    let says = format!("{count} rejected or poison messages; the latest:{}", told.collect::<String>());
+    let says = format!("{count} rejected or poison messages; the latest:{}", lines.collect::<String>());
     CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_in_order_is_ok_and_a_wrong_count_of_shards_fails() {
+    fn a_healthy_shard_is_ok_and_a_wrong_shard_count_fails() {
         assert_eq!(worst(&shard(0, &facts(), 1, "abc")), Level::Ok);
         assert_eq!(worst(&shard(0, &facts(), 2, "abc")), Level::Fail);
         assert_eq!(worst(&shard(0, &facts(), 1, "other")), Level::Warn);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
+    fn a_live_process_with_a_different_policy_is_reported() {
         let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
         // The policy of a lost process does not matter.
         let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_dead_letters_never_shows_their_arguments() {
+    fn dead_letter_findings_never_show_arguments() {
         let letter = |raw: &str| DeadLetter {
             id: "1-0".into(),
             at_ms: 1,
@@ -291,15 +291,15 @@ mod tests {
             raw: raw.into(),
         };
         let whole = r#"{"turn_id":"t-1","agent":"kelly","prio":1,"calls":[{"name":"send","arguments":{"text":"the code is 4711"}}]}"#;
-        let told = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
-        assert!(told.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{told}");
-        assert!(told.contains("(without an id, entry 7-0)") && !told.contains("4711") && !told.contains("hunter2"));
+        let lines = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
+        assert!(lines.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{lines}");
+        assert!(lines.contains("(without an id, entry 7-0)") && !lines.contains("4711") && !lines.contains("hunter2"));
         let cut = &whole[..whole.len() - 30];
         assert!(dead(1, &[letter(cut)], 2, &Redactor::default()).says.contains("turn t-1, agent kelly, calls send"));
     }
 
     #[test]
-    fn late_timers_mean_that_nobody_schedules() {
+    fn late_timers_fail_and_full_memory_is_reported_as_their_cause() {
         let settings = tickfleet_config::load(&tickfleet_config::Sources {
             // The permissions of the sample business name these tools.
             built_in_tools: ["delegate_task", "cancel_task", "read_messages", "send_mcp_message"]

@@ -141,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn a_repaired_fault_is_no_fault() {
-        let told = findings(&check(vec![found(Fault::TimerWithoutTurn, true); 7]));
-        assert_eq!((told.len(), told[0].level, told[0].what), (1, Level::Ok, "repaired"));
-        let says = &told[0].says;
-        assert!(says.starts_with("7 timer_without_turn: acme:t, ") && says.ends_with("and 2 more"), "{told:?}");
+    fn a_repaired_fault_is_reported_as_ok() {
+        let found_all = findings(&check(vec![found(Fault::TimerWithoutTurn, true); 7]));
+        assert_eq!((found_all.len(), found_all[0].level, found_all[0].what), (1, Level::Ok, "repaired"));
+        let says = &found_all[0].says;
+        assert!(says.starts_with("7 timer_without_turn: acme:t, ") && says.ends_with("and 2 more"), "{found_all:?}");
     }
 
     #[test]
     fn a_fault_fails_unless_the_fleet_repairs_it() {
         let faults = [found(Fault::TurnWithoutTimer, false), found(Fault::TimerWithoutTurn, false)];
-        let told = findings(&check(faults.into()));
-        let levels: Vec<Level> = told.iter().map(|finding| finding.level).collect();
+        let found_all = findings(&check(faults.into()));
+        let levels: Vec<Level> = found_all.iter().map(|finding| finding.level).collect();
         assert_eq!(levels, [Level::Warn, Level::Fail]);
         assert_eq!(findings(&check(Vec::new()))[0].level, Level::Ok);
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_that_was_made_tells_its_time_and_others_do_not() {
+    fn a_generated_id_contains_its_time_and_other_ids_do_not() {
         assert_eq!(minted_ms("t1700000000000-3"), Some(1_700_000_000_000));
         assert_eq!(minted_ms("k1700000000000-0"), Some(1_700_000_000_000));
         assert_eq!([minted_ms("order-17"), minted_ms("tango-1"), minted_ms("1700000000000-0")], [None; 3]);

@@ -106,7 +106,7 @@ struct Story {
     tries: Vec<FailedAttempt>,
     /// Each period in which a call waited because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    rests: Vec<BreakerWait>,
+    breaker_waits: Vec<BreakerWait>,
     /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<String>,
@@ -221,8 +221,9 @@ async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &E
         story.inner_calls = inner_calls(client.store(&name.tenant), &name, agent, positions).await?;
     }
     if story.is_task {
-        let told = client.task(&name).await?;
-        story.task = told.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());
+        let task_status = client.task(&name).await?;
+        story.task =
+            task_status.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());
     }
     Ok(story)
 }

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absence_is_told_as_that_and_never_as_busy_slots() {
+    fn a_missing_reader_is_not_reported_as_busy_slots() {
         let workers =
             |alive, busy, slots| QueueReaders::Workers { alive, drained: 0, busy, slots, gone_ms: None }.describe();
         assert!(workers(0, 0, 0).contains("No worker is alive"));

@@ -46,7 +46,7 @@ pub(super) enum Rule {
     Other,
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.
-    ToolRests,
+    BreakerOpen,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -86,7 +86,7 @@ pub(super) struct TurnWait {
     pub(super) approval: Option<Approval>,
     /// Why the tool of the next call accepts no calls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rests: Option<String>,
+    pub(super) breaker: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -185,7 +185,7 @@ fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
         calls_done: 0,
         admissions: Vec::new(),
         tries: Vec::new(),
-        rests: Vec::new(),
+        breaker_waits: Vec::new(),
         delegator: None,
         description: None,
         attendance: None,
@@ -237,7 +237,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
         delegator,
         description,
         tries: failed_attempts(&turn.notes),
-        rests: breaker_waits(&turn.notes),
+        breaker_waits: breaker_waits(&turn.notes),
         agent: Some(turn.head.agent.to_string()),
         queue: Some(live.queue(&name.tenant)),
         accepted_ms: Some(turn.admitted_ms),
@@ -289,15 +289,15 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         TurnState::Retrying { .. } => Rule::Backoff,
         TurnState::Waiting { reason, .. } => match reason {
             WaitReason::Child { .. } | WaitReason::Fact { .. } | WaitReason::EqualCall { .. } => Rule::Other,
-            WaitReason::Breaker { .. } => Rule::ToolRests,
+            WaitReason::Breaker { .. } => Rule::BreakerOpen,
             WaitReason::Budget { .. } => Rule::Limit,
             WaitReason::Approval { .. } | WaitReason::Reader { .. } => Rule::Backoff,
         },
         TurnState::Ready { .. } | TurnState::Running { .. } | TurnState::Ending { .. } => return None,
     };
     let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
-    let resting =
-        current_breaker_wait(&turn.notes).filter(|rest| rule == Rule::ToolRests && rest.position == turn.position);
+    let breaker =
+        current_breaker_wait(&turn.notes).filter(|wait| rule == Rule::BreakerOpen && wait.position == turn.position);
     Some(TurnWait {
         rule,
         until_ms: if turn.state.is_parked() { live.timer_ms } else { live.throttle_due_ms },
@@ -315,7 +315,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         limit: None,
         gave_places: rule == Rule::Limit && turn.debited > turn.position,
         approval: None,
-        rests: resting.map(|rest| rest.why),
+        breaker: breaker.map(|wait| wait.why),
     })
 }
 
@@ -354,7 +354,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         calls_done: results.len(),
         admissions,
         tries: failed_attempts(&turn.notes),
-        rests: breaker_waits(&turn.notes),
+        breaker_waits: breaker_waits(&turn.notes),
         delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
         cancel_asked: turn.canceled,
         retries: u64::from(turn.retries),
@@ -424,7 +424,7 @@ mod tests {
         turn(10, &json!({"s": "throttled", "counter": [limit, counter], "since_ms": 500}))
     }
 
-    fn laned() -> LiveTurn {
+    fn queued() -> LiveTurn {
         throttled(limits::TICK, "demo:kelly")
     }
 
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_on_the_lane_of_a_limit_waits_for_that() {
+    fn a_turn_in_a_limits_throttle_queue_waits_for_that_limit() {
         let waiting = throttled("mails", "demo:u1");
         let story = live(&name(), &waiting, budget(10), caps(), 1_000);
         assert_eq!(story.waits.unwrap().rule, Rule::Limit);
@@ -475,31 +475,31 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_on_its_lane_waits_for_the_rule_that_its_counters_name() {
-        let story = live(&name(), &laned(), budget(10), caps(), 1_000);
+    fn a_throttled_turn_waits_for_its_exhausted_cap() {
+        let story = live(&name(), &queued(), budget(10), caps(), 1_000);
         assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Lane, Rule::TickCap));
         // The tick has ended, so its counter is meaningless.
-        let story = live(&name(), &laned(), budget(10), caps(), 2_500);
+        let story = live(&name(), &queued(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
     }
 
     #[test]
-    fn a_tick_that_redis_restarted_in_is_told_though_calls_of_it_are_left() {
+    fn a_tick_closed_by_a_redis_restart_explains_the_wait() {
         let closed = BudgetFacts { tick_is_closed: true, ..budget(4) };
-        assert_eq!(live(&name(), &laned(), closed, caps(), 1_000).waits.unwrap().rule, Rule::TickClosed);
-        assert_eq!(live(&name(), &laned(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextLook);
-        assert_eq!(live(&name(), &laned(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextLook);
+        assert_eq!(live(&name(), &queued(), closed, caps(), 1_000).waits.unwrap().rule, Rule::TickClosed);
+        assert_eq!(live(&name(), &queued(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextLook);
+        assert_eq!(live(&name(), &queued(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextLook);
     }
 
     #[test]
-    fn the_tenants_day_is_named_where_it_is_what_is_used_up() {
+    fn an_exhausted_tenant_day_cap_explains_the_wait() {
         let caps = caps().map(|caps| Caps { tenant_calls_per_day: Some(30), ..caps });
         let wait = live(&name(), &throttled(limits::TENANT_DAY, "demo"), budget(10), caps, 1_000).waits.unwrap();
         assert_eq!((wait.rule, wait.tenant_day_used), (Rule::TenantDayCap, 30));
     }
 
     #[test]
-    fn the_state_of_the_record_is_the_stage_of_the_turn() {
+    fn a_turns_state_follows_its_record() {
         let out = turn(0, &json!({"s": "ready", "upto": 2}));
         assert_eq!(state(&out), StoryState::Ready);
         assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), StoryState::Running);

@@ -22,7 +22,7 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, short, summary};
 
 /// Maximum number of audit entries shown.
-const AUDIT_TOLD: usize = 20;
+const AUDIT_ENTRIES_SHOWN: usize = 20;
 /// Characters shown of a task's description.
 const DESCRIPTION_CHARS: usize = 200;
 
@@ -88,10 +88,10 @@ fn audit(story: &Story, text: &mut String) {
     let entries = &story.audit.entries;
     if !entries.is_empty() {
         let _ = writeln!(text, "\nAudit:");
-        for entry in entries.iter().take(AUDIT_TOLD) {
+        for entry in entries.iter().take(AUDIT_ENTRIES_SHOWN) {
             let _ = writeln!(text, "  {}", audit_line(entry.get()));
         }
-        if let Some(more) = entries.len().checked_sub(AUDIT_TOLD).filter(|more| *more > 0) {
+        if let Some(more) = entries.len().checked_sub(AUDIT_ENTRIES_SHOWN).filter(|more| *more > 0) {
             let _ = writeln!(text, "  … and {more} more (--json shows all)");
         }
     }
@@ -167,8 +167,8 @@ fn ended(story: &Story) -> (StatusColor, String) {
 fn steps(story: &Story) -> impl Iterator<Item = String> {
     let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
-    let rests = story.rests.iter().map(|r| (r.at_ms, rest(r)));
-    let mut steps: Vec<(i64, String)> = admissions.chain(tries).chain(rests).collect();
+    let breaker_waits = story.breaker_waits.iter().map(|wait| (wait.at_ms, breaker_wait(wait)));
+    let mut steps: Vec<(i64, String)> = admissions.chain(tries).chain(breaker_waits).collect();
     steps.sort_by_key(|(at_ms, _)| *at_ms);
     steps.into_iter().map(|(_, line)| line)
 }
@@ -235,7 +235,7 @@ fn life(story: &Story) -> Vec<String> {
 /// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
 /// shadow mode, which would have stopped the call.
 fn rules(story: &Story) -> Vec<String> {
-    let told = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
+    let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
             _ if rule.is_empty() => return None,
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
@@ -253,7 +253,7 @@ fn rules(story: &Story) -> Vec<String> {
         let Some(error) = &result.error else { continue };
         let detail = |name: &str| error.details.as_ref().and_then(|details| details.get(name)?.as_str());
         if let (Some(rule), Some(reason)) = (detail("rule"), detail("reason")) {
-            lines.extend(told("stopped", &result.call, rule, reason, &error.message));
+            lines.extend(lines_of("stopped", &result.call, rule, reason, &error.message));
         }
     }
     for entry in &story.audit.entries {
@@ -262,10 +262,10 @@ fn rules(story: &Story) -> Vec<String> {
         if let (true, Some(error)) = (story.results.is_empty(), &meta.error) {
             let rule = error.detail("rule").unwrap_or_default();
             let reason = error.detail("reason").unwrap_or_default();
-            lines.extend(told("stopped", &meta.call, &rule, &reason, &error.message));
+            lines.extend(lines_of("stopped", &meta.call, &rule, &reason, &error.message));
         }
         for AuditDenial { rule, reason, message } in &meta.shadow {
-            lines.extend(told("(shadow) would have stopped", &meta.call, rule, reason, message));
+            lines.extend(lines_of("(shadow) would have stopped", &meta.call, rule, reason, message));
         }
     }
     lines
@@ -398,14 +398,14 @@ fn failed_try(failed: &FailedAttempt) -> String {
     )
 }
 
-fn rest(rest: &BreakerWait) -> String {
-    let times = if rest.times == 1 { String::new() } else { format!(", checked {} times", rest.times) };
+fn breaker_wait(wait: &BreakerWait) -> String {
+    let times = if wait.times == 1 { String::new() } else { format!(", checked {} times", wait.times) };
     format!(
         "{}  call /{} was held back: {}. It waited until {}{times}",
-        clock(rest.at_ms),
-        rest.position,
-        rest.why,
-        clock(rest.until_ms)
+        clock(wait.at_ms),
+        wait.position,
+        wait.why,
+        clock(wait.until_ms)
     )
 }
 
@@ -445,8 +445,8 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
             Some(turn) => format!("for the end of {turn}, which it began"),
             None => "for work that it began elsewhere".into(),
         },
-        Rule::ToolRests => {
-            let why = wait.rests.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        Rule::BreakerOpen => {
+            let why = wait.breaker.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("the tool takes no calls{why}")
         }
         Rule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
@@ -526,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_take_their_words_with_them() {
+    fn counts_use_singular_and_plural_words() {
         assert_eq!(
             [plural(1, "call"), plural(2, "failed try"), plural(0, "call")],
             ["1 call", "2 failed tries", "0 calls"]
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_calls_made_stand_below_them() {
+    fn nested_calls_are_listed_below_their_parents() {
         let call = |id: &str, made_by, tool: &str, outcome: Option<Outcome>, inner| InnerCall {
             made_by,
             id: TurnId::new(id).unwrap(),
@@ -546,12 +546,12 @@ mod tests {
             inner,
         };
         let deep = call("t.1.call-1.0.call-1", 0, "look", Some(Outcome::Permanent), Vec::new());
-        let told = inner(&[
+        let lines = inner(&[
             call("t.1.call-1", 1, "order", Some(Outcome::Ok), vec![deep]),
             call("t.1.call-2", 1, "mail", None, Vec::new()),
         ]);
         assert_eq!(
-            told,
+            lines,
             [
                 "Call /1 called other tools:",
                 "  t.1.call-1 called order: ok, 1 try, 12 ms",
@@ -579,7 +579,7 @@ mod tests {
             next_try: None,
             limit: None,
             approval: None,
-            rests: None,
+            breaker: None,
             gave_places: false,
         };
         let said = waiting(&wait, 1_000);
@@ -596,7 +596,8 @@ mod tests {
         };
         let held = LimitWait { is_held: true, ..limit.clone() };
         let why = Some("lookup failed 5 times in a row".into());
-        let said = waiting(&TurnWait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
+        let said =
+            waiting(&TurnWait { rule: Rule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
             said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
             "{said}"

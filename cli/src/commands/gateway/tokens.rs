@@ -82,7 +82,7 @@ impl TokenArgs {
             name_claim: self.oidc_name_claim.clone(),
             leeway: self.oidc_leeway,
             rules: rules.clone(),
-            keys_rest: TokenOptions::KEYS_REST,
+            keys_rest: TokenOptions::KEYS_COOLDOWN,
             answer_max: TokenOptions::ANSWER_MAX,
         })
         .map(Some)

@@ -193,7 +193,7 @@ paths:
     }
 
     #[test]
-    fn operations_in_other_files_keep_every_parameter_or_are_left_out_with_the_reason() {
+    fn operations_in_other_files_are_complete_or_skipped_with_a_reason() {
         let report = report(
             DOCUMENT,
             &[

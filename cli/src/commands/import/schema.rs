@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_put_in_place_and_circles_refused() {
+    fn references_are_inlined_and_cycles_are_rejected() {
         let pet = json!({"type": "object", "required": ["id", "tag"], "properties": {
             "id": {"type": "integer", "readOnly": true}, "tag": {"$ref": "#/components/schemas/Tag"}}});
         let schemas = json!({"Pet": pet, "Tag": {"type": "string", "nullable": true, "example": "x"},
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_reference_counts_since_3_1() {
+    fn siblings_of_a_reference_apply_from_openapi_3_1() {
         let schemas = json!({"Tag": {"type": "string", "description": "old"}});
         let beside = |more: Value| {
             let mut schema = json!({"$ref": "#/components/schemas/Tag"});
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubling_schema_stops_at_its_bound() {
+    fn an_exponentially_growing_schema_is_rejected() {
         let mut schemas = Map::new();
         for level in 0..30 {
             let below = json!({"$ref": format!("#/components/schemas/S{}", level + 1)});
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_bounds_of_3_0_become_those_of_json_schema() {
+    fn openapi_3_0_exclusive_bounds_become_json_schema_bounds() {
         let made = inlined(
             true,
             json!({}),

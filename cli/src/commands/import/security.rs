@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_names_no_variable_that_the_worker_has_for_something_else() {
+    fn imported_secret_names_are_prefixed_to_avoid_collisions() {
         let named =
             |prefix: &str, scheme: &str| SecretNaming { prefix: prefix.into(), per_tenant: false }.secret(scheme, "");
         assert_eq!(named("", "REDIS_URL"), "IMPORTED_REDIS_URL");

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_found_in_folders_and_hidden_files_and_links_are_not() {
+    fn a_folder_scan_skips_hidden_files_and_links() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("b/.git")).unwrap();

@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::setup::Setup;
 
 /// Maximum number of problems that are printed.
-const PROBLEMS_TOLD: usize = 20;
+const PROBLEMS_SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -92,7 +92,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
         output.note(&format!("passages were not embedded ({why}): until the next import, search compares only words"));
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
-    for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
+    for problem in report.problems.iter().take(PROBLEMS_SHOWN).filter(|_| !output.json) {
         // A file name can contain control characters.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_folder_has_one_name_however_it_is_written() {
+    fn equivalent_folder_paths_get_one_name() {
         for path in ["docs", "./docs", "docs/", "././docs//"] {
             assert_eq!(tidy(path), "docs");
         }

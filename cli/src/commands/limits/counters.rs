@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_of_the_fleet_is_the_sum_of_its_shares_and_ended_windows_count_as_nothing() {
+    fn a_fleet_counter_sums_its_shares_and_ignores_ended_windows() {
         let (limit, mut counters) =
             (limit(&[LimitKey::Tool]), LimitCounters { complete: true, ..LimitCounters::default() });
         counters.add(found(&[("send", 5, 2_000), ("~", 1, 2_000)]), Some(&limit), ((0, 2), 1_000), &Policy::default());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_share_is_another_counter_in_each_shard_where_tenants_have_their_own() {
+    fn the_shared_overflow_counter_of_a_tenant_limit_is_per_shard() {
         let limit = limit(&[LimitKey::User]);
         let mut counters = LimitCounters::default();
         for shard in [0, 1] {

@@ -97,7 +97,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         return Err(no_counter(&client, setup, &name).await?);
     }
     let used: u64 = done.iter().map(|(_, was)| was.used).sum();
-    let told = ResetResult {
+    let result = ResetResult {
         limit: &name.limit,
         counter: &name.counter,
         used_before: number(used, limit),
@@ -105,7 +105,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         waiting: done.iter().map(|(_, was)| was.waiting).sum(),
         shards: done.iter().map(|(shard, _)| *shard).collect(),
     };
-    output.show(&told, |told| text(told, &name, limit, now_ms))
+    output.show(&result, |result| text(result, &name, limit, now_ms))
 }
 
 async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, ResetCounter)>, Failure> {

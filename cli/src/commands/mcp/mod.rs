@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_tool_that_cannot_be_read_differs_and_one_that_is_not_pinned_is_named() {
+    fn an_unreadable_pinned_tool_differs_and_an_unpinned_one_is_listed() {
         let folder = tempfile::tempdir().unwrap();
         let file = "servers: {s: {url: \"https://mcp.example.com\"}}";
         std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();

@@ -60,7 +60,7 @@ pub(super) async fn show(
 
 fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
     let Some(most) = groups.causes.first() else { return "No dead letters match.".into() };
-    let mut rows = table(&["COUNT", "KIND", "CAUSE", "TOOL", "NEWEST", "OLDEST", "TOLD", "EXAMPLE"]);
+    let mut rows = table(&["COUNT", "KIND", "CAUSE", "TOOL", "NEWEST", "OLDEST", "ERROR", "EXAMPLE"]);
     for cause in &groups.causes {
         rows.add_row([
             Cell::new(cause.count),
@@ -69,7 +69,7 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
             Cell::new(cause.tool.as_deref().unwrap_or_default()),
             Cell::new(from_now(cause.newest_ms, now_ms)),
             Cell::new(from_now(cause.oldest_ms, now_ms)),
-            Cell::new(short(cause.told.as_deref().unwrap_or_default(), 80)),
+            Cell::new(short(cause.normalized_error.as_deref().unwrap_or_default(), 80)),
             Cell::new(cause.example.to_string()),
         ]);
     }
@@ -91,14 +91,14 @@ fn replay(cause: &Cause) -> String {
         format!("'{}'", text.replace('\'', r"'\''"))
     };
     let mut text = format!("tickfleet dead replay --kind {} --cause {}", cause.kind.as_str(), cause.cause);
-    for (option, value) in [("--tool", &cause.tool), ("--told", &cause.told)] {
+    for (option, value) in [("--tool", &cause.tool), ("--normalized-error", &cause.normalized_error)] {
         if let Some(value) = value {
             text += &format!(" {option} {}", quoted(value));
         }
     }
     // Dead letters never have an error message.
-    if cause.told.is_none() && cause.kind != DeadKind::Letter {
-        text += " --untold";
+    if cause.normalized_error.is_none() && cause.kind != DeadKind::Letter {
+        text += " --without-error";
     }
     text + " --reason '…'"
 }

@@ -80,10 +80,10 @@ struct DeadEntriesFilter {
     error: Option<String>,
     /// Only entries with this error message, as shown by `list --by-cause`. `#` stands for a word with a digit.
     #[arg(long, value_name = "TEXT")]
-    told: Option<String>,
+    normalized_error: Option<String>,
     /// Only entries without an error message.
-    #[arg(long, conflicts_with = "told")]
-    untold: bool,
+    #[arg(long, conflicts_with = "normalized_error")]
+    without_error: bool,
     /// Only entries since this time: 1d (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     since: Option<TimeArg>,
@@ -130,7 +130,7 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 struct EntriesArgs {
     /// Ids of entries, from the list. If missing, all entries that match the filter.
-    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since", "until"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "normalized_error", "without_error", "since", "until"])]
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: DeadEntriesFilter,
@@ -187,8 +187,8 @@ impl DeadEntriesFilter {
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
             cause: self.cause.clone(),
             error: self.error.clone(),
-            told: self.told.clone(),
-            untold: self.untold,
+            normalized_error: self.normalized_error.clone(),
+            without_error: self.without_error,
             from_ms: self.since.map(|since| since.at(now_ms)),
             until_ms: self.until.map(|until| until.at(now_ms)),
             limit,
@@ -197,8 +197,9 @@ impl DeadEntriesFilter {
 
     const fn is_empty(&self) -> bool {
         let is_of_any = self.tenant.is_none() && self.agent.is_none() && self.tool.is_none();
-        let is_told = self.cause.is_some() || self.error.is_some() || self.told.is_some() || self.untold;
-        is_of_any && !is_told && self.since.is_none() && self.until.is_none()
+        let is_of_cause =
+            self.cause.is_some() || self.error.is_some() || self.normalized_error.is_some() || self.without_error;
+        is_of_any && !is_of_cause && self.since.is_none() && self.until.is_none()
     }
 }
 
@@ -263,7 +264,7 @@ fn entries_text(dead: &[DeadEntry], now_ms: i64, output: &Output) -> String {
     if dead.is_empty() {
         return "No dead letters match.".into();
     }
-    let mut rows = table(&["ID", "WHEN", "TENANT", "AGENT", "WHAT", "CAUSE", "REPLAY", "TOLD"]);
+    let mut rows = table(&["ID", "WHEN", "TENANT", "AGENT", "WHAT", "CAUSE", "REPLAY", "ERROR"]);
     for one in dead {
         let subject = [one.tool.as_deref(), one.from.as_deref(), one.name.as_deref()];
         let subject: Vec<&str> = subject.into_iter().flatten().collect();
@@ -372,8 +373,8 @@ async fn handle_entries(
 
 fn preview(found: &DeadEntry, output: &Output) {
     let subject = found.name.as_deref().unwrap_or_default();
-    let told = short(found.error.as_deref().unwrap_or_default(), 60);
-    output.note(&format!("{} {subject} {}: {told}", found.id, found.cause));
+    let error = short(found.error.as_deref().unwrap_or_default(), 60);
+    output.note(&format!("{} {subject} {}: {error}", found.id, found.cause));
 }
 
 const fn word(action: DeadAction<'_>) -> &'static str {

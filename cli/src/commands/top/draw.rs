@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_frame_says_everything() {
+    fn a_printed_frame_shows_every_section() {
         let text = printed(&frame(), 110);
         for said in [
             "policy 3 · 2 paused",
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_row_stays_in_sight_and_its_story_is_told_over_all_else() {
+    fn the_selected_row_stays_visible_and_its_story_opens_on_top() {
         let mut frame = frame();
         frame.agents = vec![frame.agents[0].clone(); 30];
         frame.agents[25].agent = "chosen".into();
@@ -647,13 +647,13 @@ mod tests {
         assert!(text_of(&frame, &view_state, (80, 24)).contains("atlas-ux:chosen"));
         view_state.story =
             Some(TurnStory { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
-        let told = text_of(&frame, &view_state, (80, 24));
-        assert!(told.contains("demo:order-17") && !told.contains("first"), "{told}");
-        assert!(told.contains(&"x".repeat(76)), "what is wider goes on below: {told}");
+        let drawn = text_of(&frame, &view_state, (80, 24));
+        assert!(drawn.contains("demo:order-17") && !drawn.contains("first"), "{drawn}");
+        assert!(drawn.contains(&"x".repeat(76)), "a wide line continues on the next line: {drawn}");
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn rows_that_do_not_fit_are_counted() {
         let mut frame = frame();
         frame.agents = vec![frame.agents[0].clone(); 30];
         let area = Rect::new(0, 0, 80, 24);
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_terminal_shows_the_findings_first_and_still_a_row_of_each_table() {
+    fn a_small_terminal_shows_findings_first_and_part_of_each_table() {
         let mut frame = frame();
         frame.findings =
             (0..9).map(|number| finding(Severity::Doubt, &format!("{number} {}", "wide ".repeat(30)))).collect();
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_sizes_read_well() {
+    fn numbers_and_sizes_are_human_readable() {
         assert_eq!([0.0, 2.5, 12.5, 999.0, 1_234_567.0].map(grouped), ["0", "2.5", "12", "999", "1,234,567"]);
         assert_eq!([0, 1_023, 1_536, 3 << 30].map(bytes), ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
     }

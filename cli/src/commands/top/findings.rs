@@ -173,8 +173,8 @@ fn cause_of(tool: &str, facts: &FleetFacts, now_ms: i64) -> Option<String> {
     };
     let recent = facts.failures.iter().filter(is_theirs).filter(|dead| dead.at_ms > now_ms - WINDOW_MS);
     let mut causes: BTreeMap<String, usize> = BTreeMap::new();
-    recent.filter_map(DeadEntry::told).for_each(|told| *causes.entry(told).or_default() += 1);
-    causes.into_iter().max_by_key(|(_, count)| *count).map(|(told, _)| told)
+    recent.filter_map(DeadEntry::normalized_error).for_each(|error| *causes.entry(error).or_default() += 1);
+    causes.into_iter().max_by_key(|(_, count)| *count).map(|(error, _)| error)
 }
 
 fn processes(frame: &Frame, polled: &PollResult) -> Vec<Finding> {
@@ -335,7 +335,7 @@ fn waiting(frame: &Frame, late_ms: i64) -> Vec<Finding> {
     let late = frame.backlog.iter().filter(|state| WAITING_STATES.contains(&state.state));
     let of = |state: &super::frame::WorkInState| {
         let oldest_ms = state.oldest_ms.filter(|oldest_ms| *oldest_ms > late_ms)?;
-        // A retry is due by itself.
+        // Delayed work is retried without an operator.
         let (severity, action) = match state.state {
             "delayed" => (Severity::Info, "tickfleet turns list --state parked"),
             "ready" => (Severity::Doubt, "tickfleet workers list"),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_in_order_has_no_findings() {
+    fn a_healthy_fleet_has_no_findings() {
         let stream = |waiting, oldest_waiting_ms| StreamView {
             name: "ready:normal".into(),
             waiting,
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_lost_or_drained_is_a_finding_and_none_alive_is_bad() {
+    fn a_dead_or_drained_process_is_a_finding_and_zero_alive_is_bad() {
         let gone = |name: &str| NodeView { lease_left_ms: -1, ..node(name) };
         let drained = |name: &str| NodeView { drained: true, ..node(name) };
         let with = |nodes| of_shard(ShardView { nodes, ..shard() });
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_a_finding() {
+    fn an_unreadable_shard_or_server_is_a_finding() {
         let unread = BTreeMap::from([(1, "timed out".to_owned())]);
         let seen = PollResult { unread, ..polled(vec![shard(), ShardView::default()]) };
         let facts = FleetFacts {
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn full_memory_is_the_only_cause_of_late_timers_and_a_slice_that_runs_too_long_names_its_worker() {
+    fn full_memory_replaces_late_timers_and_a_stuck_slice_names_its_worker() {
         let late = ShardView { timer_late_ms: 9_000, ..shard() };
         assert_eq!(kinds(&of_shard(late.clone())), [(FindingKind::Other, Severity::Bad)]);
         let short = of_shard(ShardView { pressure: true, ..late });

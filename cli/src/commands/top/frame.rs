@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_over_the_time_since_the_last_look_and_over_all_shards() {
+    fn rates_cover_all_shards_since_the_last_poll() {
         let first = seen(Duration::ZERO, vec![view(100), view(0)]);
         assert_eq!(frame(None, &first).rates, Rates::default());
         let now = seen(Duration::from_secs(2), vec![view(200), view(20)]);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_summed_over_shards_and_has_the_age_of_its_oldest() {
+    fn a_state_sums_its_shards_and_shows_the_oldest_age() {
         let frame = frame(None, &seen(Duration::ZERO, vec![view(1), view(1)]));
         let of = |state| frame.backlog.iter().find(|waiting| waiting.state == state).unwrap();
         assert_eq!((of("inbound turns").count, of("inbound turns").oldest_ms), (6, Some(3_000)));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_the_living_and_who_is_gone_stands_first() {
+    fn slots_count_live_workers_and_dead_nodes_are_listed_first() {
         let node = |name: &str, lease_left_ms| NodeView {
             name: name.into(),
             beat_age_ms: Some(1),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_sorted_as_asked() {
+    fn agents_are_sorted_by_the_selected_order() {
         let lane = |agent: &str, turns, oldest_ms| ThrottleQueueView {
             tenant: "t".into(),
             agent: agent.into(),

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_between_looks_has_bounds() {
+    fn the_poll_interval_is_bounded() {
         assert_eq!(every("500ms"), Ok(Duration::from_millis(500)));
         for wrong in ["10ms", "2m", "fast"] {
             assert!(every(wrong).is_err(), "{wrong}");

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_say_what_they_are_for() {
+    fn keys_map_to_actions() {
         let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit, KeyAction::Close]);
         assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_chosen_and_a_story_scrolled_within_what_there_is() {
+    fn selection_and_scrolling_stay_within_bounds() {
         let (pace, _paces) = watch::channel(PollPace { every: Duration::from_secs(1), paused: false });
         let mut view_state = ViewState::default();
         let press = |action, view_state: &mut ViewState| apply(action, 2, view_state, &pace);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_nobody_saw_make_the_minute_a_sample() {
+    fn missed_calls_mark_the_window_as_sampled() {
         let mut window = Window::default();
         window.add(vec![call(1_000, "echo", "ok", 1)], Some(5), 1_000);
         assert!(window.tools(2_000).sampled);

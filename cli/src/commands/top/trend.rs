@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_grow_with_what_was_seen_and_are_bounded() {
+    fn bars_scale_with_their_values_and_stay_bounded() {
         let mut trend = Trend::default();
         trend.add(&look(0, 0.0));
         assert_eq!(trend.covers_ms(), None, "one look is no trend");

@@ -142,7 +142,7 @@ impl Guards {
             agent: &agent,
             tool: &call.tool,
             arguments: arguments(call),
-            premises: call.premises.as_ref(),
+            policy_inputs: call.policy_inputs.as_ref(),
         };
         Some(logged.evaluate(&self.active, &self.registry).await)
     }

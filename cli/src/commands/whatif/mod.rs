@@ -50,7 +50,7 @@ Examples:
   tickfleet whatif --policy new/ --audit day.jsonl --differences differences.jsonl
 
 Exports come from `tickfleet audit export`; without --audit, the command reads the log from Redis. Set
-audit.admissions and audit.premises so that entries contain the inputs of each decision. Calls that cannot be
+audit.admissions and audit.policy_inputs so that entries contain the inputs of each decision. Calls that cannot be
 evaluated from the log are reported with the reason and do not count as differences.
 Exit code 0: no differences. 1: differences, or the command failed.")]
 pub(crate) struct WhatIf {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_everything_from_where_its_first_part_begins_shard_by_shard() {
+    fn the_start_of_a_complete_log_is_found_per_shard() {
         let all = i64::MIN;
         let first = r#"{"export":1,"fleet":"f","made_ms":9}"#;
         let since = r#"{"export":1,"fleet":"f","made_ms":9,"from_ms":500}"#;

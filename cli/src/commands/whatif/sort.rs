@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_in_order_from_several_parts() {
+    fn lines_are_sorted_across_spilled_parts() {
         let mut sorter = Sorter::default();
         for number in [7, 3, 9, 1, 8, 2] {
             sorter.push(format!("{number:03}"), format!("line {number}")).unwrap();

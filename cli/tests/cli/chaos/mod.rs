@@ -359,7 +359,7 @@ fn report(seed: u64, recovered: &BTreeMap<&str, Vec<u128>>, evidence: &Evidence,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
+async fn one_redis_loses_and_duplicates_nothing_under_faults() {
     let played = play(ChaosTarget::one().await, None).await;
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
@@ -378,19 +378,19 @@ fn assert_survived(played: &ChaosResult) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "sentinels take minutes for their failovers: make chaos TARGET=sentinel"]
-async fn behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered() {
+async fn behind_sentinels_every_resent_turn_gets_a_reply() {
     assert_survived(&play(ChaosTarget::sentinels().await, None).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "a failover takes seconds, and each fault is to come: make chaos TARGET=cluster"]
-async fn on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered() {
+async fn on_a_cluster_every_resent_turn_gets_a_reply() {
     assert_survived(&play(ChaosTarget::cluster().await, None).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "half an hour: make chaos TARGET=kills"]
-async fn primaries_that_are_lost_one_after_the_other_exceed_no_cap_and_double_nothing() {
+async fn repeated_primary_losses_exceed_no_cap_and_duplicate_nothing() {
     let played = play(ChaosTarget::cluster().await, Some(number("TICKFLEET_CHAOS_KILLS", 200))).await;
     kills::report(&played.recoveries);
     assert_survived(&played);

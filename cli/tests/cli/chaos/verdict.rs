@@ -203,14 +203,14 @@ fn an_honest_run_passes() {
 }
 
 #[test]
-fn a_missing_fence_is_seen_by_a_call_that_ran_twice() {
+fn a_call_that_ran_twice_reveals_a_missing_fence() {
     let mut evidence = honest();
     evidence.runs.push(evidence.runs[3].clone());
     assert_eq!(evidence.judge(), ChaosVerdict { doubled: vec![3], ..ChaosVerdict::default() });
 }
 
 #[test]
-fn a_settle_in_two_steps_is_seen_by_a_reply_that_is_missing_or_comes_twice() {
+fn a_missing_or_duplicate_reply_reveals_a_non_atomic_settle() {
     let mut evidence = honest();
     evidence.replies = ["t1", "t1"].map(String::from).into();
     let expected =
@@ -219,7 +219,7 @@ fn a_settle_in_two_steps_is_seen_by_a_reply_that_is_missing_or_comes_twice() {
 }
 
 #[test]
-fn a_missing_debit_is_seen_by_a_window_and_by_a_day_with_too_many_calls() {
+fn too_many_calls_in_a_window_or_day_reveal_a_missing_debit() {
     let mut evidence = honest();
     evidence.admitted.extend((0..21).map(|n| call("a2", n, 7_000 + n * 2)));
     evidence.runs.extend((0..31).map(|n| ToolRun { agent: "daily".into(), number: 100 + n, once: false }));
@@ -228,7 +228,7 @@ fn a_missing_debit_is_seen_by_a_window_and_by_a_day_with_too_many_calls() {
 }
 
 #[test]
-fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged_by_shard_time() {
+fn entries_after_a_clock_step_back_are_judged_by_shard_time() {
     let mut evidence = honest();
     evidence.admitted.iter_mut().for_each(|call| call.at_ms = 21_000 * DAY_MS);
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
@@ -247,7 +247,7 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
 }
 
 #[test]
-fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries() {
+fn a_shard_clock_that_runs_ahead_is_detected_by_real_time() {
     let mut evidence = honest();
     evidence.jumps = vec![Duration::from_secs(1)];
     // Each group of ten calls is one window later in shard time, but only 60 ms later in real time.
@@ -263,7 +263,7 @@ fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries()
 }
 
 #[test]
-fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
+fn each_clock_jump_allows_the_calls_of_one_more_day() {
     let mut evidence = honest();
     let on = |day: u64| {
         (0..30).map(move |n| AdmittedCall { shard_ms: day * DAY_MS, ..call("daily", day * 100 + n, n * 3_000) })

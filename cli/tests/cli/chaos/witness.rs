@@ -295,7 +295,7 @@ fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
 }
 
 #[test]
-fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
+fn a_lost_admission_counts_and_a_replicated_one_counts_once() {
     let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<CommandWords>();
     let script = |at: u64, admits: bool| {
         let time = words(&format!("HSET {{tickfleet:0}}:meta last_ms {}", at - 50));

@@ -15,7 +15,7 @@ use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
 #[tokio::test]
-async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
+async fn an_ai_sdk_agent_hits_the_fleets_cap() {
     let Some(node) = Node::unless_skipped() else { return };
     let world = GatewayFleet::new().await;
     let agent = || {
@@ -31,7 +31,7 @@ async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
 }
 
 #[tokio::test]
-async fn agents_of_python_frameworks_meet_the_fleets_cap() {
+async fn python_framework_agents_hit_the_fleets_cap() {
     let python = installed("adapters").join("python");
     let world = GatewayFleet::new().await;
     let mut agents = Command::new(python);
@@ -53,7 +53,7 @@ async fn bank() -> (RedisServer, DevFleet) {
 }
 
 #[tokio::test]
-async fn an_agent_of_the_ai_sdk_that_is_retried_or_resumed_pays_once() {
+async fn a_retried_or_resumed_ai_sdk_agent_pays_once() {
     let Some(node) = Node::unless_skipped() else { return };
     let (redis, fleet) = bank().await;
     run(node.command().arg("tests/conformance/resumed.mjs").arg(&node.package), &redis.url());
@@ -88,27 +88,27 @@ async fn agents_pay(program: &str) {
 }
 
 #[tokio::test]
-async fn loops_of_each_kind_pay_once_if_they_are_canceled_retried_replayed_edited_or_killed() {
+async fn agent_loops_pay_once_after_cancel_retry_replay_edit_or_kill() {
     agents_pay("payments.py").await;
 }
 
 #[tokio::test]
-async fn agents_of_python_frameworks_that_are_retried_or_resumed_pay_once() {
+async fn retried_or_resumed_python_framework_agents_pay_once() {
     agents_pay("resumed.py").await;
 }
 
 #[tokio::test]
-async fn agents_of_python_frameworks_are_interrupted_by_approvals_and_pay_once_after_the_decision() {
+async fn python_framework_agents_pause_for_approval_and_then_pay_once() {
     agents_pay("approved.py").await;
 }
 
 #[tokio::test]
-async fn adapters_use_the_run_contexts_states_and_failures_of_their_python_frameworks() {
+async fn python_adapters_use_their_frameworks_contexts_states_and_failures() {
     agents_pay("framework_features.py").await;
 }
 
 #[test]
-fn a_program_with_adapters_of_python_frameworks_passes_strict_type_checks() {
+fn a_program_with_python_adapters_passes_strict_type_checks() {
     let frameworks = installed("adapters").join("python");
     let mut mypy = Command::new(interpreter());
     mypy.args(["-B", "-m", "mypy", "--strict", "--no-error-summary", "--python-executable"]).arg(frameworks);

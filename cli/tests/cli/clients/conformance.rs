@@ -73,7 +73,7 @@ async fn every_case_holds_for_the_client_in_typescript() {
 }
 
 #[tokio::test]
-async fn what_is_not_decided_about_is_not_answered_by_another_turns_record() {
+async fn an_undecided_turn_does_not_get_an_earlier_turns_reply() {
     let server = || RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() });
     let mut command = Command::new(interpreter());
     run(command.args(["-B", "tests/conformance/undecided.py"]), &server().await.url());

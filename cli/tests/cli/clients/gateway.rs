@@ -85,14 +85,14 @@ async fn every_case_holds_through_a_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_python_and_is_told_by_its_kind() {
+async fn network_errors_duplicate_nothing_and_are_classified_in_python() {
     let world = GatewayFleet::new().await;
     world.is_troubled(python("gateway.py").arg("wire-python"), "wire-python");
     world.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_told_by_its_kind() {
+async fn network_errors_duplicate_nothing_and_are_classified_in_typescript() {
     let Some(node) = Node::unless_skipped() else { return };
     let world = GatewayFleet::new().await;
     let mut command = node.command();
@@ -103,7 +103,7 @@ async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tenant_that_does_not_exist_is_refused_at_once_on_both_ways() {
+async fn an_unknown_tenant_is_rejected_over_redis_and_the_gateway() {
     let world = GatewayFleet::new().await;
     let mut command = python("absent.py");
     world.through(&mut command, "nowhere");

@@ -206,20 +206,20 @@ fn word(error: &SubmitError) -> String {
 }
 
 fn matches(expected: &Value, found: &RawValue, place: &str) {
-    let told = || format!("{place}: expected {expected}, found {}", found.get());
+    let reported = || format!("{place}: expected {expected}, found {}", found.get());
     let text = |found: &RawValue| serde_json::from_str::<String>(found.get()).unwrap_or_default();
     match expected {
-        Value::String(word) if word == "$any" => assert_ne!(found.get(), "null", "{}", told()),
+        Value::String(word) if word == "$any" => assert_ne!(found.get(), "null", "{}", reported()),
         Value::Object(object) if object.contains_key("$json") => {
             let blanks = |c: char| c.is_ascii_whitespace();
-            assert_eq!(found.get().replace(blanks, ""), object["$json"].as_str().unwrap(), "{}", told());
+            assert_eq!(found.get().replace(blanks, ""), object["$json"].as_str().unwrap(), "{}", reported());
         }
         Value::Object(object) if object.contains_key("$contains") => {
-            assert!(text(found).contains(object["$contains"].as_str().unwrap()), "{}", told());
+            assert!(text(found).contains(object["$contains"].as_str().unwrap()), "{}", reported());
         }
         Value::Object(object) => {
             let found: BTreeMap<String, &RawValue> =
-                serde_json::from_str(found.get()).unwrap_or_else(|_| panic!("{}", told()));
+                serde_json::from_str(found.get()).unwrap_or_else(|_| panic!("{}", reported()));
             for (key, expected) in object {
                 match (expected.as_str(), found.get(key)) {
                     (Some("$absent"), found) => assert!(found.is_none(), "{place}.{key}"),
@@ -229,10 +229,10 @@ fn matches(expected: &Value, found: &RawValue, place: &str) {
             }
         }
         Value::Array(array) => {
-            let found: Vec<&RawValue> = serde_json::from_str(found.get()).unwrap_or_else(|_| panic!("{}", told()));
-            assert_eq!(found.len(), array.len(), "{}", told());
+            let found: Vec<&RawValue> = serde_json::from_str(found.get()).unwrap_or_else(|_| panic!("{}", reported()));
+            assert_eq!(found.len(), array.len(), "{}", reported());
             array.iter().zip(found).enumerate().for_each(|(n, (e, f))| matches(e, f, &format!("{place}[{n}]")));
         }
-        scalar => assert_eq!(&serde_json::from_str::<Value>(found.get()).unwrap(), scalar, "{}", told()),
+        scalar => assert_eq!(&serde_json::from_str::<Value>(found.get()).unwrap(), scalar, "{}", reported()),
     }
 }

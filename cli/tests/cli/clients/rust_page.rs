@@ -10,7 +10,7 @@ use crate::support::binary::DevFleet;
 mod look_up;
 
 #[tokio::test]
-async fn the_example_for_rust_looks_up_an_order_and_repeats_nothing() {
+async fn the_rust_example_looks_up_an_order_without_repeating_it() {
     let folder = snippets();
     let redis = RedisServer::start().await;
     let (service, shop) = Service::start(folder.path(), "shop");

@@ -11,7 +11,7 @@ seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
 
 /// Follows docs/govern/tamper-evident-audit.md from the key to the report.
 #[tokio::test]
-async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is_named() {
+async fn an_export_verifies_without_the_fleet_and_an_edit_is_detected() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -33,8 +33,8 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     fleet.run(&["submit", "--tenant", "demo", "--agent", "fran", "--call", "post_to_x {}", "--wait"]);
     let with = ["--config", &conf];
     loop {
-        let told = std::fs::read_to_string(&anchors).unwrap_or_default();
-        if told.lines().any(|line| line.contains("\"entries\":8")) {
+        let reported = std::fs::read_to_string(&anchors).unwrap_or_default();
+        if reported.lines().any(|line| line.contains("\"entries\":8")) {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await; // another process writes the file
@@ -48,23 +48,23 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     let verdict = tickfleet(&[&verify[..], &["--json"]].concat()).exits(0).json();
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&8.into(), &0.into()), "{verdict}");
     tickfleet(&["prove", &export, "--report", &report, "--anchors", &anchors, "--key", &public]).exits(0);
-    let told = std::fs::read_to_string(&report).unwrap();
-    assert!(told.contains("| No tick of an agent overran its cap. | yes | 4 windows"), "{told}");
+    let reported = std::fs::read_to_string(&report).unwrap();
+    assert!(reported.contains("| No tick of an agent overran its cap. | yes | 4 windows"), "{reported}");
     assert!(
-        told.contains("## As the export says") && told.contains("- Days of demo are in the time zone UTC"),
-        "{told}"
+        reported.contains("## As the export says") && reported.contains("- Days of demo are in the time zone UTC"),
+        "{reported}"
     );
     let verdict = tickfleet(&[&verify[..], &["--tenant", "demo", "--json"]].concat()).exits(0).json();
     assert_eq!(verdict["sealed"], 8, "{verdict}");
     tickfleet(&[&verify[..], &["--anchors-from", "2h"]].concat()).exits(2);
     tickfleet(&[&verify[..], &["--fleet", "tickfleet"]].concat()).exits(0);
-    let told = tickfleet(&[&verify[..], &["--fleet", "another"]].concat()).exits(1).stdout;
-    assert!(told.contains("header wrong of demo in shard 0: its seals are of the fleet tickfleet"), "{told}");
+    let reported = tickfleet(&[&verify[..], &["--fleet", "another"]].concat()).exits(1).stdout;
+    assert!(reported.contains("header wrong of demo in shard 0: its seals are of the fleet tickfleet"), "{reported}");
 
     let text = std::fs::read_to_string(&export).unwrap();
     std::fs::write(&export, text.replacen("\"outcome\":\"denied\"", "\"outcome\":\"ok\"", 1)).unwrap();
-    let told = tickfleet(&verify).exits(1).stdout;
-    assert!(told.contains("edited entry"), "{told}");
+    let reported = tickfleet(&verify).exits(1).stdout;
+    assert!(reported.contains("edited entry"), "{reported}");
     tickfleet(&["prove", &export]).exits(1);
 }
 
@@ -76,7 +76,7 @@ const LIMITS: &str = "limits:
 /// Each admission records what it debited in a limit's window. An operator's reset is in the log. A change by hand is
 /// not, so the proof finds it.
 #[tokio::test]
-async fn a_window_of_a_limit_is_proved_and_a_counter_that_a_hand_took_away_is_found() {
+async fn a_proof_covers_limit_windows_and_detects_a_deleted_counter() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().to_str().unwrap();

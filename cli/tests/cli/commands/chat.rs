@@ -71,7 +71,7 @@ fn in_a_terminal(fleet: &DevFleet, folder: &str, steps: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
+async fn a_chat_shows_steps_resumes_and_cancels_a_task_on_ctrl_c() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     configure(folder.path(), &model().await);
@@ -108,14 +108,14 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     let explained = fleet.run(&["--config", config, "explain", "demo:ses-talk-1"]).exits(0);
     explained.says("execute   turn ses-talk-1.step-1").says("Tokens: 20 in, 4 out");
     let stats = ["--config", config, "stats", "--by", "agent"];
-    let told = fleet.run(&[&stats[..], &["--json"]].concat()).exits(0).json();
-    let used = &told["rows"][0]["used"];
+    let reported = fleet.run(&[&stats[..], &["--json"]].concat()).exits(0).json();
+    let used = &reported["rows"][0]["used"];
     let requests = used["requests"].as_u64().unwrap();
     assert!(
         requests >= 5 && used["input_tokens"] == 10 * requests && used["output_tokens"] == 2 * requests,
-        "{told:#}"
+        "{reported:#}"
     );
-    assert_eq!(told["models"]["requests"], requests, "{told:#}");
+    assert_eq!(reported["models"]["requests"], requests, "{reported:#}");
     fleet.run(&stats).exits(0).says("TOKENS").says("COST");
     let csv = fleet.run(&[&stats[..], &["--csv"]].concat()).exits(0);
     csv.says(",outcomes,requests,input_tokens,output_tokens,cost").says(&format!(",{requests},{},", 10 * requests));
@@ -127,7 +127,7 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_said_fails_and_says_why() {
+async fn a_chat_with_an_invalid_agent_or_session_fails_with_a_reason() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     // The built-in agent petra takes no tasks.

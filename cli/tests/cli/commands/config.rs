@@ -8,7 +8,7 @@ use crate::support::documents;
 /// The snippets of `docs/operate/configuration-folder.md` are a complete configuration. The commands that `dev` then
 /// suggests must work with it.
 #[test]
-fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_it() {
+fn the_minimal_configuration_runs_and_dev_suggests_valid_commands() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
@@ -47,7 +47,7 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
 
 /// One agent's notes, tasks and files must not be cached for other agents of the tenant.
 #[test]
-fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
+fn agent_specific_results_require_a_per_agent_cache() {
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().to_str().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -74,8 +74,8 @@ fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
     write("tools.yaml", &tools(""));
     let refused = tickfleet(&["config", "check", "--config", conf]).exits(1);
     for name in own {
-        let told = format!("tool '{name}': its result depends on the agent that asks: set `per: agent`");
-        assert!(refused.stderr.contains(&told), "{told}: {}", refused.stderr);
+        let reported = format!("tool '{name}': its result depends on the agent that asks: set `per: agent`");
+        assert!(refused.stderr.contains(&reported), "{reported}: {}", refused.stderr);
     }
     write("tools.yaml", &tools(", per: agent"));
     tickfleet(&["config", "check", "--config", conf]).exits(0);
@@ -83,7 +83,7 @@ fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
 
 /// A misspelled argument is an error if the tool allows no other names. Otherwise, it is a warning.
 #[test]
-fn arguments_that_a_rule_misspells_are_told_before_any_call() {
+fn a_misspelled_rule_argument_is_reported_before_any_call() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -124,7 +124,7 @@ fn arguments_that_a_rule_misspells_are_told_before_any_call() {
 }
 
 #[test]
-fn configuration_errors_point_at_their_place() {
+fn configuration_errors_show_their_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();
     tickfleet(&["config", "check", "--config", dir]).exits(0).says("is valid");
@@ -145,7 +145,7 @@ fn configuration_errors_point_at_their_place() {
 }
 
 #[test]
-fn the_configuration_in_force_is_printed_with_its_origins_and_without_passwords() {
+fn config_print_shows_origins_and_hides_passwords() {
     let url = "redis://fleet:s3cret@127.0.0.1:1/";
     let said = tickfleet(&["config", "print", "--redis-url", url]).exits(0);
     said.says("***").says("max_calls_per_tick: 10").says("# default");
@@ -184,7 +184,7 @@ fn tools_are_listed_and_defined_for_a_model() {
 }
 
 #[test]
-fn a_schema_that_cannot_be_used_is_refused_with_its_place_by_every_role() {
+fn every_role_rejects_an_invalid_schema_with_its_location() {
     let folder = tempfile::tempdir().unwrap();
     let tools = "tools:
   look:
@@ -211,20 +211,20 @@ fn a_schema_that_cannot_be_used_is_refused_with_its_place_by_every_role() {
     let conf = folder.path().to_str().unwrap();
     for role in [&["config", "check"][..], &["scheduler"], &["worker"]] {
         let said = tickfleet(&[role, &["--config", conf, "--redis-url", "redis://127.0.0.1:1"]].concat()).exits(1);
-        let told = said.stdout + &said.stderr;
+        let reported = said.stdout + &said.stderr;
         for (place, why) in [
             ("tools.yaml:8:22: tools.look.input_schema.properties.kind.type: found \"strnig\"", "is valid"),
             ("tools.yaml:16:24: tools.find.input_schema.required[1]: found \"nmae\"", "allows only `name`"),
             ("tools.yaml:19:36: tools.find.output_schema.properties.area.minimum: found \"low\"", "type number"),
         ] {
-            let line = told.lines().find(|line| line.contains(place));
-            assert!(line.is_some_and(|line| line.contains(why)), "{role:?}: {place}: {told}");
+            let line = reported.lines().find(|line| line.contains(place));
+            assert!(line.is_some_and(|line| line.contains(why)), "{role:?}: {place}: {reported}");
         }
     }
 }
 
 #[test]
-fn a_plain_fleet_has_no_trial_tools_and_dev_has_them() {
+fn trial_tools_exist_only_if_they_are_enabled() {
     let listed = tickfleet(&["tools"]).exits(0).stdout;
     let defined =
         tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "kelly", "--format", "openai"]).exits(0).stdout;

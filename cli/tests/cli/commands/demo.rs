@@ -29,7 +29,7 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
 
 /// Without redis-server on the PATH, the demo uses the store in memory.
 #[test]
-fn a_machine_without_redis_server_plays_the_whole_demo() {
+fn a_machine_without_redis_server_plays_the_demo_in_memory() {
     let empty = tempfile::tempdir().unwrap();
     let mut demo = command(&["demo", "--json", "--interpreter", "/nowhere/python3"]);
     demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER");
@@ -45,16 +45,16 @@ fn watched(args: &[&str]) -> Value {
         stdout.read_to_string(&mut report).unwrap();
         report
     });
-    let mut told = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let link = told.find_map(|line| Some(line.strip_prefix("Watch it in a browser: http://")?.to_owned())).unwrap();
+    let mut reported = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let link = reported.find_map(|line| Some(line.strip_prefix("Watch it in a browser: http://")?.to_owned())).unwrap();
     let (address, key) = link.split_once("/console/#key=").unwrap();
     assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
-    let stays = told.find(|line| line.contains("its console stays")).unwrap();
+    let stays = reported.find(|line| line.contains("its console stays")).unwrap();
     assert!(stays.ends_with(&link), "{stays}");
     let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:0910-binky");
     assert!(story.starts_with("HTTP/1.1 200") && story.contains("delegate_task"), "{story}");
     kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-    let rest: Vec<_> = told.collect();
+    let rest: Vec<_> = reported.collect();
     assert_eq!(demo.wait().unwrap().code(), Some(0), "{rest:?}");
     serde_json::from_str(&report.join().unwrap()).unwrap()
 }
@@ -126,9 +126,9 @@ fn has_every_kind(report: &Value) {
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
     // If a function rejects a call, its message must say what to do instead.
-    let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
+    let reported: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["error"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
-    assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");
+    assert!(reported.is_empty() || json!(reported) == json!([advice, null]), "{reported:?}");
     let outcomes: Vec<_> = calls.iter().filter(|call| call["kind"] == "mcp").map(|call| &call["outcome"]).collect();
     assert_eq!(json!(outcomes), json!(["ok", "ok", "denied", "ok", "outcome_unknown", "ok"]));
 }

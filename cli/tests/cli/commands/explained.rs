@@ -15,7 +15,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn each_try_that_failed_is_told_with_its_time_and_cause_while_it_waits_and_after() {
+async fn explain_shows_each_failed_try_with_its_time_and_cause() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let flaky = "fail {\"outcomes\":[\"transient\",\"transient\",\"ok\"]}";
@@ -53,7 +53,7 @@ const RULED: &str = "permissions:
 ";
 
 #[tokio::test]
-async fn a_rule_that_stopped_a_call_or_would_have_is_named_with_what_it_said() {
+async fn explain_names_enforced_and_shadow_rules_with_their_messages() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();
@@ -86,7 +86,7 @@ async fn a_rule_that_stopped_a_call_or_would_have_is_named_with_what_it_said() {
 }
 
 #[tokio::test]
-async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
+async fn explain_reports_a_missing_scheduler_worker_or_runtime() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
@@ -96,15 +96,15 @@ async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let of = ["delegate", "--tenant", "atlas-ux", "--to", "archy", "Find out why", "--task-id", "why"];
     ask(&of).exits(0);
-    let told = |id: &str, words: &str| loop {
+    let reported = |id: &str, words: &str| loop {
         let said = ask(&["explain", id]).exits(0);
         if !said.stdout.contains("waits for a scheduler") {
             said.says(words);
             break said.stdout;
         }
     };
-    told("demo:early", "No worker is alive");
-    let task = told("atlas-ux:why", "No runtime has ever read {tickfleet:0}:external:atlas-ux:archy");
+    reported("demo:early", "No worker is alive");
+    let task = reported("atlas-ux:why", "No runtime has ever read {tickfleet:0}:external:atlas-ux:archy");
     assert!(task.contains("To do: Find out why"), "{task}");
     let mut runtime = redis.connection().await;
     let mut read = redis::cmd("XREADGROUP");
@@ -115,14 +115,14 @@ async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
         .arg("{tickfleet:0}:external:atlas-ux:archy")
         .arg(">");
     let _: redis::Value = read.query_async(&mut runtime).await.unwrap();
-    told("atlas-ux:why", "runtime-1 runs it");
+    reported("atlas-ux:why", "runtime-1 runs it");
     ask(&[&of[..6], &["--task-id", "next"]].concat()).exits(0);
-    told("atlas-ux:next", "A runtime reads {tickfleet:0}:external:atlas-ux:archy");
+    reported("atlas-ux:next", "A runtime reads {tickfleet:0}:external:atlas-ux:archy");
     assert_eq!(scheduler.stop(), Some(0));
 }
 
 #[tokio::test]
-async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
+async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     let redis = RedisServer::start().await;
     let mut at = redis.connection().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);

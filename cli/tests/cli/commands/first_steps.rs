@@ -23,7 +23,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_asked_for() {
+async fn dev_prints_a_working_socket_or_the_requested_port() {
     let folder = folder();
     let fleet = DevFleet::start_in(folder.path(), &["--redis"], &[]);
     let (_, url) = fleet.welcome.iter().find_map(|line| line.split_once("export REDIS_URL=")).unwrap();
@@ -54,7 +54,7 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
 }
 
 #[test]
-fn dev_replaces_the_socket_of_one_that_was_killed_and_not_of_one_that_runs() {
+fn dev_replaces_the_socket_of_a_killed_dev_but_not_of_a_running_one() {
     let folder = folder();
     let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
     // Dropping the fleet kills it, and its socket file stays.
@@ -161,7 +161,7 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
 }
 
 #[test]
-fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_gone() {
+fn commands_reach_an_in_memory_fleet_over_its_socket() {
     let folder = folder();
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
@@ -192,7 +192,7 @@ fn other_commands_reach_a_fleet_in_memory_over_its_socket_and_say_when_it_has_go
 }
 
 #[tokio::test]
-async fn submit_takes_what_the_providers_apis_return() {
+async fn submit_accepts_provider_api_responses() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let message = json!({"role": "assistant", "content": "I look it up.", "refusal": null, "annotations": [],
@@ -219,7 +219,7 @@ async fn submit_takes_what_the_providers_apis_return() {
 }
 
 #[tokio::test]
-async fn a_reply_can_be_asked_for_again_as_long_as_records_are_kept() {
+async fn a_reply_can_be_read_again_while_its_record_exists() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let heard = fleet.run(&kellys(&["--call", "echo {\"text\":\"hi\"}", "--turn-id", "order-1", "--wait", "--json"]));
@@ -242,7 +242,7 @@ async fn a_reply_can_be_asked_for_again_as_long_as_records_are_kept() {
 }
 
 #[tokio::test]
-async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
+async fn a_missing_or_misspelled_name_is_reported_with_a_fix() {
     let (folder, conf) = (folder(), folder());
     std::fs::write(conf.path().join("tickfleet.yaml"), format!("redis: {{url: \"{NOWHERE}\"}}\n")).unwrap();
     let conf = conf.path().to_str().unwrap();
@@ -272,7 +272,7 @@ async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
 }
 
 #[test]
-fn an_mcp_server_that_fails_is_told_with_its_own_words_and_a_silent_one_soon() {
+fn a_failing_mcp_server_is_reported_with_its_error_output() {
     let folder = folder();
     let servers = "servers:\n  broken: {command: sh, args: [-c, 'echo no database for sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAA >&2; exit 3']}\n  silent: {command: sh, args: [-c, 'echo still loading >&2; sleep 600']}\n";
     let config = folder.path().to_str().unwrap();

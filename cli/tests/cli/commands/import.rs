@@ -79,7 +79,7 @@ fn import(folder: &Path, more: &[&str]) -> CommandOutput {
 }
 
 #[test]
-fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason() {
+fn operations_become_tools_and_skipped_ones_have_reasons() {
     let folder = tempfile::tempdir().unwrap();
     let said = import(folder.path(), &["--json", "--prefix", "shop_"]).exits(0);
     let report = said.json();
@@ -135,7 +135,7 @@ fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason(
 }
 
 #[test]
-fn what_is_imported_passes_the_check_and_a_wrong_document_is_refused() {
+fn an_import_passes_config_check_and_an_invalid_document_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let said = import(folder.path(), &["--per-tenant"]).exits(0);
     said.says("KEY_{tenant}");

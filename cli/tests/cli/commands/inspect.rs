@@ -58,7 +58,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_restart() {
+async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
     // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
@@ -117,7 +117,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
 
 /// A worker that waits for its tool host must log the wait immediately, in the configured format.
 #[test]
-fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
+fn a_missing_tool_host_is_logged_immediately_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
     let socket = folder.path().join("shop.sock");
@@ -134,7 +134,7 @@ fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
 
 /// If an upgrade loses the configuration files, the sample policy must not silently replace the operator's policy.
 #[tokio::test]
-async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
+async fn doctor_fails_without_agents_and_warns_about_built_in_samples() {
     let redis = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
     let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
@@ -194,7 +194,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
 
 /// If a process of the fleet has a JSON log, startup errors must be lines of that log.
 #[tokio::test]
-async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
+async fn a_startup_error_is_a_line_of_the_json_log() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -240,7 +240,7 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
 }
 
 #[tokio::test]
-async fn doctor_tells_an_unfit_server_from_a_fit_one() {
+async fn doctor_passes_a_fit_server_and_fails_an_unfit_one() {
     let fit = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
     let url = fit.url();
     tickfleet(&["doctor", "--redis-url", &url]).exits(0).says("has never been used").says("fsync always");

@@ -60,7 +60,7 @@ fn counts(report: &Value) -> [i64; 5] {
 }
 
 #[tokio::test]
-async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_asked() {
+async fn a_reimport_skips_unchanged_files_and_prunes_missing_ones_on_request() {
     let place = KnowledgeFixture::new().await;
     place.write("docs/a.md", "# Refunds\n\nA refund takes three days.");
     place.write("docs/deep/b.txt", "Parcels go out at noon.");
@@ -99,7 +99,7 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
 }
 
 #[tokio::test]
-async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported() {
+async fn an_import_reports_invalid_files_and_imports_the_others() {
     let place = KnowledgeFixture::new().await;
     place.write("docs/good.md", "Good.");
     assert_eq!(counts(&place.import(&["docs"]).exits(0).json()), [1, 0, 0, 0, 0]);
@@ -114,8 +114,12 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
     let said = place.import(&["docs", "tool.exe", "missing", "--prune"]).exits(1);
     let report = said.json();
     assert_eq!(counts(&report), [2, 0, 0, 0, 0], "what cannot be read is not gone: nothing is pruned");
-    let mut problems: Vec<String> =
-        report["problems"].as_array().unwrap().iter().map(|told| told["place"].as_str().unwrap().to_owned()).collect();
+    let mut problems: Vec<String> = report["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reported| reported["place"].as_str().unwrap().to_owned())
+        .collect();
     problems.sort();
     assert_eq!(
         problems,
@@ -173,7 +177,7 @@ async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_ends_it() {
+async fn a_killed_import_keeps_documents_whole_and_a_rerun_completes_it() {
     const DOCUMENTS: usize = 40;
     const ANSWERED: usize = 15;
     let mut place = KnowledgeFixture::new().await;
@@ -207,7 +211,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
 }
 
 #[tokio::test]
-async fn memories_are_added_listed_and_forgotten_for_one_agent() {
+async fn memories_are_added_listed_and_deleted_per_agent() {
     let place = KnowledgeFixture::new().await;
     let memory = |what: &[&str], agent: &str| {
         place.run(&[&["memory"], what, &["--tenant", "demo", "--agent", agent, "--json"]].concat())
@@ -248,7 +252,7 @@ fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) 
 }
 
 #[tokio::test]
-async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
+async fn agents_recall_only_their_own_notes_calls_and_tasks() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let kelly = ("demo", "kelly");

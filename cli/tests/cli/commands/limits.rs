@@ -104,7 +104,7 @@ fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
 }
 
 #[tokio::test]
-async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
+async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     let place = LimitsFixture::new(LIMITS).await;
     let _fleet = place.fleet();
     let listing = with_a_turn_that_waits(&place);
@@ -143,7 +143,7 @@ fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
 }
 
 #[tokio::test]
-async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
+async fn caps_are_listed_with_their_heaviest_users() {
     let place = LimitsFixture::new(" {}").await;
     fs::write(place.config().join("tickfleet.yaml"), "caps: {tick: 1h, max_calls_per_tick: 2}\n").unwrap();
     let _fleet = place.fleet();
@@ -170,7 +170,7 @@ async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
 }
 
 #[tokio::test]
-async fn a_reset_lets_go_what_waits_and_is_audited() {
+async fn a_reset_releases_waiting_turns_and_is_audited() {
     let place = LimitsFixture::new(LIMITS).await;
     let _fleet = place.fleet();
     let before = with_a_turn_that_waits(&place);
@@ -202,7 +202,7 @@ async fn a_reset_lets_go_what_waits_and_is_audited() {
 }
 
 #[tokio::test]
-async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant() {
+async fn a_reset_with_a_wrong_name_or_no_reason_changes_nothing() {
     let place = LimitsFixture::new(LIMITS).await;
     let mut redis = place.redis.connection().await;
     let counter = packed(2.0, now_ms(&mut redis).await + 60_000, 0);
@@ -233,7 +233,7 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
 }
 
 #[tokio::test]
-async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is_said() {
+async fn a_listing_reads_a_bounded_number_of_counters_and_reports_it() {
     let place = LimitsFixture::new("  echoes: {per: [user], max: 9, every: 1h}\n").await;
     let mut redis = place.redis.connection().await;
     let ends_ms = now_ms(&mut redis).await + 60_000;
@@ -275,7 +275,7 @@ async fn of_two_shards() -> (LimitsFixture, i64) {
 }
 
 #[tokio::test]
-async fn a_counter_of_the_fleet_is_told_over_all_shards() {
+async fn a_fleet_counter_is_summed_over_all_shards() {
     let (place, _) = of_two_shards().await;
     let listing = place.run(&["limits", "--json"]).exits(0).json();
     let all = &limit(&listing, "all")["counters"][0];
@@ -320,7 +320,7 @@ async fn a_reset_reaches_every_shard() {
 }
 
 #[tokio::test]
-async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts() {
+async fn used_concurrency_slots_are_listed_with_the_tenants_own_limit() {
     let limits = "  at_once: {match: {tools: [sleep]}, per: [tenant], concurrent: 9}\n  idle: {concurrent: 3}\n";
     let place = LimitsFixture::new(limits).await;
     let _fleet = place.fleet();

@@ -99,16 +99,17 @@ impl RepairFixture {
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
-        let told = findings.iter().filter(|finding| {
+        let reported = findings.iter().filter(|finding| {
             let what = finding["what"].as_str().unwrap();
             let says = finding["says"].as_str().unwrap();
             what == "repaired" || what == "repair" && !says.contains("records checked")
         });
-        told.map(|finding| {
-            let fault = finding["says"].as_str().unwrap().split([' ', ':']).nth(1).unwrap();
-            format!("{} {fault}", finding["what"].as_str().unwrap())
-        })
-        .collect()
+        reported
+            .map(|finding| {
+                let fault = finding["says"].as_str().unwrap().split([' ', ':']).nth(1).unwrap();
+                format!("{} {fault}", finding["what"].as_str().unwrap())
+            })
+            .collect()
     }
 
     async fn acts(&self) -> Vec<Value> {
@@ -147,7 +148,7 @@ async fn one_turn(place: &RepairFixture) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_fault_is_found_and_repaired_alone_while_nothing_runs() {
+async fn each_fault_is_found_and_repaired_separately_in_an_idle_fleet() {
     let place = RepairFixture::new().await;
     one_turn(&place).await;
     let store = place.store();
@@ -165,7 +166,7 @@ async fn each_fault_is_found_and_repaired_alone_while_nothing_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_nothing() {
+async fn one_repair_fixes_all_faults_except_those_only_reported() {
     let place = RepairFixture::new().await;
     one_turn(&place).await;
     assert_eq!(place.doctor(&[]), Vec::<String>::new(), "before anything is broken");
@@ -194,7 +195,7 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
 
 /// A queue lost its slices. The calls of the slices' turn can no longer run, so the repair ends the turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
+async fn a_turn_with_a_lost_slice_ends_after_a_repair() {
     let place = RepairFixture::new().await;
     one_turn(&place).await;
     place.redis("XTRIM ready:normal MAXLEN 0").await;
@@ -207,7 +208,7 @@ async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
+async fn a_busy_fleet_has_no_faults_and_manual_damage_is_repaired_live() {
     let place = RepairFixture::new().await;
     busy::configure(place.dir.path());
     let _fleet = ["scheduler", "scheduler", "worker", "worker"].map(|role| place.start(role));

@@ -63,7 +63,7 @@ async fn an_id_makes_a_submit_idempotent_and_other_content_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn tasks_are_delegated_and_refused_with_a_reason() {
+async fn a_delegated_task_that_fails_reports_its_reason() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
@@ -77,7 +77,7 @@ async fn tasks_are_delegated_and_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_producer_with_another_number_of_shards_is_refused() {
+async fn a_producer_with_a_different_shard_count_is_rejected() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let said = CommandOutput::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
@@ -87,7 +87,7 @@ async fn a_producer_with_another_number_of_shards_is_refused() {
 }
 
 #[test]
-fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
+fn exit_codes_distinguish_usage_errors_failures_and_a_missing_redis() {
     let nowhere = ["--redis-url", "redis://127.0.0.1:1/"];
     for asked in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
         tickfleet(&[asked, &nowhere].concat()).exits(3).prints_error("cannot be reached");

@@ -25,7 +25,7 @@ fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive() {
+async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
@@ -67,7 +67,7 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
 }
 
 #[tokio::test]
-async fn top_lives_in_a_terminal_and_gives_it_back() {
+async fn top_runs_in_a_terminal_and_restores_it() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 100);
@@ -100,7 +100,7 @@ async fn top_lives_in_a_terminal_and_gives_it_back() {
 }
 
 #[tokio::test]
-async fn top_says_where_redis_is_away_and_where_nothing_ever_ran() {
+async fn top_reports_an_unreachable_redis_and_an_unused_fleet() {
     let mut redis = RedisServer::start().await;
     let url = redis.url();
     tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("shard 0 has never been used");

@@ -29,11 +29,11 @@ pub fn runs(script: &str, more: &[&str]) {
 }
 
 #[test]
-fn the_chart_renders_what_kubernetes_takes_and_refuses_wrong_values() {
+fn the_chart_renders_valid_manifests_and_rejects_wrong_values() {
     runs("check_chart.py", &[]);
 }
 
 #[test]
-fn what_the_chart_renders_starts_answers_its_probes_and_ends_with_zero() {
+fn rendered_containers_start_answer_probes_and_exit_with_zero() {
     runs("run_chart.py", &[env!("CARGO_BIN_EXE_tickfleet")]);
 }

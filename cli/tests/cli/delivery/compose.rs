@@ -4,7 +4,7 @@
 use super::chart::runs;
 
 #[test]
-fn what_compose_names_is_there_and_what_it_starts_answers_a_turn() {
+fn every_file_in_compose_exists_and_its_fleet_answers_a_turn() {
     runs("../packaging/compose.py", &[]);
     runs("../packaging/run_compose.py", &[env!("CARGO_BIN_EXE_tickfleet")]);
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::chart::runs;
 
 #[test]
-fn the_image_holds_what_the_binary_needs_and_runs_as_pid_1_without_privileges_on_a_read_only_root() {
+fn the_image_runs_the_binary_as_pid_1_unprivileged_on_a_read_only_root() {
     let id = Command::new("id").arg("-u").output().unwrap();
     if String::from_utf8_lossy(&id.stdout).trim() != "0" {
         eprintln!("not root: the image is not checked here; run image/check.py as root");

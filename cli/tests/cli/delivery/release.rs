@@ -3,6 +3,6 @@
 use super::chart::runs;
 
 #[test]
-fn a_release_has_one_version_and_its_workflow_pins_all_that_it_runs() {
+fn a_release_has_one_version_and_its_workflow_pins_every_action() {
     runs("../packaging/workflows.py", &[]);
 }

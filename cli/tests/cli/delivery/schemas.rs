@@ -3,6 +3,6 @@
 use super::chart::runs;
 
 #[test]
-fn the_schemas_have_the_fields_that_the_binary_reads_and_take_what_is_good() {
+fn schemas_have_the_fields_of_the_binary_and_accept_valid_files() {
     runs("../packaging/schemas.py", &[env!("CARGO_BIN_EXE_tickfleet")]);
 }

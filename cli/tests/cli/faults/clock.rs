@@ -25,7 +25,7 @@ async fn has(server: &RedisServer, stream: &str, entries: u64) {
 }
 
 #[tokio::test]
-async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected() {
+async fn stored_data_survives_a_clock_that_ran_ten_days_ahead() {
     let server = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut redis = server.connection().await;

@@ -42,7 +42,7 @@ async fn results(client: &Client, count: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile() {
+async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();

@@ -87,7 +87,7 @@ async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
 }
 
 #[tokio::test]
-async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_as_it_was() {
+async fn calls_run_once_although_redis_lost_its_last_seconds() {
     let (ledger, address) = Ledger::start();
     let mut redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -132,14 +132,14 @@ async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_a
         pause();
     }
     let done = ledger.done();
-    for (turn, told) in replies(&redis).await {
-        assert_eq!((told.len(), done[&turn]), (1, 1), "{turn}: {told:#?}");
-        let result = &told[0]["results"][0];
+    for (turn, reported) in replies(&redis).await {
+        assert_eq!((reported.len(), done[&turn]), (1, 1), "{turn}: {reported:#?}");
+        let result = &reported[0]["results"][0];
         let outcome = result["outcome"].as_str().unwrap();
         if turn.starts_with("quick") {
-            assert_eq!((outcome, &result["output"]["did"]), ("ok", &json!(turn)), "{told:#?}");
+            assert_eq!((outcome, &result["output"]["did"]), ("ok", &json!(turn)), "{reported:#?}");
         } else {
-            assert!(matches!(outcome, "ok" | "outcome_unknown"), "{told:#?}");
+            assert!(matches!(outcome, "ok" | "outcome_unknown"), "{reported:#?}");
         }
     }
 }

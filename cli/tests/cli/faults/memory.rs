@@ -80,7 +80,7 @@ async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
 }
 
 #[tokio::test]
-async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_to_the_last_turn() {
+async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     let options = RedisOptions { maxmemory: Some(48 << 20), ..RedisOptions::default() };
     let server = RedisServer::start_with(options).await;
     let dir = config();
@@ -155,7 +155,7 @@ async fn each_suspect_is_answered(server: &RedisServer, dir: &Path, ids: BTreeSe
 }
 
 #[tokio::test]
-async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_against_what_it_holds() {
+async fn a_kill_during_memory_pressure_counts_no_crash_against_held_turns() {
     let server = RedisServer::start().await;
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
@@ -171,7 +171,7 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
 }
 
 #[tokio::test]
-async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_what_it_holds() {
+async fn a_scheduler_short_of_memory_stops_quickly_and_returns_its_entries() {
     let server = RedisServer::start().await;
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;

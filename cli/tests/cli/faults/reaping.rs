@@ -56,11 +56,11 @@ async fn held(redis: &RedisServer) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_workers_work_comes_back_under_a_short_lease_and_the_default_pace_of_reaping() {
+async fn another_worker_takes_a_killed_workers_call_under_a_short_lease() {
     killed_workers_work_comes_back("2s", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_workers_work_comes_back_where_reaping_is_set_as_slow_as_the_lease() {
+async fn another_worker_takes_a_killed_workers_call_under_slow_reaping() {
     killed_workers_work_comes_back("3s", Some("3s")).await;
 }

@@ -28,7 +28,7 @@ async fn count(redis: &RedisServer, command: &[&str]) -> usize {
 }
 
 #[tokio::test]
-async fn an_urgent_call_does_not_wait_for_what_a_killed_worker_held() {
+async fn an_urgent_call_overtakes_the_slices_of_a_killed_worker() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();

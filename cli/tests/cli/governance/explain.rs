@@ -40,7 +40,7 @@ const LIMITS: &str = "limits:
   strict: {match: {tools: [fail], agents: [held]}, per: [agent], max: 1, every: 1h, on_reach: reject}
   one_at_once: {match: {tools: [sleep], agents: [held]}, per: [agent], concurrent: 1}
 ";
-const SETTINGS: &str = "caps: {tick: 1h}\nloops: {tell_after: 2, refuse_after: 1, refuse_for: 1h}\n";
+const SETTINGS: &str = "caps: {tick: 1h}\nloops: {warn_after: 2, deny_after: 1, deny_for: 1h}\n";
 
 impl LimitedFleet {
     async fn start() -> Self {
@@ -82,15 +82,15 @@ impl LimitedFleet {
         self.fleet.run_with(&args, &turn.to_string()).exits(0);
     }
 
-    fn answers(&self, id: &str, told: &[&str]) {
+    fn answers(&self, id: &str, reported: &[&str]) {
         let mut said;
         loop {
             said = self.run(&["explain", id]).stdout;
-            if told.iter().all(|told| said.contains(told)) {
+            if reported.iter().all(|reported| said.contains(reported)) {
                 return;
             }
             // If the turn has ended, its explanation no longer changes, so repetition would not help.
-            assert!(!said.contains("has ended") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
+            assert!(!said.contains("has ended") || !said.contains("Audit:"), "{id}: no {reported:?} in\n{said}");
         }
     }
 }
@@ -102,7 +102,7 @@ fn calls(calls: &[(&str, Value)]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_questions_about_caps_limits_and_what_runs() {
+async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
@@ -141,7 +141,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn and_of_rules_permission_arguments_tries_and_loops() {
+async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     // 9, 10 Which rule stopped the call, and which shadow rule would have stopped it?
@@ -185,7 +185,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn and_of_those_who_ended_or_held_it_up() {
+async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     let asked = LimitedFleet::start().await;
     let echo = ("echo", json!({"value": 1}));
     // 17 Who paused the agent, why, and how can it continue?
@@ -234,7 +234,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn and_of_the_ledger_of_effects() {
+async fn answers_name_the_equal_call_that_decides_an_outcome() {
     let asked = LimitedFleet::with(SLEEP_ONCE, PERMISSIONS).await;
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
@@ -244,13 +244,13 @@ async fn and_of_the_ledger_of_effects() {
     asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
     // 24 Why did the call not run, and what is its outcome? It has the outcome of the equal call.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
-    let told = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
-    asked.answers("demo:equal", &told);
+    let reported = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
+    asked.answers("demo:equal", &reported);
     asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
     // 25 What happens to an equal call in a later turn? It gets the same outcome, because the first call may have taken
     // effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
-    asked.answers("demo:planned_again", &told);
+    asked.answers("demo:planned_again", &reported);
 }
 
 /// `echo` with a large value needs an approval. `fail` sets the fact `read_untrusted`, which forbids `echo`. `sleep`
@@ -266,7 +266,7 @@ approvers: {ann: {roles: [finance]}, ben: {roles: [legal]}}
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn and_of_approvals_and_facts() {
+async fn answers_name_the_approval_or_fact_that_decides_a_call() {
     let asked = LimitedFleet::with("", GOVERNED).await;
     let echo = |value: i64| ("echo", json!({"value": value}));
     // 26 Why does the call not run, who can decide, and until when?

@@ -113,7 +113,7 @@ fn until_whole(path: &Path, count: usize) {
 }
 
 /// Entries are trimmed while no exporter runs. The files, the log and the metrics must report the loss.
-async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
+async fn assert_trimmed_is_reported(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
     let _: u64 = log.command(&["XTRIM", LOG, "MAXLEN", "20"]).await;
@@ -131,7 +131,7 @@ async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed() {
+async fn exported_files_have_each_entry_once_and_verify_after_kills() {
     let mut log = Log::new().await;
     let key = log.path("seal.key");
     let path = log.path("audit.jsonl");
@@ -173,25 +173,25 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&ids.len().into(), &0.into()), "{verdict}");
     // The doctor reports the same result and detects changed entries.
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
-    let told = doctor();
-    assert!(told.contains("are unchanged") && !told.contains("was CHANGED"), "{told}");
-    // After the oldest files were removed, the remaining files verify only with `--goes-on`. If a file between two
+    let reported = doctor();
+    assert!(reported.contains("are unchanged") && !reported.contains("was CHANGED"), "{reported}");
+    // After the oldest files were removed, the remaining files verify only with `--partial`. If a file between two
     // others is missing, the verification fails.
-    verify(&[&["--goes-on"], &named[2..]].concat()).exits(0);
-    verify(&["--goes-on", named[0], named[3]]).exits(1);
+    verify(&[&["--partial"], &named[2..]].concat()).exits(0);
+    verify(&["--partial", named[0], named[3]]).exits(1);
 
-    trimmed_is_told(&mut log, &path, &to, &bounds).await;
+    assert_trimmed_is_reported(&mut log, &path, &to, &bounds).await;
     while !scheduler.metrics().contains("tickfleet_audit_unsealed_age_seconds 0\n") {
         pause();
     }
     let last = log.ids().await.pop().unwrap();
     let _: u64 = log.command(&["XDEL", LOG, &last]).await;
-    let told = doctor();
-    assert!(told.contains("was CHANGED"), "{told}");
+    let reported = doctor();
+    assert!(reported.contains("was CHANGED"), "{reported}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_as_many_and_as_large_as_they_may_be() {
+async fn exported_files_respect_max_files_and_keep_the_newest_entries() {
     let mut log = Log::new().await;
     let path = log.path("audit.jsonl");
     log.write(2_000).await;
@@ -202,14 +202,16 @@ async fn files_are_as_many_and_as_large_as_they_may_be() {
     }
     assert_eq!(exporter.stop(), Some(0));
     let parts = files(&path);
-    assert!(parts.len() <= 3, "{parts:?}");
+    assert!((2..=3).contains(&parts.len()), "{parts:?}");
+    let sizes: Vec<u64> = parts.iter().map(|part| std::fs::metadata(part).unwrap().len()).collect();
+    assert!(sizes.iter().all(|size| *size <= 32 * 1_024), "{sizes:?}");
     let kept = entries(&lines(&parts));
     let all = log.ids().await;
     assert_eq!(kept[..], all[all.len() - kept.len()..], "the newest");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
+async fn stdout_exports_every_entry_despite_exporter_kills() {
     let mut log = Log::new().await;
     let mut outs = Vec::new();
     log.write(700).await;
@@ -230,8 +232,8 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
         }
         outs.push(out);
     }
-    let told = lines(&outs);
-    let found: BTreeSet<String> = entries(&told).into_iter().collect();
+    let reported = lines(&outs);
+    let found: BTreeSet<String> = entries(&reported).into_iter().collect();
     assert_eq!(found, log.ids().await.into_iter().collect());
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
@@ -292,7 +294,7 @@ impl Collector {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_gets_every_entry_again_under_its_uid_and_one_that_it_refuses_costs_itself_alone() {
+async fn an_otlp_export_resumes_after_a_kill_and_skips_a_rejected_entry() {
     let mut log = Log::new().await;
     let collector = Collector::default();
     let to = format!("otlp:{}", collector.start().await);

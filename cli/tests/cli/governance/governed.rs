@@ -107,7 +107,7 @@ impl GovernedFleet {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_each_time() {
+async fn equal_reads_hit_the_cache_but_still_need_permission_and_caps() {
     let service = Service::default();
     let governed = GovernedFleet::start(&service.start().await, "{}\n").await;
     let first = governed.look("kelly", "quote", "ACME");
@@ -149,7 +149,7 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator() {
+async fn the_reply_explain_and_the_audit_log_report_a_cache_hit() {
     let service = Service::default();
     let governed = GovernedFleet::start(&service.start().await, "{}\n").await;
     let function = json!({"name": "quote", "arguments": "{\"symbol\":\"ACME\"}"});
@@ -159,10 +159,10 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
             ["--config", &governed.dir, "submit", "--tenant", "demo", "--agent", "kelly", "-", "--wait", "--json"];
         governed.fleet.run_with(&[&args[..], &["--turn-id", id]].concat(), &turn).exits(0).json()
     };
-    let told = |reply: &Value| reply["messages"][0]["content"].as_str().unwrap().to_owned();
-    let plain = told(&submit("first"));
+    let reported = |reply: &Value| reply["messages"][0]["content"].as_str().unwrap().to_owned();
+    let plain = reported(&submit("first"));
     assert!(!plain.contains("asked for again"), "{plain}");
-    let kept = told(&submit("second"));
+    let kept = reported(&submit("second"));
     assert!(kept.contains("\"number\":1") && kept.contains("it was not asked for again"), "{kept}");
     let said = governed.run(&["explain", "demo:second"]).exits(0);
     said.says("Call /0 got the cached answer of first/0").says("its tool was not called");
@@ -175,7 +175,7 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
 const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while() {
+async fn the_loop_breaker_warns_and_then_rejects_repeated_calls() {
     let service = Service::default();
     let governed = GovernedFleet::start(&service.start().await, LOOPS).await;
     let same = json!({"name": "same", "arguments": {"symbol": "ACME"}});

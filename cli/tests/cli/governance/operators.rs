@@ -11,21 +11,21 @@ fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> CommandOutput 
 }
 
 #[tokio::test]
-async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
+async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
     // An unknown name is rejected, and nothing is paused. The error suggests the nearest known name. Names come from
     // the active configuration, so these commands run with the fleet's configuration.
     let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
-    for (verb, name, told) in [
+    for (verb, name, reported) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
         ("pause", &["dmeo"], "unknown tenant \"dmeo\". Nearest: demo"),
         ("pause", &["--tool", "ecoh"], "unknown tool \"ecoh\". Nearest: echo"),
         ("resume", &["demo", "kely"], "unknown agent \"kely\""),
         ("resume", &["--tool", "ecoh"], "unknown tool \"ecoh\""),
     ] {
-        run(&[&[verb], name, &WHY[..]].concat()).exits(1).prints_error(told);
+        run(&[&[verb], name, &WHY[..]].concat()).exits(1).prints_error(reported);
     }
     run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).prints_error("Nearest: echo");
     fleet.run(&[&["workers", "drain", "w-none"], &WHY[..]].concat()).exits(1).prints_error("unknown worker \"w-none\"");
@@ -80,7 +80,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
 }
 
 #[tokio::test]
-async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_look() {
+async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -123,7 +123,7 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
 }
 
 #[tokio::test]
-async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_resumed() {
+async fn calls_to_a_paused_tool_wait_until_it_is_resumed() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let paused = |args: &[&str]| tickfleet(&[&["pause"], args, &WHY[..], &["--redis-url", &url]].concat());
@@ -138,11 +138,11 @@ async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_re
     fleet.run(&others).exits(0);
     let story = loop {
         let story = fleet.run(&["explain", "demo:waits", "--json"]).exits(0).json();
-        if story["waits"]["rule"] == "tool_rests" {
+        if story["waits"]["rule"] == "breaker_open" {
             break story;
         }
     };
-    assert_eq!(story["waits"]["rests"], "echo is paused by anna: agreed with Ben", "{story}");
+    assert_eq!(story["waits"]["breaker"], "echo is paused by anna: agreed with Ben", "{story}");
     fleet.run(&["pause"]).exits(0).says("echo").says("acme").says("agreed with Ben");
     fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("calls to echo run again");
     fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("was not paused");

@@ -88,7 +88,7 @@ async fn tell_at(redis: &RedisServer, call: &str, event: &str, at_ms: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one_that_nobody_takes_holds_none_up() {
+async fn approval_webhooks_are_signed_and_retried_under_the_same_id() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::default();
@@ -115,11 +115,11 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     let _: u64 = redis::cmd("DEL").arg("{tickfleet:0}:follow:webhook").query_async(&mut connection).await.unwrap();
     let teller = Process::start_command(&with, folder.path(), &url, None);
     tell(&redis, "last/0", "denied").await;
-    let times = |call: &str| receiver.calls().iter().filter(|told| *told == call).count();
+    let times = |call: &str| receiver.calls().iter().filter(|reported| *reported == call).count();
     while times("held/0") < 2 || times("late/0") < 2 || times("last/0") < 1 || times("bad/0") < 2 {
         pause();
     }
-    while !teller.metrics().contains("tickfleet_approvals_told_total{result=\"failed\"}") {
+    while !teller.metrics().contains("tickfleet_approval_notifications_total{result=\"failed\"}") {
         pause();
     }
     assert_eq!(teller.stop(), Some(0));
@@ -161,7 +161,7 @@ async fn pending(redis: &RedisServer) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_that_receivers_have() {
+async fn webhook_timestamps_match_the_receivers_clock_after_a_clock_jump() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::default();
@@ -188,7 +188,7 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_told_is_noted_before_a_receiver_that_hangs_outlasts_the_lease() {
+async fn accepted_webhooks_are_recorded_while_a_receiver_hangs() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let receiver = Receiver::default();

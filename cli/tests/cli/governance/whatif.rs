@@ -11,7 +11,7 @@ use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const SETTINGS: &str = "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
+const SETTINGS: &str = "audit: {admissions: true, policy_inputs: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
 const PERMISSIONS: &str = "permissions:
   echo:
     everyone: true
@@ -130,7 +130,7 @@ fn expected(calls: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_says() {
+async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = configure(folder.path(), "old", &[]);
@@ -208,7 +208,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     for (file, text) in [
         (
             "tickfleet.yaml",
-            "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 100}\nworker: {slots: 8}\n",
+            "audit: {admissions: true, policy_inputs: true}\ncaps: {tick: 1s, max_calls_per_tick: 100}\nworker: {slots: 8}\n",
         ),
         (
             "permissions.yaml",
@@ -242,10 +242,10 @@ fn play_places(fleet: &DevFleet, config: &str) {
     for number in 0..3 {
         submit("ben", &format!("b{number}"), json!({}), &[slow()]);
     }
-    let until = |id: &str, told: &str| {
+    let until = |id: &str, reported: &str| {
         let began = Instant::now();
-        while !fleet.run(&["explain", id, "--config", config]).stdout.contains(told) {
-            assert!(began.elapsed() < PATIENCE, "{id}: {told}");
+        while !fleet.run(&["explain", id, "--config", config]).stdout.contains(reported) {
+            assert!(began.elapsed() < PATIENCE, "{id}: {reported}");
         }
     };
     until("demo:b2", "waits in its agent's throttle queue");
@@ -256,7 +256,7 @@ fn play_places(fleet: &DevFleet, config: &str) {
 }
 
 #[tokio::test]
-async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were() {
+async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = configure_places(folder.path(), "old", PLACES);
@@ -302,7 +302,7 @@ fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
     for (file, text) in [
-        ("tickfleet.yaml", "audit: {admissions: true, premises: true}\n"),
+        ("tickfleet.yaml", "audit: {admissions: true, policy_inputs: true}\n"),
         ("permissions.yaml", permissions),
         ("agents.yaml", "agents: {kelly: {}, sam: {}}\n"),
         ("tenants.yaml", "tenants: {demo: {}}\n"),
@@ -314,7 +314,7 @@ fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
 }
 
 #[tokio::test]
-async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_that_says() {
+async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = configure_facts(folder.path(), "old", FACTS);
@@ -358,13 +358,13 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
 /// If a call's worker was lost, the entry does not show whether guards passed the call and people approved it. So the
 /// result for the call is not decidable, which is not a difference.
 #[test]
-fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
+fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configure(folder.path(), "policy", &[]);
-    let told = |outcome: &str, ran: bool| {
-        let premises = json!({"calls": 1, "session": "s", "ran": ran});
+    let reported = |outcome: &str, ran: bool| {
+        let policy_inputs = json!({"calls": 1, "session": "s", "ran": ran});
         let meta = json!({"call": "t/0", "turn": "t", "arguments": {"value": 600}, "outcome": outcome,
-            "error": {"code": outcome, "message": "lost", "details": null}, "premises": premises});
+            "error": {"code": outcome, "message": "lost", "details": null}, "policy_inputs": policy_inputs});
         let entry = json!({"timestamp": "2026-01-01T00:00:01.000Z", "level": "error", "action": "TOOL_CALL",
             "entity_type": "tool", "entity_id": "echo", "actor_type": "agent", "actor_id": "kelly", "tenant": "demo",
             "message": format!("kelly called echo: {outcome} in 0 ms"), "meta": meta});
@@ -376,11 +376,11 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
         whatif(&config, export.to_str().unwrap()).json()["summary"].clone()
     };
     for outcome in ["internal", "outcome_unknown"] {
-        let summary = told(outcome, false);
+        let summary = reported(outcome, false);
         let unknown = summary["not_decidable"].as_object().unwrap();
-        let is_told = unknown.keys().any(|why| why.starts_with("its worker was lost"));
-        assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
+        let is_unknown = unknown.keys().any(|why| why.starts_with("its worker was lost"));
+        assert!(is_unknown && summary["differences"] == 0, "{outcome}: {summary}");
     }
     // The entry shows that this call ran, so the call had passed the guards. The rule `small` would deny it.
-    assert_eq!(told("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
+    assert_eq!(reported("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

@@ -72,7 +72,7 @@ server.serve_forever()
 "#;
 
 #[test]
-fn a_service_behind_tls_is_called_where_its_authority_is_trusted_and_only_there() {
+fn a_tls_service_is_called_only_if_its_authority_is_trusted() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let folder = folder.path();
     let mut tools = "tools:\n".to_owned();

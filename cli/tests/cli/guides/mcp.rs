@@ -46,7 +46,7 @@ fn a_changed_definition_is_quarantined_until_it_is_pinned_again() {
 }
 
 #[test]
-fn a_server_that_cannot_be_asked_is_told_of_and_nothing_is_written() {
+fn an_unreachable_server_is_reported_and_not_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let mcp = "servers:\n  gone: {command: a-program-that-is-not-there}\n";
     fs::write(folder.path().join("mcp.yaml"), mcp).unwrap();

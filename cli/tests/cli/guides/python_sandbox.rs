@@ -173,7 +173,7 @@ fn a_confined_function_reaches_its_own_folder_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_killed_worker_takes_its_confined_interpreters_and_all_they_started_with_it() {
+fn killing_a_worker_ends_its_confined_interpreters_and_children() {
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let seconds = format!("7{}.25", std::process::id());
@@ -184,7 +184,7 @@ fn a_killed_worker_takes_its_confined_interpreters_and_all_they_started_with_it(
 }
 
 #[test]
-fn a_confined_interpreter_that_takes_all_memory_is_ended_and_the_next_call_runs() {
+fn a_call_that_exhausts_memory_fails_and_the_next_call_runs() {
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let results = results(&fleet, &["grow {}", "note {\"text\": \"after\"}"]);
@@ -196,7 +196,7 @@ fn a_confined_interpreter_that_takes_all_memory_is_ended_and_the_next_call_runs(
 }
 
 #[test]
-fn a_granted_port_is_reached_and_no_other() {
+fn a_confined_function_reaches_only_its_granted_port() {
     let listens = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
     let [granted, other] = listens.each_ref().map(|listens| listens.local_addr().unwrap().port());
     let Some(folder) = confined("basic", &format!(", tcp_ports: [{granted}]")) else { return };

@@ -61,7 +61,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
 }
 
 #[test]
-fn the_packages_own_tests_pass_and_its_types_fit() {
+fn the_python_package_passes_its_tests_and_type_checks() {
     for tool in [["pytest", "-q"], ["mypy", "--no-error-summary"]] {
         let mut run = Command::new(interpreter());
         run.args(["-B", "-m"]).args(tool).current_dir(Path::new(REPOSITORY).join("python"));
@@ -120,7 +120,7 @@ fn processes(folder: &Path, url: &str) -> [Child; 2] {
 }
 
 #[test]
-fn every_end_of_a_python_call_is_told_by_its_effect() {
+fn a_failed_python_call_is_reported_according_to_its_effect() {
     let folder = folder();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(tickfleet_testkit::RedisServer::start());
@@ -162,8 +162,8 @@ fn every_end_of_a_python_call_is_told_by_its_effect() {
     let expected = ["outcome_unknown", "ok", "outcome_unknown", "internal", "invalid_arguments", "ok", "denied"];
     assert_eq!(ends, expected.map(Value::from).iter().collect::<Vec<_>>(), "{reply:#}");
     assert_eq!(reply["results"][1]["output"], json!({"attempt": 2}));
-    let told = reply["results"][3]["error"]["message"].as_str().unwrap();
-    assert!(!told.contains("KeyError") && !told.contains("s3cret"), "a model sees no stack: {told}");
+    let reported = reply["results"][3]["error"]["message"].as_str().unwrap();
+    assert!(!reported.contains("KeyError") && !reported.contains("s3cret"), "a model sees no stack: {reported}");
 }
 
 const GUARDED: &str = r#"
@@ -224,7 +224,7 @@ def ratio() -> dict[str, float]:
 "#;
 
 #[test]
-fn the_guards_of_a_function_hold_and_a_declaration_overrides_single_fields() {
+fn function_guards_apply_and_a_declaration_overrides_single_fields() {
     let folder = folder();
     write(folder.path(), "guarded.py", GUARDED);
     let python = format!(
@@ -275,13 +275,13 @@ fn the_guards_of_a_function_hold_and_a_declaration_overrides_single_fields() {
     assert_eq!(fleet.stop(), Some(0));
 
     // What depends on a field of the function is checked with the function's field.
-    for (declared, told) in [
+    for (declared, reported) in [
         ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
         ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),
         ("  look: {effect: once}\n", "tool 'look': a cache requires the effect read"),
     ] {
         tools(declared);
-        check().exits(1).prints_error(told);
+        check().exits(1).prints_error(reported);
     }
     tools("  pya: {timeout_ms: 9}\n");
     check().exits(1).says("tools.pya.description: found nothing");
@@ -331,7 +331,7 @@ fn the_examples_run_on_a_fleet() {
 }
 
 #[test]
-fn the_examples_run_in_a_tool_host_and_a_check_need_not_have_it() {
+fn the_examples_run_in_a_tool_host_and_config_check_needs_no_host() {
     let folder = folder();
     let socket = folder.path().join("host.sock").display().to_string();
     examples_conf(folder.path(), &format!("host: '{socket}'"));

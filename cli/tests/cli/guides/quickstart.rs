@@ -152,7 +152,7 @@ fn in_the_browser(packages: Packages) -> impl FnOnce(String) -> Option<JoinHandl
 }
 
 #[test]
-fn a_new_user_with_python_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
+fn the_readme_and_the_quickstart_work_with_python_alone() {
     let Some(packages) = Packages::unless_skipped() else { return };
     let installed = Wheel::install();
     play("README.md", &installed.user(), |_| None);
@@ -160,7 +160,7 @@ fn a_new_user_with_python_alone_reaches_a_payment_an_approval_a_limit_and_the_au
 }
 
 #[test]
-fn a_new_user_with_node_alone_reaches_a_payment_an_approval_a_limit_and_the_audit_log() {
+fn the_quickstart_works_with_node_alone() {
     let (Some(packages), Some(node)) = (Packages::unless_skipped(), Node::unless_skipped()) else { return };
     play(QUICKSTART, &User::of_node(&node), in_the_browser(packages));
 }

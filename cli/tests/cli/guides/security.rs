@@ -100,7 +100,7 @@ fn words(command: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
+async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     let redis = RedisWithUsers::start().await;
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).prints_error("Authentication required");
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
 }
 
 #[tokio::test]
-async fn a_server_without_config_and_a_user_who_may_not_ask_for_it_hold_a_fleet_all_the_same() {
+async fn a_fleet_runs_on_a_redis_without_the_config_command() {
     let extra_args = ["--rename-command", "CONFIG", ""].map(str::to_owned).into();
     let redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
@@ -150,7 +150,7 @@ async fn a_server_without_config_and_a_user_who_may_not_ask_for_it_hold_a_fleet_
 }
 
 #[tokio::test]
-async fn the_users_of_the_guide_are_what_the_command_prints() {
+async fn the_documented_redis_users_match_the_acl_command() {
     let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/reference/redis-users.md")).unwrap();
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker", "exporter"] {
         let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
@@ -162,7 +162,7 @@ async fn the_users_of_the_guide_are_what_the_command_prints() {
 }
 
 #[tokio::test]
-async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
+async fn each_documented_redis_user_can_run_only_its_own_commands() {
     let redis = RedisWithUsers::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
     let refused = |answer: Result<redis::Value, String>| assert_eq!(answer.unwrap_err(), "NOPERM");
@@ -220,7 +220,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
+async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -277,7 +277,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
+async fn a_fleet_presents_its_client_certificate_to_redis() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -295,8 +295,8 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
     // A client without a certificate or with a wrong key is rejected.
-    let told = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
-    told.prints_error("?tls_cert=FILE&tls_key=FILE");
+    let reported = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
+    reported.prints_error("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
     let none = tickfleet(&["doctor", "--redis-url", &format!("{url}.none")]).exits(2);
     none.prints_error("the file that tls_key names").prints_error("No such file");
@@ -310,7 +310,7 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
 }
 
 #[tokio::test]
-async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
+async fn a_turn_from_a_restored_backup_runs() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"];

@@ -15,7 +15,7 @@ const CONTAINER: &str = "tools:
 ";
 
 #[test]
-fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
+fn a_fleet_without_a_sandbox_refuses_to_start_or_rejects_calls() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let conf = folder.path().join("conf");
     let path = folder.path().join("bin");

@@ -415,7 +415,7 @@ impl Ids {
 }
 
 #[test]
-fn ids_of_a_run_replace_those_that_a_page_shows() {
+fn ids_of_a_run_replace_the_ids_on_a_page() {
     let mut ids = Ids::default();
     ids.learn("acme:apr-4f1d0c6b2a9e8d37 waits", "acme:apr-00000000000000aa waits");
     assert_eq!(

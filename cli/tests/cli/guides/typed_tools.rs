@@ -45,7 +45,7 @@ fn configured() -> tempfile::TempDir {
 }
 
 #[test]
-fn the_page_shows_the_manifest_that_is_built() {
+fn the_page_shows_the_built_manifest() {
     let text = read(PAGE);
     let manifest = blocks(&text, "toml").remove(0).1.join("\n");
     // The two manifests may differ only in the path of the checkout.
@@ -53,7 +53,7 @@ fn the_page_shows_the_manifest_that_is_built() {
 }
 
 #[test]
-fn every_step_of_the_page_does_what_it_says() {
+fn every_step_of_the_page_prints_the_documented_output() {
     let text = read(PAGE);
     let folder = configured();
     let program = own_fleet();
@@ -100,7 +100,7 @@ fn trucks(fleet: &DevFleet, wanted: &str) {
 }
 
 #[test]
-fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
+fn a_registered_tool_survives_a_reload_and_requires_permission() {
     let folder = configured();
     let program = own_fleet();
     let key = [("CARRIER_KEY", "k-1")];
@@ -155,7 +155,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
 }
 
 #[test]
-fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_its_rows() {
+fn a_custom_fleet_accepts_a_plain_producer_but_no_plain_scheduler() {
     let folder = folder();
     let redis = tokio::runtime::Runtime::new().unwrap();
     let server = redis.block_on(tickfleet_testkit::RedisServer::start());
@@ -182,7 +182,7 @@ fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_it
 }
 
 #[test]
-fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
+fn a_failed_start_hook_ends_the_program_with_its_cause() {
     let folder = folder();
     let mut dev = Command::new(own_fleet());
     dev.args(["dev"]).current_dir(folder.path()).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
@@ -230,7 +230,7 @@ server.serve_forever()
 "#;
 
 #[test]
-fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
+fn a_result_that_violates_its_output_schema_is_withheld() {
     let folder = folder();
     write(folder.path(), "areas.py", SERVER);
     write(folder.path(), "zones.py", SERVICE);
@@ -257,16 +257,16 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let mut turn = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
     turn.extend(["--call", "echo {\"text\": \"hi\"}", "--call", "zone", "--call", "areas__area"]);
     let reply = fleet.run(&turn).exits(1).json();
-    let told = |n: usize| reply["results"][n]["error"]["message"].as_str().unwrap_or_default().to_owned();
+    let reported = |n: usize| reply["results"][n]["error"]["message"].as_str().unwrap_or_default().to_owned();
     for n in 0..3 {
         let result = &reply["results"][n];
         assert_eq!((&result["outcome"], &result["error"]["code"]), (&json!("internal"), &json!("invalid_output")));
         assert_eq!((&result["output"], &result["attempts"]), (&Value::Null, &json!(1)), "{result}");
     }
-    assert!(told(0).contains("It lacks the member 'echoed'"), "{}", told(0));
-    assert!(told(0).contains("Its effect has happened: do not call it again."), "{}", told(0));
-    assert!(told(1).contains("Its member 'zone' must be of type string"), "{}", told(1));
-    assert!(told(2).contains("Its member 'area' must be of type number"), "{}", told(2));
+    assert!(reported(0).contains("It lacks the member 'echoed'"), "{}", reported(0));
+    assert!(reported(0).contains("Its effect has happened: do not call it again."), "{}", reported(0));
+    assert!(reported(1).contains("Its member 'zone' must be of type string"), "{}", reported(1));
+    assert!(reported(2).contains("Its member 'area' must be of type number"), "{}", reported(2));
     assert_eq!(fleet.stop(), Some(0));
 
     let tried = ["tools", "try", "zone", "--agent", "kelly", "--config", "conf"];

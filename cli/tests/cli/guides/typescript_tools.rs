@@ -59,7 +59,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
 }
 
 #[test]
-fn the_packages_own_tests_pass_on_the_oldest_node_and_on_one_that_strips_types() {
+fn the_package_passes_its_tests_on_both_node_versions() {
     for node in [Node::unless_skipped(), Node::that_strips_types()].into_iter().flatten() {
         let mut run = node.command();
         run.args(["--test", "test/host.test.mjs", "test/tools.test.mjs"]).current_dir(&node.package);
@@ -70,7 +70,7 @@ fn the_packages_own_tests_pass_on_the_oldest_node_and_on_one_that_strips_types()
 }
 
 #[test]
-fn the_guides_tools_have_types() {
+fn the_guides_tools_pass_the_type_checker() {
     let Some(node) = Node::unless_skipped() else { return };
     let folder = folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-typescript/tools");
@@ -150,7 +150,7 @@ fn processes(module: &str) -> usize {
 }
 
 #[test]
-fn every_end_of_a_call_is_reported_by_its_effect() {
+fn a_failed_node_call_is_reported_according_to_its_effect() {
     let Some(node) = Node::unless_skipped() else { return };
     let folder = folder();
     trouble(folder.path(), &node, "    concurrency: 1\n    cancel_grace: 300ms\n");
@@ -163,8 +163,8 @@ fn every_end_of_a_call_is_reported_by_its_effect() {
     assert_eq!(results[1]["output"], json!({"attempt": 2}));
     assert_eq!(results[4]["output"], json!({"tenant": "demo", "agent": "kelly", "key": true}));
     assert_eq!(results[5]["output"], "kelly");
-    let told = results[3]["error"]["message"].as_str().unwrap();
-    assert!(!told.contains("TypeError") && !told.contains("s3cret"), "a model sees no stack: {told}");
+    let reported = results[3]["error"]["message"].as_str().unwrap();
+    assert!(!reported.contains("TypeError") && !reported.contains("s3cret"), "a model sees no stack: {reported}");
     assert!(processes("trouble.mjs") > 0);
     assert_eq!(fleet.stop(), Some(0));
     assert_eq!(processes("trouble.mjs"), 0, "a drain leaves no process behind");
@@ -196,17 +196,17 @@ fn reaches_only_what_it_may(level: &str) {
 }
 
 #[test]
-fn a_confined_process_reaches_only_what_it_may_at_the_level_basic() {
+fn the_basic_sandbox_blocks_host_files_and_ports() {
     reaches_only_what_it_may("basic");
 }
 
 #[test]
-fn a_confined_process_reaches_only_what_it_may_at_the_level_strict() {
+fn the_strict_sandbox_blocks_host_files_and_ports() {
     reaches_only_what_it_may("strict");
 }
 
 #[test]
-fn the_tools_run_in_a_tool_host_and_a_check_need_not_have_it() {
+fn the_tools_run_in_a_tool_host_and_config_check_needs_no_host() {
     let Some(node) = Node::unless_skipped() else { return };
     let folder = folder();
     trouble(folder.path(), &node, "");
@@ -229,7 +229,7 @@ fn the_tools_run_in_a_tool_host_and_a_check_need_not_have_it() {
 }
 
 #[test]
-fn a_missing_package_or_interpreter_is_named() {
+fn config_check_reports_a_missing_package_or_interpreter() {
     let Some(node) = Node::unless_skipped() else { return };
     let folder = folder();
     trouble(folder.path(), &node, "");

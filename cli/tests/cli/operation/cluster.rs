@@ -8,7 +8,7 @@ use crate::support::process::{Process, pause};
 const LOOKS: usize = 2_400;
 
 #[tokio::test]
-async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
+async fn roles_and_commands_accept_the_url_of_a_cluster() {
     let mut cluster = Cluster::start(3, 0).await;
     let dir = tempfile::tempdir().unwrap();
     let url = cluster.url();
@@ -51,7 +51,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     // One of three primaries dies and has no replica. The other primaries are still checked.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     cluster.servers[2].kill9();
-    let told = asked(&["doctor"]);
-    assert_eq!(told.code, 3, "{}", told.stderr);
-    told.says("are unreachable").says("shards on 127.0.0.1:");
+    let reported = asked(&["doctor"]);
+    assert_eq!(reported.code, 3, "{}", reported.stderr);
+    reported.says("are unreachable").says("shards on 127.0.0.1:");
 }

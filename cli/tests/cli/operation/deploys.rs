@@ -78,7 +78,7 @@ fn said(what: &str, latencies: &mut [f64]) {
 }
 
 #[tokio::test]
-async fn every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_failed() {
+async fn a_rolling_restart_loses_retries_and_fails_no_turn() {
     roll(20, 1, Duration::ZERO).await;
 }
 
@@ -87,7 +87,7 @@ async fn every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_f
 /// processes.
 #[tokio::test]
 #[ignore = "a minute, for its figures"]
-async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_failed() {
+async fn under_full_load_a_rolling_restart_loses_retries_and_fails_no_turn() {
     let rate = chosen("TICKFLEET_DEPLOY_RATE", 200);
     let rounds = chosen("TICKFLEET_DEPLOY_ROUNDS", 5);
     roll(rate, rounds, Duration::from_secs(10)).await;
@@ -252,7 +252,7 @@ async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) 
 }
 
 #[tokio::test]
-async fn of_far_more_than_a_fleet_can_do_what_was_accepted_finishes() {
+async fn an_overloaded_fleet_finishes_every_accepted_turn() {
     let overloaded = overload(Duration::from_secs(3)).await;
     assert!(overloaded.refused > 0, "it was no overload: {overloaded:?}");
 }
@@ -261,7 +261,7 @@ async fn of_far_more_than_a_fleet_can_do_what_was_accepted_finishes() {
 /// --no-capture`.
 #[tokio::test]
 #[ignore = "five minutes, and memory is judged"]
-async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_accepted_finishes() {
+async fn at_ten_times_its_capacity_a_fleet_keeps_its_memory_flat() {
     let overloaded = overload(Duration::from_secs(chosen("TICKFLEET_OVERLOAD_SECONDS", 300))).await;
     assert!(overloaded.refused > 3 * overloaded.done, "it was no overload: {overloaded:?}");
     let samples = &overloaded.samples;

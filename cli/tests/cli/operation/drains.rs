@@ -101,7 +101,7 @@ fn begun(process: &Process) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_resumed() {
+async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     let place = DrainFixture::new().await;
     let _scheduler = place.start("scheduler", "s");
     let quiet = place.start("worker", "quiet");
@@ -152,7 +152,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about() {
+async fn a_worker_restores_its_drain_after_redis_lost_it() {
     let mut place = DrainFixture::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
@@ -165,7 +165,7 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it() {
+async fn a_worker_does_not_restore_a_drain_lifted_after_a_redis_restart() {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
     let mut place = DrainFixture::on(RedisServer::start_with(options).await);
     let _scheduler = place.start("scheduler", "s");

@@ -30,7 +30,7 @@ fn shown(shell: &Path) -> Vec<String> {
 }
 
 #[test]
-fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user() {
+fn other_processes_cannot_read_a_fleets_environment_or_memory() {
     let folder = tempfile::tempdir().unwrap();
     let shell = without_capabilities(folder.path(), "/bin/sh");
     let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));

@@ -32,7 +32,7 @@ fn filtered(served: &OperatorFleet, list: &str, filters: &[(&str, usize)]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page() {
+async fn tasks_and_approvals_are_listed_by_filter_and_page() {
     let served = OperatorFleet::start().await;
     for id in ["job-1", "job-2", "job-3"] {
         let task = json!({"target_agent": "atlas", "task_id": id, "task_description": "rest"});
@@ -91,7 +91,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped() {
+async fn equal_failures_form_one_cause_and_are_dropped_together() {
     let served = OperatorFleet::start().await;
     let failed = |seen: &Value| {
         seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
@@ -115,13 +115,11 @@ async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped
     let others = served.gateway.get(&served.keys.acme, "/v1/operate/dead/causes").json();
     assert_eq!(count(&others, "causes"), 0, "another tenant's are nobody's business: {others}");
 
-    let told = most["told"].as_str().unwrap();
-    served
-        .run(&["dead", "list", "--by-cause", "--since", "1h"])
-        .exits(0)
-        .says("unknown_agent")
-        .says(&format!("tickfleet dead replay --kind call --cause permanent --tool fail_once --told '{told}'"));
-    let these = ["--kind", "call", "--cause", "permanent", "--tool", "fail_once", "--told", told];
+    let reported = most["normalized_error"].as_str().unwrap();
+    served.run(&["dead", "list", "--by-cause", "--since", "1h"]).exits(0).says("unknown_agent").says(&format!(
+        "tickfleet dead replay --kind call --cause permanent --tool fail_once --normalized-error '{reported}'"
+    ));
+    let these = ["--kind", "call", "--cause", "permanent", "--tool", "fail_once", "--normalized-error", reported];
     let drop = [&["dead", "drop"], &these[..], &["--reason", "of no use", "--by", "anna"]].concat();
     served.run(&drop).exits(0).says("3 would be dropped: add --yes to do it");
     served.run(&[&drop[..], &["--yes"]].concat()).exits(0).says("3 found, 3 of them dropped");
@@ -133,7 +131,7 @@ async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_until_it_is_enabled() {
+async fn calls_to_a_tool_disabled_over_http_are_denied_until_it_is_enabled() {
     let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     let which = json!({"tool": "echo", "reason": "it posts twice"});
@@ -156,8 +154,11 @@ async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_unti
         served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done")
     };
     let mut ids = (0..).map(|number| format!("off-{number}"));
-    let denied =
-        ids.by_ref().map(|id| outcome(&id)).find(|told| told["story"]["results"][0]["outcome"] == "denied").unwrap();
+    let denied = ids
+        .by_ref()
+        .map(|id| outcome(&id))
+        .find(|reported| reported["story"]["results"][0]["outcome"] == "denied")
+        .unwrap();
     assert!(
         denied["lines"].to_string().contains("tickfleet tools disable stopped call /0"),
         "its story says why: {denied}"
@@ -165,14 +166,14 @@ async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_unti
     assert_eq!(denied["story"]["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{denied}");
     assert_eq!(served.does(key, "tools/enable", &which).json(), json!({"changed": true}));
     assert_eq!(served.does(key, "tools/enable", &which).json(), json!({"changed": false}));
-    ids.map(|id| outcome(&id)).find(|told| told["story"]["results"][0]["success"] == true).unwrap();
+    ids.map(|id| outcome(&id)).find(|reported| reported["story"]["results"][0]["success"] == true).unwrap();
     assert_eq!(served.sees("tools"), json!({"disabled": []}));
     let entries = served.sees("audit?text=it%20posts%20twice").to_string();
     assert!(entries.contains("otto disabled echo") && entries.contains("otto enabled echo"), "{entries}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_and_limits_are_listed_with_what_they_did_and_would_have_done_in_shadow() {
+async fn rules_and_limits_are_listed_with_enforced_and_shadow_counts() {
     let served = OperatorFleet::start().await;
     let by_fran = |id: &str, call: &str| {
         served.run(&["submit", "--tenant", "demo", "--agent", "fran", "--turn-id", id, "--call", call]).exits(0);

@@ -35,7 +35,7 @@ fn outcome(url: &str, call: &str) -> String {
 }
 
 #[tokio::test]
-async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_changes_nothing() {
+async fn a_reload_changes_permissions_and_tools_and_rejects_a_broken_file() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
@@ -97,7 +97,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
 }
 
 #[tokio::test]
-async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_needs_a_restart() {
+async fn a_swapped_config_map_reloads_live_settings_and_lists_the_others() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
@@ -131,7 +131,7 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
 }
 
 #[tokio::test]
-async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
+async fn an_older_configuration_returns_only_after_newer_schedulers_stop() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let [old, new] = ["caps: {max_actions_per_day: 10}", "caps: {max_actions_per_day: 20}"].map(|text| {
@@ -173,7 +173,7 @@ const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: 
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
 
 #[tokio::test]
-async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothing() {
+async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
@@ -198,8 +198,8 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
         for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
             let said = tickfleet(&[command, &config].concat());
             assert_ne!(said.code, 0, "{command:?}");
-            let told = said.stdout + &said.stderr;
-            assert!(told.contains("look_up"), "{command:?}: {told}");
+            let reported = said.stdout + &said.stderr;
+            assert!(reported.contains("look_up"), "{command:?}: {reported}");
         }
     }
     assert_eq!(outcome(&url, "echo"), "ok", "the old rows are in force");
@@ -230,7 +230,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
 }
 
 #[tokio::test]
-async fn doctor_names_who_decides_by_another_policy() {
+async fn doctor_reports_a_worker_with_a_different_policy() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let [one, other] = ["permissions: {echo: {everyone: true}}", "permissions: {}"].map(|text| {
@@ -248,5 +248,8 @@ async fn doctor_names_who_decides_by_another_policy() {
     assert!(!names_one(&doctor()), "{:#}", doctor());
     let stranger = Process::start("worker", other.path(), &url);
     until(|| names_one(&doctor()));
+    let says = doctor().as_array().unwrap().iter().find(|f| f["what"] == "policies").unwrap()["says"].to_string();
+    let [pid, ours] = [stranger.id(), fleet[1].id()].map(|pid| format!("-{pid:x}"));
+    assert!(says.contains(&pid) && !says.contains(&ours), "{says}");
     assert_eq!((fleet.map(Process::stop), stranger.stop()), ([Some(0), Some(0)], Some(0)));
 }

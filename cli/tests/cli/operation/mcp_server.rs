@@ -73,7 +73,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
+async fn a_tool_list_request_waits_until_a_worker_writes_the_list() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -103,7 +103,7 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_turn() {
+async fn tools_are_served_over_http_and_calls_run_as_turns() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
@@ -155,7 +155,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
+async fn any_gateway_can_answer_for_the_task_of_a_long_call() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
@@ -207,9 +207,9 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
 
 fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
     for _ in 0..2_400 {
-        let told = ask_stateless(gateway, key, "tasks/get", task.clone());
-        if told["status"] != "working" {
-            return told;
+        let reported = ask_stateless(gateway, key, "tasks/get", task.clone());
+        if reported["status"] != "working" {
+            return reported;
         }
         pause();
     }
@@ -250,7 +250,7 @@ impl McpServeProcess {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_ends() {
+async fn a_stdio_client_calls_tools_and_its_cancel_ends_the_turn() {
     let redis = RedisServer::start().await;
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let mut serve = McpServeProcess::start(&redis.url(), "kelly");
@@ -297,7 +297,7 @@ for line in sys.stdin:
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn digits_are_kept_from_an_mcp_client_to_an_mcp_server_and_back() {
+async fn large_numbers_keep_their_digits_between_client_and_server() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");

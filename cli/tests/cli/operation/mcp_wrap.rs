@@ -147,7 +147,7 @@ fn key(key: &str) -> Value {
 }
 
 #[test]
-fn the_tools_keep_their_names_and_calls_counters_and_audit_log_survive_a_restart() {
+fn tools_keep_their_names_and_caps_and_the_audit_log_survive_a_restart() {
     let home = Home::new();
     let mut client = home.start(&["--cap", "2"]);
     let tools = client.tools();
@@ -184,7 +184,7 @@ fn the_tools_keep_their_names_and_calls_counters_and_audit_log_survive_a_restart
 }
 
 #[test]
-fn the_end_of_the_client_ends_the_server() {
+fn closing_the_client_ends_the_server() {
     let home = Home::new();
     let mut client = home.start(&[]);
     assert_eq!(client.call("look", &key("a")).0, "look a");
@@ -231,7 +231,7 @@ fn a_dialog_of_the_client_decides_a_call_that_needs_approval() {
 }
 
 #[test]
-fn without_dialogs_the_result_names_the_console_and_the_same_call_returns_the_result_later() {
+fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let home = Home::new();
     let mut client = home.start(&["--approve", "send"]);
     let (waits, is_error) = client.call("send", &key("a"));
@@ -321,7 +321,7 @@ fn a_changed_definition_is_refused_until_it_is_pinned() {
 }
 
 #[test]
-fn a_second_process_has_its_own_data_and_says_so() {
+fn a_second_process_uses_its_own_data_and_logs_this() {
     let home = Home::new();
     let mut one = home.start(&["--cap", "1"]);
     let mut two = home.start(&["--cap", "1"]);
@@ -347,7 +347,7 @@ fn a_dev_fleet_of_the_same_folder_is_not_used() {
 }
 
 #[test]
-fn a_server_that_dies_leaves_a_result_and_the_next_call_runs() {
+fn a_call_to_a_dying_server_gets_a_result_and_the_next_call_runs() {
     let home = Home::new();
     let mut client = home.start(&[]);
     let (unknown, is_error) = client.call("die_sending", &key("a"));
@@ -408,7 +408,7 @@ fn a_server_that_cannot_be_started_is_reported() {
 }
 
 #[test]
-fn the_server_has_the_environment_of_the_client_and_arguments_as_they_are() {
+fn the_server_gets_the_clients_environment_and_unchanged_arguments() {
     let home = Home::new();
     let mut args = home.wrapping(&[]);
     args.push("${NOT_A_VARIABLE}".to_owned());
@@ -427,7 +427,7 @@ fn the_server_has_the_environment_of_the_client_and_arguments_as_they_are() {
 }
 
 #[test]
-fn files_of_a_folder_replace_the_generated_ones() {
+fn files_in_the_config_folder_replace_generated_files() {
     let home = Home::new();
     let policy = home.folder.path().join("policy");
     fs::create_dir(&policy).unwrap();
@@ -484,7 +484,7 @@ async fn a_server_over_http_is_wrapped_with_a_header_from_the_environment() {
 }
 
 #[test]
-fn each_configuration_of_the_page_works_as_its_client_starts_it() {
+fn each_configuration_of_the_page_works_with_the_official_client() {
     let Some(packages) = Packages::unless_skipped() else { return };
     let page = fs::read_to_string(format!("{REPOSITORY}/{PAGE}")).unwrap();
     let configurations = blocks(&page, "json");

@@ -192,7 +192,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
+async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     let served = OperatorFleet::start().await;
     let Keys { viewer, operator, approver, service, acme } = &served.keys;
     served.submit("held", "fail");
@@ -250,7 +250,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_else() {
+async fn the_console_is_served_with_a_strict_content_security_policy() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url(), "--console", "0"]);
     let line = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: http://")).unwrap();
@@ -284,7 +284,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_who_and_why_in_the_log() {
+async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
     let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     let whom = json!({"tenant": "demo", "agent": "kelly", "reason": "she writes to the wrong people"});
@@ -295,12 +295,15 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
     }
     let found = served.until("turns?tenant=demo&agent=kelly&state=lane", |seen| count(seen, "turns") == 3);
     assert_eq!(found["turns"][0]["tools"], json!(["echo"]), "{found}");
-    let told = served.sees("explain?id=demo:waits");
+    let reported = served.sees("explain?id=demo:waits");
     assert_eq!(
-        (&told["story"]["waits"]["rule"], &told["story"]["waits"]["pause"]["by"]),
+        (&reported["story"]["waits"]["rule"], &reported["story"]["waits"]["pause"]["by"]),
         (&json!("paused"), &json!("otto"))
     );
-    assert!(told["lines"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("otto")), "{told}");
+    assert!(
+        reported["lines"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("otto")),
+        "{reported}"
+    );
     assert_eq!(served.sees("explain?id=waits")["story"]["tenant"], "demo", "looked for at all tenants");
     // A pause of a tool for all tenants is visible to all tenants.
     let tool = json!({"tool": "sleep", "reason": "it is moved"});
@@ -344,7 +347,7 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_names_them() {
+async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     let served = OperatorFleet::start().await;
     let key = &served.keys.approver;
     served.submit("first", "fail");
@@ -411,7 +414,7 @@ fn looked_at_first(served: &OperatorFleet, bad: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_who_did_it() {
+async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let served = OperatorFleet::start().await;
     let key = &served.keys.operator;
     served.submit("bad", r#"fail_once {"outcomes":["permanent"]}"#);

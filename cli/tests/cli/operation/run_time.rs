@@ -88,7 +88,7 @@ fn results(reply: &Value) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_run_time() {
+async fn a_restarted_scheduler_applies_the_caps_of_run_time_tenants() {
     // `demo` is configured without a cap. `guest` is only known at run time.
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
     let scheduler = place.start("scheduler");
@@ -110,7 +110,7 @@ async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_ru
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
+async fn a_tenant_change_applies_to_the_next_turn() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
@@ -132,7 +132,7 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_limit_allows_a_tenant_is_set_while_the_fleet_runs() {
+async fn a_tenants_limit_can_be_changed_while_the_fleet_runs() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let limits = "limits: {a_day: {per: [tenant], max: 3, every: day, on_reach: reject}, all: {max: 99, every: day}}";
     fs::write(place.dir.path().join("limits.yaml"), limits).unwrap();
@@ -159,7 +159,7 @@ async fn what_a_limit_allows_a_tenant_is_set_while_the_fleet_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
+async fn tenants_in_two_shards_keep_their_run_time_caps() {
     let home = |shard| {
         let names = (0..).map(|n| format!("tenant{n}"));
         names.into_iter().find(|name| ids::shard_of(&TenantId::new(name).unwrap(), 2) == shard).unwrap()
@@ -193,7 +193,7 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
+async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}, other: {}}", &[]).await;
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");

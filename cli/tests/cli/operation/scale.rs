@@ -11,7 +11,7 @@ use crate::support::process::{Process, pause};
 
 /// A short version of `the_fleet_follows_its_load` for every test run. It is 60 times as fast as a cluster.
 #[tokio::test]
-async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work() {
+async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
     let seconds = Duration::from_secs;
     let course = scaling::Course {
         speed: 60,
@@ -23,7 +23,7 @@ async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work
     let (loaded, capped) = outcome.most_workers();
     assert!(loaded >= 3, "60 calls a second of 0.2 s need 12 slots at least: {}", outcome.csv());
     assert_eq!(capped, 1, "{}", outcome.csv());
-    assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
+    assert!(outcome.signaled >= loaded - 1 && outcome.left == outcome.signaled, "{}", outcome.summary());
 }
 
 /// The run that docs/operate/scale-workers.md describes. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` writes
@@ -51,13 +51,13 @@ async fn the_fleet_follows_its_load() {
     // moment, there are two more.
     assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
     assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
-    assert_eq!(outcome.left, outcome.told);
+    assert_eq!(outcome.left, outcome.signaled);
 }
 
 /// Measures the table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
-async fn turns_and_agents_cost_what_the_document_says() {
+async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
     let costs = scaling::memory::measure().await;
     for (what, bytes) in &costs {
         println!("{bytes:>6} B  {what}");
@@ -99,7 +99,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
 
 /// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the figures of another build.
 #[tokio::test]
-async fn many_agents_cost_a_process_little_more_than_what_decides_about_them() {
+async fn many_agents_add_little_memory_to_a_process() {
     for role in ["scheduler", "worker"] {
         let few = resident(role, 1, u64::MAX).await;
         let many = resident(role, AGENTS, few + AGENTS_COST_MAX).await;

@@ -71,18 +71,18 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     for server in &cluster.servers {
         let refused: Vec<redis::Value> =
             redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
-        let told = format!("{refused:?}");
-        let counts = told.matches("\"username\"").count();
+        let reported = format!("{refused:?}");
+        let counts = reported.matches("\"username\"").count();
         // A producer tries to load a script that no scheduler has loaded yet. If this is rejected, it continues without
         // the script.
-        let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| told.matches(word).count());
+        let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| reported.matches(word).count());
         let fair: usize = fair.into_iter().sum();
-        assert!(counts <= fair, "somebody but the onlooker was refused: {told}");
+        assert!(counts <= fair, "somebody but the onlooker was refused: {reported}");
     }
 }
 
 #[tokio::test]
-async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
+async fn a_fleet_follows_a_sentinel_failover_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let files = files(dir.path());
     let mut trio = SentinelSetup::start_tls(1, &files).await;

@@ -39,7 +39,7 @@ fn address(trio: &SentinelSetup, server: usize) -> String {
 }
 
 #[tokio::test]
-async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() {
+async fn readiness_and_doctor_report_the_primary_or_why_it_is_missing() {
     let mut trio = SentinelSetup::start(1).await;
     let dir = tempfile::tempdir().unwrap();
     let url = trio.url();
@@ -61,12 +61,12 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     trio.servers[1].kill9();
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);
-    let told = tickfleet(&doctor).exits(3);
-    told.prints_error("cannot find the primary fleet").prints_error(&format!("names {}", address(&trio, 1)));
+    let reported = tickfleet(&doctor).exits(3);
+    reported.prints_error("cannot find the primary fleet").prints_error(&format!("names {}", address(&trio, 1)));
 }
 
 #[tokio::test]
-async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right_is_told() {
+async fn sentinels_have_their_own_user_and_a_missing_permission_is_reported() {
     let trio = SentinelSetup::start(0).await;
     let url = trio.url();
     let (hosts, _) = url.split_once("://").unwrap().1.split_once('/').unwrap();

@@ -95,7 +95,7 @@ async fn submit(url: &str, traceparent: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_producers_trace() {
+async fn spans_and_tool_requests_of_a_turn_belong_to_the_producers_trace() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let stand_in = StandIn::default();
@@ -142,7 +142,7 @@ async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_produce
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
+async fn without_an_endpoint_the_trace_context_is_passed_on_unchanged() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let stand_in = StandIn::default();
@@ -158,7 +158,7 @@ async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
+async fn the_steps_of_a_model_task_are_spans_of_one_trace() {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let stand_in = StandIn::default();
@@ -207,7 +207,7 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_and_requests_to_models_have_opentelemetrys_names_where_that_is_asked_for_and_content_where_that_is() {
+async fn gen_ai_spans_use_opentelemetry_names_and_have_content_only_if_enabled() {
     for content in [false, true] {
         let redis = RedisServer::start().await;
         let dir = tempfile::tempdir().unwrap();

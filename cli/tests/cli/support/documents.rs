@@ -137,7 +137,7 @@ fn commands_are_found_in_a_document() {
 }
 
 #[test]
-fn what_is_printed_may_differ_in_numbers_and_in_nothing_else() {
+fn output_may_differ_from_the_page_only_in_numbers() {
     let shown = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert!(agrees(&shown(&["t17-0  echo  ok", "in 4.8 s"]), "t1899-12 echo ok\nin 12 s\n"));
     assert!(!agrees(&shown(&["t17-0 echo ok"]), "t17-0 echo denied"));

@@ -115,7 +115,7 @@ def indistinct(tool: str, why: str, where: str, source: str, or_else: str = "") 
     )
 
 
-def told(reply: Reply, at: int = 0) -> str:
+def message_text(reply: Reply, at: int = 0) -> str:
     """Returns the message to the model about a call."""
     return str(reply.messages[at]["content"])
 

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, TypeAlias, cast, overload
 from pydantic import PrivateAttr
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, missing, told
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, missing, message_text
 from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, Reply
 
 try:
@@ -170,7 +170,7 @@ class _Work:
             _interrupt(reply)
         messages = [] if reply is None else [
             ToolMessage(
-                content=told(reply, at),
+                content=message_text(reply, at),
                 tool_call_id=id or "",
                 name=name,
                 status="success" if reply.results[at].success else "error",
@@ -299,8 +299,8 @@ class _FleetTool(BaseTool):
         if isinstance(found, dict):
             _interrupt(found)
         if not found.results[0].success:
-            raise ToolException(told(found))
-        return told(found)
+            raise ToolException(message_text(found))
+        return message_text(found)
 
 
 def _messages(state: Any, key: str) -> Sequence[AnyMessage]:

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, missing, run_named_by, told
+from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, missing, run_named_by, message_text
 from tickfleet.client import AsyncFleet, InvalidMessage, Reply
 
 try:
@@ -141,7 +141,7 @@ async def fleet_tools(
                 data = {"tool_name": definition.name, "outcome": result.outcome}
                 if (span := get_current_span()) is not None:
                     span.set_error(SpanError(message="the call did not succeed", data=data))
-            return told(found)
+            return message_text(found)
 
         made = FunctionTool(
             name=definition.name,

@@ -38,7 +38,7 @@ from tickfleet.adapters._calls import (
     indistinct,
     missing,
     run_named_by,
-    told,
+    message_text,
 )
 from tickfleet.client import AsyncFleet, Reply
 
@@ -185,9 +185,9 @@ def _outcome(reply: Reply) -> str | ModelRetry | ToolFailed:
     """Returns the result of a call for Pydantic AI."""
     result = reply.results[0]
     if result.success:
-        return told(reply)
+        return message_text(reply)
     # The model can correct arguments. It cannot correct a denied or failed call by making it again.
-    return ModelRetry(told(reply)) if result.outcome == "invalid_arguments" else ToolFailed(told(reply))
+    return ModelRetry(message_text(reply)) if result.outcome == "invalid_arguments" else ToolFailed(message_text(reply))
 
 
 def _may_defer(ctx: RunContext[Any]) -> bool:

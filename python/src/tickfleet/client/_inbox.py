@@ -50,19 +50,19 @@ class Inbox:
         self.last = found[-1].id
         unread = [entry for entry in found if entry.id not in self.kept]
         self.kept.update(entry.id for entry in unread)
-        told, follows = [], True
+        fresh, follows = [], True
         for entry in unread:
             # No gap is reported for the first reply, or for a recreated inbox that counts from 1 again.
             missed = max(0, entry.seq - self.seq - 1) if self.seq else 0
             follows = follows and (self.seq == 0 or entry.seq == self.seq + 1)
-            told.append(Entry(entry.id, entry.seq, entry.reply, missed))
+            fresh.append(Entry(entry.id, entry.seq, entry.reply, missed))
             self.seq = entry.seq
         if self.looks_back:
             self.looks_back = len(found) >= COUNT
         elif not follows:
             # The missing replies may be before the entries that were read.
             self.look_back()
-        return told
+        return fresh
 
     def look_back(self) -> None:
         """Continues to read from the start."""

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_to_meet_all_conditions() {
+    fn a_call_must_meet_all_conditions() {
         let arguments = r#"{"amount":150.50,"customer":"c-17","order":{"lines":3},"urgent":true,"note":null}"#;
         for (conditions, is_met) in [
             ("amount > 100", true),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_missing_of_another_type_or_without_its_secret_meets_nothing() {
+    fn a_missing_mistyped_or_redacted_argument_meets_no_condition() {
         let arguments = r#"{"amount":"150","token":"[REDACTED]","header":"Bearer [REDACTED]","list":[1]}"#;
         for conditions in
             ["price != 1", "amount > 100", "token != \"x\"", "header != \"x\"", "list != 1", "amount.x = 1"]
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approved_argument_counts() {
+    fn an_approved_argument_overrides_the_original() {
         let text = r#"{"action":"TOOL_CALL","meta":{"arguments":{"amount":700},"approval":{"id":"a","arguments":{"amount":400}}}}"#;
         let met =
             |text_of: &str| text_of.parse::<ArgumentConditions>().unwrap().are_met_by(&AuditEntry::read(text).unwrap());

@@ -215,14 +215,14 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
     let trimmed = page.added.saturating_sub(page.length);
     // A never trimmed log without new entries may be a new log, written after the clock stepped back. Export it all,
     // even if that repeats entries under the same IDs. Otherwise, a new log would never be exported.
-    let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
+    let recreated = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
     let entries = match remade {
         false if page.entries.len() < PAGE => page.added.saturating_sub(counted + read),
         false if all_read_is_gone => trimmed.saturating_sub(counted),
         false => 0,
-        true if made_anew => {
+        true if recreated => {
             counted = 0;
             trimmed
         }
@@ -232,7 +232,7 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
             0
         }
     };
-    if made_anew && read == 0 {
+    if recreated && read == 0 {
         after = EntryId::default();
     }
     let before = page.entries.first().map(|entry| entry.id.clone());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_read_as_it_was_written_and_from_the_lines_that_were() {
+    fn a_log_position_is_restored_from_text_and_from_exported_lines() {
         let position: LogPosition = "5-1 7 1 3 9-0".parse().unwrap();
         assert_eq!(position.to_string(), "5-1 7 1 3 9-0");
         assert_eq!(("".parse(), LogPosition::default().to_string()), (Ok(LogPosition::default()), String::new()));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_unread_is_told_and_what_was_trimmed_before_it_began_is_not() {
+    fn entries_trimmed_before_they_were_read_are_reported_as_lost() {
         let found = batch(3, &LogPosition::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
         assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
         let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_made_anew_is_told_once_and_followed_from_its_beginning() {
+    fn a_recreated_log_is_reported_once_and_read_from_its_beginning() {
         let found = batch(0, &at(9, 10), page(&[11], 1, 1, "11-0"), Vec::new()).unwrap();
         assert!(found.gone().unwrap().remade);
         assert_eq!((found.after.counted, found.after.remade, found.after.gone), (1, 1, 0));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_that_lost_its_last_writes_makes_nobody_export_the_rest_again_or_call_it_gone() {
+    fn a_redis_rollback_causes_no_repeated_export_and_no_lost_entries() {
         let found = batch(0, &at(9, 100), page(&[], 95, 50, "1-0"), Vec::new()).unwrap();
         assert_eq!(found.gone().map(|gone| (gone.entries, gone.remade)), Some((0, true)));
         assert_eq!((found.after.entry.ms, found.after.counted), (9, 95));

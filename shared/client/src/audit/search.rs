@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_found_under_its_name_however_an_entry_spells_it() {
+    fn a_search_by_tool_finds_every_spelling_of_its_name() {
         let entry = |action: &str, entity: &str, outcome: &str, tool: &str| {
             format!(
                 r#"{{"action":"{action}","entity_id":"{entity}","meta":{{"outcome":"{outcome}","tool":"{tool}"}}}}"#

@@ -17,7 +17,7 @@ const READ_MAX: usize = 20_000;
 /// Maximum number of causes. Items with any other cause are only counted.
 const CAUSES_MAX: usize = 500;
 /// Maximum bytes of a normalized error, which distinguishes causes.
-const TOLD_BYTES_MAX: usize = 160;
+const NORMALIZED_ERROR_BYTES_MAX: usize = 160;
 /// Maximum number of tenants in a cause.
 const TENANTS_MAX: usize = 10;
 
@@ -31,9 +31,9 @@ pub struct Cause {
     /// The tool, if the items are calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The [normalized error](DeadEntry::told), if the items are calls or tasks with an error text.
+    /// The [normalized error](DeadEntry::normalized_error), if the items are calls or tasks with an error text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub told: Option<String>,
+    pub normalized_error: Option<String>,
     /// The number of items.
     pub count: u64,
     /// The number of items that can be replayed unchanged.
@@ -54,7 +54,7 @@ impl Cause {
             kind: dead.id.kind,
             cause: dead.cause.clone(),
             tool: dead.tool.clone(),
-            told: dead.told(),
+            normalized_error: dead.normalized_error(),
             count: 0,
             as_they_are: 0,
             newest_ms: dead.at_ms,
@@ -71,8 +71,8 @@ impl Cause {
             kind: Some(self.kind),
             cause: Some(self.cause.clone()),
             tool: self.tool.clone(),
-            told: self.told.clone(),
-            untold: self.told.is_none(),
+            normalized_error: self.normalized_error.clone(),
+            without_error: self.normalized_error.is_none(),
             ..DeadFilter::default()
         }
     }
@@ -122,7 +122,7 @@ impl Causes {
     }
 
     fn add(&mut self, dead: &DeadEntry) {
-        let alike = (dead.id.kind, dead.cause.clone(), dead.tool.clone(), dead.told());
+        let alike = (dead.id.kind, dead.cause.clone(), dead.tool.clone(), dead.normalized_error());
         if self.by.len() >= CAUSES_MAX && !self.by.contains_key(&alike) {
             self.others += 1;
             return;
@@ -162,26 +162,26 @@ impl DeadEntry {
     /// three-digit status codes of services (503). `None` for letters: the error of a letter is its message. Also
     /// `None` if no part of the error is short enough to be shown.
     #[must_use]
-    pub fn told(&self) -> Option<String> {
+    pub fn normalized_error(&self) -> Option<String> {
         if self.id.kind == DeadKind::Letter {
             return None;
         }
-        self.error.as_deref().map(normalized_error).filter(|told| !told.is_empty())
+        self.error.as_deref().map(normalized_error).filter(|text| !text.is_empty())
     }
 }
 
 /// The beginning of a text, with `#` for each word that contains a digit and is not a status code.
-fn normalized_error(told: &str) -> String {
+fn normalized_error(error: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-    let mut rest = told;
+    let mut rest = error;
     while let Some(first) = rest.chars().next() {
         let end = rest.find(|c| is_of_word(c) != is_of_word(first)).unwrap_or(rest.len());
         let (part, behind) = rest.split_at(end);
         let is_answer = part.len() == 3
             && matches!(part.as_bytes(), [b'1'..=b'5', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
         let part = if part.bytes().any(|byte| byte.is_ascii_digit()) && !is_answer { "#" } else { part };
-        if text.len() + part.len() > TOLD_BYTES_MAX {
+        if text.len() + part.len() > NORMALIZED_ERROR_BYTES_MAX {
             break;
         }
         text += part;
@@ -214,23 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_alike_is_one_cause_whatever_ids_and_times_it_tells() {
-        for (told, shown) in [
+    fn error_normalization_replaces_ids_and_times() {
+        for (error, shown) in [
             ("unavailable: order-17 got 503 after 1250 ms", "unavailable: # got 503 after # ms"),
             ("unavailable: order-9 got 404 after 3 ms", "unavailable: # got 404 after # ms"),
             ("no route to 10.0.0.7:8080", "no route to #.#.#.#:#"),
             ("nicht möglich ", "nicht möglich"),
             ("", ""),
         ] {
-            assert_eq!(normalized_error(told), shown);
+            assert_eq!(normalized_error(error), shown);
             assert_eq!(normalized_error(shown), shown, "what is shown finds those that it was made of");
         }
-        assert!(normalized_error(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
+        assert!(normalized_error(&"ö ".repeat(500)).len() <= NORMALIZED_ERROR_BYTES_MAX);
         assert_eq!(normalized_error(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
     }
 
     #[test]
-    fn a_cause_finds_its_own_and_no_others_also_where_nothing_was_told() {
+    fn the_filter_of_a_cause_matches_exactly_its_own_items() {
         let mut all = vec![dead(1, "a", "got 503 for x1"), dead(2, "a", "got 503 for x2"), dead(3, "a", "got 404")];
         // Items without an error, with an error that is too long to be shown, and with another tool.
         all.extend([dead(4, "a", ""), dead(5, "a", &"ö".repeat(500)), dead(6, "b", "")]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_counted_with_their_newest_and_oldest_and_are_bounded() {
+    fn causes_have_counts_and_time_ranges_and_are_bounded() {
         let mut causes = Causes::default();
         for (at_ms, tool, error) in [
             (7, "a", "got 503 for x1"),
@@ -269,7 +269,10 @@ mod tests {
         let most = causes.most(2);
         let [first, second] = most.as_slice() else { unreachable!() };
         assert_eq!((first.count, first.newest_ms, first.oldest_ms, first.as_they_are), (3, 9, 3, 3));
-        assert_eq!((first.example.to_string().as_str(), first.told.as_deref()), ("call-0-9-0", Some("got 503 for #")));
+        assert_eq!(
+            (first.example.to_string().as_str(), first.normalized_error.as_deref()),
+            ("call-0-9-0", Some("got 503 for #"))
+        );
         assert_eq!((second.count, second.tool.as_deref(), second.tenants.len()), (1, Some("b"), 1));
     }
 }

@@ -112,16 +112,16 @@ async fn take(
 }
 
 pub(super) fn passes(filter: &DeadFilter, dead: &DeadEntry) -> bool {
-    let told =
-        |text: &String| [Some(&dead.cause), dead.error.as_ref()].into_iter().flatten().any(|told| told.contains(text));
+    let mentions =
+        |text: &String| [Some(&dead.cause), dead.error.as_ref()].into_iter().flatten().any(|part| part.contains(text));
     filter.kind.is_none_or(|kind| kind == dead.id.kind)
         && filter.tenant.as_ref().is_none_or(|tenant| dead.tenant.as_ref() == Some(tenant))
         && filter.agent.as_ref().is_none_or(|agent| dead.agent.as_deref() == Some(agent.as_str()))
         && filter.tool.as_ref().is_none_or(|tool| dead.tool.as_ref() == Some(tool))
         && filter.cause.as_ref().is_none_or(|cause| dead.cause == *cause)
-        && filter.error.as_ref().is_none_or(told)
-        && filter.told.as_ref().is_none_or(|told| dead.told().as_ref() == Some(told))
-        && (!filter.untold || dead.told().is_none())
+        && filter.error.as_ref().is_none_or(mentions)
+        && filter.normalized_error.as_ref().is_none_or(|error| dead.normalized_error().as_ref() == Some(error))
+        && (!filter.without_error || dead.normalized_error().is_none())
 }
 
 /// Finds one item by its ID. `None` if the item is no longer stored. Also finds calls that were already replayed or
@@ -235,7 +235,7 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
         tool: Some(tool.to_owned()),
         from: None,
         cause: logged.meta.outcome.to_string(),
-        error: told(&logged),
+        error: error_of(&logged),
         may_have_run: outcome.may_have_run(),
         needs_message,
     };
@@ -274,7 +274,7 @@ fn task(
         tool: None,
         from: None,
         cause: logged.meta.outcome.to_string(),
-        error: told(logged),
+        error: error_of(logged),
         may_have_run: true,
         needs_message: Some("its grants, context and inbox are not stored"),
     };
@@ -286,7 +286,7 @@ fn at_ms(entry: &LogEntry) -> i64 {
 }
 
 /// The error of a failed call, as one text.
-fn told(logged: &AuditEntry<'_>) -> Option<String> {
+fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
     logged.meta.error.as_ref().map(|error| {
         let details = error.details.map(|details| format!(" {}", details.get())).unwrap_or_default();
         format!("{}: {}{details}", error.code, error.message)
@@ -344,7 +344,7 @@ mod tests {
             arguments,
             result: &result,
             shadow: &[],
-            premises: "",
+            policy_inputs: "",
             effect: None,
             policy_version: None,
             policy_digest: "",
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_failed_is_listed_and_done_anew_by_a_message_alone() {
+    fn a_failed_task_is_listed_and_replayed_only_with_a_message() {
         let whole = call(0, &entry(Outcome::Transient), None).unwrap();
         let dead = &whole.dead;
         assert_eq!((dead.id.to_string().as_str(), dead.name.as_deref()), ("task-0-1764130000000-0", Some("job-7")));

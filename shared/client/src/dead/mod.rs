@@ -180,10 +180,10 @@ pub struct DeadFilter {
     pub cause: Option<String>,
     /// Only items with this text in their cause or error. Letters are searched in their cause and message.
     pub error: Option<String>,
-    /// Only calls and tasks with this [normalized error](DeadEntry::told), as in [`Cause::told`].
-    pub told: Option<String>,
-    /// Only items without a [normalized error](DeadEntry::told).
-    pub untold: bool,
+    /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error), as in [`Cause::normalized_error`].
+    pub normalized_error: Option<String>,
+    /// Only items without a [normalized error](DeadEntry::normalized_error).
+    pub without_error: bool,
     /// Only items added at or after this time (ms by Redis' clock).
     pub from_ms: Option<i64>,
     /// Only items added before this time (ms by Redis' clock).
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_and_places_are_read_as_they_are_written() {
+    fn dead_ids_and_cursors_survive_a_round_trip() {
         for id in ["letter-0-1764130000000-0", "call-12-1-3"] {
             assert_eq!(id.parse::<DeadId>().unwrap().to_string(), id);
         }

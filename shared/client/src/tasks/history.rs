@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_later_build_writes_is_passed_over() {
+    fn unknown_steps_and_fields_are_ignored() {
         assert_eq!(HistoryStep::read(r#"{"k":"dream","text":"x"}"#), HistoryStep::Other);
         assert_eq!(HistoryStep::read("no JSON"), HistoryStep::Other);
         let note = HistoryStep::read(r#"{"k":"note","text":"x","more":1}"#);

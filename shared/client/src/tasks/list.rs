@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_is_read_as_it_is_written() {
+    fn a_task_cursor_survives_a_round_trip() {
         for text in ["demo:", "demo:job", "demo:job:2", "demo::1"] {
             assert_eq!(text.parse::<TaskCursor>().unwrap().to_string(), text);
         }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_is_not_looked_at_again_if_tasks_came_meanwhile() {
+    fn a_page_skips_listed_tasks_after_new_tasks_arrived() {
         let ids = |ids: &[&str]| ids.iter().map(|id| TaskId::new(*id).unwrap()).collect::<Vec<_>>();
         let last = TaskId::new("c").unwrap();
         assert_eq!(behind(ids(&["b", "c", "d"]), Some(&last)), ids(&["d"]));

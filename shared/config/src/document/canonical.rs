@@ -70,7 +70,7 @@ mod tests {
     use crate::document::yaml::{Origin, parse};
 
     #[test]
-    fn a_tree_is_written_as_its_json_is() {
+    fn a_tree_and_its_json_have_the_same_canonical_text() {
         let text = "b: [1, {z: null, a: -2.5}]\na: {c: 'it''s', b: true}\nc: 18446744073709551615\nd: []\n";
         let tree = parse(text, Origin::BuiltIn("test.yaml"), &Errors::default()).unwrap();
         let mut from_tree = String::new();

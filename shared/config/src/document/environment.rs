@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_own_variables_are_told_from_ours() {
+    fn kubernetes_service_variables_are_recognized() {
         for name in [
             "TICKFLEET_WORKER_SERVICE_HOST",
             "TICKFLEET_WORKER_SERVICE_PORT_HTTP",

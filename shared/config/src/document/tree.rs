@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_replaces_values_and_keeps_what_is_not_named() {
+    fn merging_replaces_values_and_keeps_unnamed_keys() {
         let mut base = tree("a: {x: 1, y: [1, 2]}\nb: {z: 1}\n");
         base.merge(tree("a: {y: [3]}\nb:\nc: 1\n"));
         assert_eq!(base.to_json().to_string(), r#"{"a":{"x":1,"y":[3]},"b":{"z":1},"c":1}"#);

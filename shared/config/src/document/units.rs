@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_sizes_are_read_and_written_alike() {
+    fn durations_and_sizes_survive_a_round_trip() {
         for text in ["250ms", "5s", "90s", "2m", "1h", "36h", "7d", "0ms"] {
             assert_eq!(parse_duration(text).map(format_duration).as_deref(), Some(text), "{text}");
         }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn an_invalid_duration_is_rejected() {
         for text in
             ["", "5", "s", "5 weeks", "-5s", "1.5s", "5S", "99999999999999999999s", "9999999999999999999d", "½h"]
         {

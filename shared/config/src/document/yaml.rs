@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_and_value_knows_its_place() {
+    fn every_key_and_value_has_its_source_location() {
         let tree = tree("# a comment\nworker:\n  lease: 5s\n  ladder: [1s,\n    3s]\n");
         let worker = tree.get("worker").unwrap();
         assert_eq!(worker.get("lease").unwrap().place, place(3, 10));
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_stands_where_it_is_used() {
+    fn an_alias_has_the_location_of_its_use() {
         let tree = tree("a: &x [1]\nb: *x\n");
         assert_eq!(tree.to_json().to_string(), r#"{"a":[1],"b":[1]}"#);
         assert_eq!(tree.get("b").unwrap().place, place(2, 4));
     }
 
     #[test]
-    fn what_is_no_single_plain_document_ends_in_one_error() {
+    fn an_invalid_document_returns_exactly_one_error() {
         for text in [
             "a: [",
             "a: 1\n---\nb: 2\n",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_ends_in_an_error_and_not_the_process() {
+    fn excessive_nesting_returns_an_error() {
         for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", "")] {
             for depth in [DEPTH_MAX - 1, DEPTH_MAX, DEPTH_MAX + 1, 5_000] {
                 let text = format!("{}1{}\n", open.repeat(depth), close.repeat(depth));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_of_aliases_nest_no_deeper() {
+    fn nested_aliases_count_toward_the_depth_limit() {
         let mut text = String::from("a0: &a0 [x]\n");
         (1..200).for_each(|i| text.push_str(&format!("a{i}: &a{i} [*a{}]\n", i - 1)));
         let errors = Errors::default();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn entity_bombs_end_in_an_error() {
+    fn an_alias_bomb_returns_an_error() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for i in 1..12 {
             let below = format!("*a{}", i - 1);

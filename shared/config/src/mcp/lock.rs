@@ -46,7 +46,7 @@ pub struct McpDefinition {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpChange {
-    /// The part: `description`, `input schema`.
+    /// The changed part of the definition, such as `description` or `input schema`.
     pub part: &'static str,
     pub before: String,
     pub now: String,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_whole() {
+    fn written_pins_are_read_back_unchanged() {
         let bare =
             McpDefinition { title: None, description: None, output_schema: None, name: "é: {".into(), ..tool() };
         let written = pins(vec![tool(), McpDefinition { annotations: McpAnnotations::default(), ..bare }]);
@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_was_changed_by_hand_is_refused() {
+    fn a_manually_changed_definition_is_rejected() {
         let text = pins(vec![tool()]).to_yaml();
         assert_eq!(reread(&text.replace("Reads.", "Reads it all.")).1, 1);
         assert_eq!(reread(&text.replace("\"readOnlyHint\": true", "\"readOnlyHint\": false")).1, 1);
     }
 
     #[test]
-    fn a_digest_covers_every_part_and_no_order() {
+    fn a_digest_covers_every_field_but_not_key_order() {
         let base = tool();
         let changed = [
             McpDefinition { name: "other".into(), ..tool() },
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_become_effects_and_silence_is_once() {
+    fn hints_map_to_effects_and_the_default_is_once() {
         let effect = |read, idempotent| {
             McpAnnotations { read_only_hint: read, idempotent_hint: idempotent, ..Default::default() }.effect()
         };
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_characters_show_in_the_file() {
+    fn hidden_characters_are_escaped_in_the_file() {
         let hidden = "Reads.\u{202e}drawkcab\u{200b}\u{e0041}";
         let written = pins(vec![McpDefinition { description: Some(hidden.into()), ..tool() }]);
         let text = written.to_yaml();

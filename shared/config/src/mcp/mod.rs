@@ -239,7 +239,7 @@ impl ImportChoice<'_> {
         if tools.is_empty() {
             let place = &server.node.place;
             let path = &server.path;
-            server.errors.push(place, path, "a server of which no tool is imported", "at least one tool");
+            server.errors.push(place, path, "a server without an imported tool", "at least one tool");
         }
         tools
     }

@@ -88,7 +88,7 @@ pub struct WorkerSettings {
     /// Default 0.
     pub breaker_failures: u32,
     /// Time that a circuit breaker stays open before it lets a trial call through. Default 10 s.
-    pub breaker_rest: Duration,
+    pub breaker_cooldown: Duration,
     /// Reaction of a worker whose machine does not support the sandbox of a tool. Default refuse_start.
     pub without_sandbox: WithoutSandbox,
 }
@@ -161,7 +161,7 @@ pub struct AuditSettings {
     /// True if each entry records how its call was admitted. Default false.
     pub admissions: bool,
     /// True if each entry records the other inputs to the decision about its call. Default false.
-    pub premises: bool,
+    pub policy_inputs: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,11 +211,11 @@ pub struct FairnessSettings {
 pub struct LoopSettings {
     /// Number of equal calls in a row after which the agent receives a warning; 0 disables the loop breaker. Default
     /// 0.
-    pub tell_after: u32,
+    pub warn_after: u32,
     /// Number of further equal calls after which the call is denied. Default 3.
-    pub refuse_after: u32,
+    pub deny_after: u32,
     /// Time for which the call is denied. Default 1 min.
-    pub refuse_for: Duration,
+    pub deny_for: Duration,
     /// Longest time between two equal calls of the same streak. Default 10 min.
     pub forget_after: Duration,
     /// Tools that may be called repeatedly. Default: the fleet's own tools that are used to poll.

@@ -156,7 +156,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
             .and_then(|c| c.size(4 << 10, limits::TURN_OUTPUT_BYTES_MAX as u64))
             .unwrap_or_default(),
         breaker_failures: integer(&mut s, "breaker_failures", 0, 1_000),
-        breaker_rest: duration(&mut s, "breaker_rest", 100 * MILLISECOND, HOUR),
+        breaker_cooldown: duration(&mut s, "breaker_cooldown", 100 * MILLISECOND, HOUR),
         without_sandbox: choice(&mut s, "without_sandbox", &WITHOUT_SANDBOX),
     };
     s.close();
@@ -242,7 +242,7 @@ fn audit(mut s: Section<'_>) -> AuditSettings {
         redact_keys: s.required("redact_keys").map(|c| c.words()).unwrap_or_default(),
         result_chars: integer(&mut s, "result_chars", 0, limits::OUTPUT_BYTES_MAX as i128),
         admissions: boolean(&mut s, "admissions"),
-        premises: boolean(&mut s, "premises"),
+        policy_inputs: boolean(&mut s, "policy_inputs"),
     };
     s.close();
     audit
@@ -260,8 +260,8 @@ fn fairness(mut s: Section<'_>) -> FairnessSettings {
 fn loops(mut s: Section<'_>) -> LoopSettings {
     let loops = LoopSettings {
         // The value 1 is refused, because the first call repeats nothing.
-        tell_after: s
-            .required("tell_after")
+        warn_after: s
+            .required("warn_after")
             .and_then(|c| {
                 let read = c.integer(0, 1_000);
                 if read == Some(1) {
@@ -270,8 +270,8 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
                 read
             })
             .unwrap_or_default(),
-        refuse_after: integer(&mut s, "refuse_after", 1, 1_000_000),
-        refuse_for: duration(&mut s, "refuse_for", SECOND, DAY),
+        deny_after: integer(&mut s, "deny_after", 1, 1_000_000),
+        deny_for: duration(&mut s, "deny_for", SECOND, DAY),
         forget_after: duration(&mut s, "forget_after", SECOND, DAY),
         except: s.required("except").map(|c| c.words()).unwrap_or_default(),
     };

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_is_added_to_a_url_that_names_none() {
+    fn a_tls_ca_is_added_to_a_url_without_one() {
         for (url, expected) in [
             ("rediss://redis:6380/0", Some("rediss://redis:6380/0?tls_ca=/ca.pem")),
             ("rediss://u:a?b@redis/0", Some("rediss://u:a?b@redis/0?tls_ca=/ca.pem")),
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_should_have_been_escaped_is_not_shown_either() {
+    fn an_unescaped_password_is_masked() {
         let url = "redis+sentinel://a:1,b/fleet?sentinel_password=hun@ter2";
         assert!(RedisUrl::new(url).is_none());
         assert_eq!(mask_url(url), "redis+sentinel://***");
     }
 
     #[test]
-    fn what_no_redis_client_can_open_is_refused() {
+    fn an_invalid_redis_url_is_rejected() {
         for url in [
             "",
             "localhost:6379",

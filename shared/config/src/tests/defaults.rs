@@ -16,7 +16,7 @@ fn the_built_in_configuration_loads() {
     assert_eq!((s.worker.slots, s.worker.lease, s.worker.drain), (32, secs(10), secs(45)));
     assert_eq!((s.worker.tool_timeout, s.worker.retry_ladder), (secs(30), vec![secs(1), secs(3), secs(9)]));
     assert_eq!(s.worker.output_bytes_max, 64 * 1024);
-    assert_eq!((s.worker.breaker_failures, s.worker.breaker_rest), (0, secs(10)));
+    assert_eq!((s.worker.breaker_failures, s.worker.breaker_cooldown), (0, secs(10)));
     assert_eq!(s.worker.priorities.as_slice(), Priority::ALL);
     assert_eq!(s.scheduler.tick_poll, Duration::from_millis(50));
     assert_eq!((s.retention.records, s.retention.dedupe_for), (secs(3_600), secs(3_600)));
@@ -31,7 +31,7 @@ fn the_built_in_configuration_loads() {
 }
 
 #[test]
-fn defaults_of_the_model_are_those_of_the_configuration() {
+fn the_models_defaults_match_the_built_in_configuration() {
     let configuration = given().load().unwrap();
     assert_eq!(configuration.policy.defaults, DefaultCaps::default());
     assert_eq!(configuration.ladder(), tickfleet_model::retry::Ladder::default());
@@ -40,13 +40,13 @@ fn defaults_of_the_model_are_those_of_the_configuration() {
 }
 
 #[test]
-fn a_process_without_a_folder_takes_the_built_in_configuration() {
+fn a_process_without_a_folder_uses_the_built_in_configuration() {
     let sources = Sources { built_in_tools: set(&BUILT_IN), built_in_handlers: set(&["note"]), ..Sources::default() };
     assert_eq!(load(&sources).unwrap().digest, given().load().unwrap().digest);
 }
 
 #[test]
-fn the_declared_tools_are_those_of_their_services() {
+fn built_in_tools_have_their_documented_endpoints_and_effects() {
     let tools = given().load().unwrap().tools.tools;
     let telegram = &tools["send_telegram_message"];
     let http = telegram.http.as_ref().unwrap();
@@ -73,7 +73,7 @@ fn the_declared_tools_are_those_of_their_services() {
 }
 
 #[test]
-fn every_declared_tool_and_parameter_says_what_it_is_for() {
+fn every_declared_tool_and_parameter_has_a_description() {
     for (name, tool) in given().load().unwrap().tools.tools {
         assert!(tool.description.unwrap().len() > 80, "{name}");
         let input = tool.input_schema.unwrap();

@@ -10,7 +10,7 @@ use crate::settings::read;
 use tickfleet_model::Priority;
 
 #[test]
-fn a_file_changes_what_it_names_and_nothing_else() {
+fn a_file_overrides_only_the_settings_it_names() {
     let file = "worker:\n  slots: 64\ncaps:\n";
     let s = given().file("tickfleet.yaml", file).load().unwrap().settings;
     let defaults = given().load().unwrap().settings;
@@ -20,7 +20,7 @@ fn a_file_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
+fn without_samples_a_missing_file_is_empty() {
     let with = given().load().unwrap();
     assert!(!with.policy.agents.is_empty() && with.samples().len() == 4);
 
@@ -46,7 +46,7 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
 }
 
 #[test]
-fn written_files_lie_between_the_built_in_files_and_the_folder() {
+fn written_files_override_built_in_files_but_not_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let written = [
         ("tickfleet.yaml", "worker: {slots: 3, lease: 3s}\npermission: {samples: false}"),
@@ -66,7 +66,7 @@ fn written_files_lie_between_the_built_in_files_and_the_folder() {
 }
 
 #[test]
-fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
+fn a_part_of_the_configuration_loads_despite_broken_other_files() {
     let folder = || {
         let settings = "redis: {namespace: shop}\nretention: {records: 30m}\n";
         given()
@@ -90,9 +90,9 @@ fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
 #[test]
 fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     let load = |name, text| given().file("tickfleet.yaml", "").file(name, text).load();
-    let told = |name, text| load(name, text).unwrap().prompts.describe(&[]);
-    assert_eq!(told("prompts/no_tools.txt", "None."), "None.");
-    assert!(told("prompts/tool.txt", "{name}{arguments}").contains("no tools"));
+    let reported = |name, text| load(name, text).unwrap().prompts.describe(&[]);
+    assert_eq!(reported("prompts/no_tools.txt", "None."), "None.");
+    assert!(reported("prompts/tool.txt", "{name}{arguments}").contains("no tools"));
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
@@ -105,7 +105,7 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
 }
 
 #[test]
-fn the_environment_lies_over_the_file() {
+fn the_environment_overrides_the_file() {
     let s = given()
         .file("tickfleet.yaml", "worker: {slots: 64, drain: 20s}\ncaps: {max_actions_per_day: 50}\n")
         .variable("TICKFLEET_WORKER_SLOTS", "128")
@@ -135,7 +135,7 @@ fn an_empty_variable_counts_as_unset() {
 }
 
 #[test]
-fn every_knob_has_a_variable() {
+fn every_setting_has_a_variable() {
     let configuration = given().load().unwrap();
     for section in configuration.trees.settings.as_ref().unwrap().entries() {
         for field in section.node.entries() {
@@ -152,7 +152,7 @@ fn every_knob_has_a_variable() {
 }
 
 #[test]
-fn variables_of_kubernetes_and_of_the_other_commands_do_not_disturb() {
+fn variables_of_kubernetes_and_of_other_commands_are_ignored() {
     let with = given()
         .variable("TICKFLEET_WORKER_SERVICE_HOST", "10.0.0.1")
         .variable("TICKFLEET_REDIS_PORT", "tcp://10.0.0.1:6379")
@@ -163,7 +163,7 @@ fn variables_of_kubernetes_and_of_the_other_commands_do_not_disturb() {
 }
 
 #[test]
-fn a_file_of_agents_takes_the_place_of_the_built_in_one() {
+fn an_agents_file_replaces_the_built_in_one() {
     let agents = "agents:\n  ada: {roles: [engineer], calls_per_tick: 3}\n";
     let configuration = given()
         .file("agents.yaml", agents)
@@ -193,7 +193,7 @@ fn base_urls_and_private_hosts_read_the_environment() {
 }
 
 #[test]
-fn the_digest_tells_policies_apart_and_nothing_else() {
+fn the_digest_changes_only_with_the_policy() {
     let digest = |given: super::TestConfig| given.load().unwrap().digest;
     let base = digest(given());
     assert_eq!(base.len(), 64);
@@ -238,7 +238,7 @@ fn literal_secrets_in_headers_are_not_printed() {
 }
 
 #[test]
-fn what_is_printed_can_be_loaded_and_means_the_same() {
+fn the_printed_configuration_loads_with_the_same_values() {
     let configuration = given().load().unwrap();
     let errors = Errors::default();
     let tree = yaml::parse(&print(&configuration), yaml::Origin::File("printed"), &errors).unwrap();
@@ -256,7 +256,7 @@ fn what_is_printed_can_be_loaded_and_means_the_same() {
 
 /// The kind of a field decides whether its text is masked. The name of the field does not matter.
 #[test]
-fn no_literal_secret_is_shown_whatever_field_it_stands_in() {
+fn no_literal_secret_is_printed_from_any_field() {
     let tools = r#"
 tools:
   notify:
@@ -314,7 +314,7 @@ tools:
 }
 
 #[test]
-fn an_error_shows_no_literal_of_a_field_that_may_hold_a_secret() {
+fn an_error_masks_literals_of_fields_that_may_hold_a_secret() {
     let tool = |shell: &str| {
         let tools = format!(
             "tools:\n  report:\n    description: Reports.\n    effect: read\n    input_schema: {{type: object}}\n    \

@@ -75,7 +75,7 @@ fn spec(configuration: &Configuration, name: &str) -> ToolSpec {
 }
 
 #[test]
-fn every_cell_of_the_matrix_holds() {
+fn permissions_match_every_matrix_cell() {
     let configuration = given().load().unwrap();
     for (tool, row) in MATRIX {
         for (agent, cell) in COLUMNS.iter().zip(row) {
@@ -89,7 +89,7 @@ fn every_cell_of_the_matrix_holds() {
 }
 
 #[test]
-fn the_matrix_and_the_test_name_the_same_tools_and_agents() {
+fn the_test_matrix_covers_all_policy_tools_and_agents() {
     let policy = given().load().unwrap().policy;
     let mut rows: Vec<&str> = MATRIX.iter().map(|(tool, _)| *tool).collect();
     rows.sort_unstable();
@@ -100,7 +100,7 @@ fn the_matrix_and_the_test_name_the_same_tools_and_agents() {
 }
 
 #[test]
-fn trial_tools_are_nobodys_unless_a_row_or_the_setting_says_so() {
+fn trial_tools_need_a_permission_or_the_trial_setting() {
     let plain = given().load().unwrap();
     let on = || given().variable("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true");
     let trial = on().load().unwrap();

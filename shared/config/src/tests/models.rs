@@ -24,7 +24,7 @@ fn loaded(given: TestConfig) -> LlmDef {
 }
 
 #[test]
-fn an_agent_says_what_it_is_and_has_bounds_without_saying_them() {
+fn an_llm_agent_loads_its_prompt_and_default_limits() {
     let def = loaded(agent("{system: You are ada.}"));
     assert_eq!((def.system.as_str(), def.models.as_slice()), ("You are ada.", &["default".to_owned()][..]));
     assert_eq!((def.max_iterations, def.tokens_max, def.temperature), (10, 2_048, None));
@@ -36,7 +36,7 @@ fn an_agent_says_what_it_is_and_has_bounds_without_saying_them() {
 }
 
 #[test]
-fn an_agents_answers_have_a_form_where_it_says_so() {
+fn an_agent_may_declare_an_answer_schema() {
     let schema = "{type: object, required: [guidance_message], properties: {guidance_message: {type: string}}}";
     let def = loaded(agent(&format!("{{prompt: guidance, answer_schema: {schema}}}")));
     assert!(def.system.contains("guidance_message"), "the built-in prompt names the members");
@@ -46,7 +46,7 @@ fn an_agents_answers_have_a_form_where_it_says_so() {
 }
 
 #[test]
-fn what_an_agent_names_is_there() {
+fn an_agent_must_reference_existing_models_and_prompts() {
     agent("{system: x, models: [fast]}").assert_refused(
         "agents.yaml:2:50: agents.ada.task_handler.llm.models[0]: found \"fast\"; expected a model of models.yaml: default",
     );
@@ -59,7 +59,7 @@ fn what_an_agent_names_is_there() {
 }
 
 #[test]
-fn a_model_is_the_environments_or_says_all_of_it() {
+fn a_model_needs_the_environment_or_a_full_definition() {
     let own = "models:\n  fast: {api: anthropic, model: small, key: {env: KEY}, base_url: \"${LLM:-http://llm:1}\", \
                prices: {input: 0.25, output: 1.5}}\n  default: {from_environment: true}\n";
     let models = given().file("models.yaml", own).load().unwrap().models;
@@ -68,7 +68,7 @@ fn a_model_is_the_environments_or_says_all_of_it() {
     assert_eq!(fast.key, Some(SecretRef::Env("KEY".into())));
     assert_eq!((models["fast"].prices.input, models["fast"].prices.output), (250_000, 1_500_000));
     assert!(models["default"].provider.is_none());
-    for (wrong, told) in [
+    for (wrong, reported) in [
         ("{api: claude, model: x}", "expected one of openai, openai-responses, anthropic, gemini"),
         ("{api: openai}", "model"),
         ("{api: openai, model: x, key: secret}", "a mapping"),
@@ -76,6 +76,6 @@ fn a_model_is_the_environments_or_says_all_of_it() {
         ("{api: openai, model: x, base_url: llm}", "base_url"),
     ] {
         let errors = given().file("models.yaml", format!("models:\n  default: {wrong}\n")).errors();
-        assert!(errors[0].contains(told), "{wrong}: {errors:?}");
+        assert!(errors[0].contains(reported), "{wrong}: {errors:?}");
     }
 }

@@ -13,7 +13,7 @@ fn limits(text: &str) -> TestConfig {
 }
 
 #[test]
-fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
+fn a_limit_declares_its_bound_and_window() {
     let text = "    match: {tools: [send_*], effects: [once], agents: [kel*]}\n    per: [user, \"argument:/to\"]\n    \
                 sum: {argument: /amount, max: 12.5}\n    every: 1h\n    on_reach: reject\n    mode: shadow\n    keys_max: 7\n";
     let policy = limits(text).load().unwrap().policy;
@@ -46,7 +46,7 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
 }
 
 #[test]
-fn limits_know_a_tool_by_each_name_that_some_model_is_shown() {
+fn every_wire_name_resolves_to_its_tool() {
     let long = format!("crm.find.by_{}", "n".repeat(50));
     let of_a_binary = format!("erp.pay_{}", "n".repeat(50));
     let tool = "{description: Reads., input_schema: {type: object}}";
@@ -66,7 +66,7 @@ fn limits_know_a_tool_by_each_name_that_some_model_is_shown() {
 }
 
 #[test]
-fn without_limits_the_policy_is_what_it_was() {
+fn an_empty_limits_file_keeps_the_policy_digest() {
     let with = limits("    max: 3\n    every: day\n").load().unwrap();
     let without = given().load().unwrap();
     assert_ne!(with.digest, without.digest);
@@ -74,7 +74,7 @@ fn without_limits_the_policy_is_what_it_was() {
 }
 
 #[test]
-fn limits_of_slots_are_there_without_a_row_and_a_row_of_their_name_takes_their_place() {
+fn a_declared_limit_replaces_the_built_in_slot_limit() {
     let limits = |fairness: &str, rows: &str| {
         let files = given().file("tickfleet.yaml", fairness).file("limits.yaml", format!("limits: {rows}"));
         let policy = files.load().unwrap().policy;
@@ -93,7 +93,7 @@ fn limits_of_slots_are_there_without_a_row_and_a_row_of_their_name_takes_their_p
 }
 
 #[test]
-fn wrong_limits_are_refused_where_they_are_wrong() {
+fn each_invalid_limit_reports_the_expected_value() {
     let cases = [
         (
             "    every: day\n",
@@ -136,7 +136,7 @@ fn wrong_limits_are_refused_where_they_are_wrong() {
 }
 
 #[test]
-fn a_limit_of_the_fleet_has_something_for_each_shard() {
+fn a_fleet_limit_must_be_at_least_the_shard_count() {
     let with =
         |max: u32| limits(&format!("    max: {max}\n    every: day\n")).file("tickfleet.yaml", "redis: {shards: 4}\n");
     with(4).load().unwrap();
@@ -145,7 +145,7 @@ fn a_limit_of_the_fleet_has_something_for_each_shard() {
 }
 
 #[test]
-fn a_tenant_may_have_numbers_of_its_own() {
+fn a_tenant_may_override_limit_values() {
     let with = |own: &str| {
         let file = "limits:\n  mails:\n    per: [user]\n    max: 3\n    every: day\n  fleet:\n    max: 9\n    every: day\n  \
                     paid:\n    per: [tenant]\n    sum: {argument: /amount, max: 500}\n    every: day\n";

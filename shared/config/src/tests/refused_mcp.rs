@@ -30,7 +30,7 @@ fn server(lines: &str) -> TestConfig {
 }
 
 #[test]
-fn pinned_tools_are_imported_under_a_prefix_and_their_hints_decide_about_effects() {
+fn pinned_tools_get_a_prefix_and_effects_from_their_hints() {
     let loaded =
         server("command: npx").file_again("permissions.yaml", "permissions: {files__look: {everyone: true}}\n").load();
     let files = &loaded.unwrap().mcp.servers["files"];
@@ -40,7 +40,7 @@ fn pinned_tools_are_imported_under_a_prefix_and_their_hints_decide_about_effects
 }
 
 #[test]
-fn lists_and_the_operators_word_win_over_the_server() {
+fn operator_settings_override_server_hints() {
     let lines = "command: x\n    prefix: f_\n    tools: [look, put]\n    exclude: [put]\n    trust_annotations: false";
     let files = server(lines).load().unwrap().mcp.servers["files"].clone();
     assert_eq!(files.tools.iter().map(|t| files.tool_name(&t.name)).collect::<Vec<_>>(), ["f_look"]);
@@ -67,7 +67,7 @@ fn a_once_tool_of_a_server_may_have_an_effect_key() {
 }
 
 #[test]
-fn a_server_reads_the_environment_where_it_is_reached_and_nowhere_else() {
+fn the_url_expands_environment_variables_but_headers_do_not() {
     let lines = "url: ${MCP_URL:-http://a.example/mcp}\n    headers: {Authorization: \"Bearer ${T}\"}\n    \
                  secrets: {T: {env: TOKEN}}\n    allow_private: [\"${LIST:-}\"]";
     let loaded = server(lines).variable("LIST", "10.0.0.1, b.example").load().unwrap();
@@ -79,7 +79,7 @@ fn a_server_reads_the_environment_where_it_is_reached_and_nowhere_else() {
 }
 
 #[test]
-fn a_server_without_pins_is_refused_with_the_way_out() {
+fn an_unpinned_server_error_suggests_the_pin_command() {
     server("command: x\n  other:\n    command: y").assert_refused(
         "mcp.yaml:5:5: servers.other: found a server without pinned tools; expected its tools in mcp.lock.yaml: run \
          `tickfleet mcp pin other`",
@@ -87,7 +87,7 @@ fn a_server_without_pins_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn exactly_one_way_of_reaching_a_server_is_expected() {
+fn a_server_needs_exactly_one_transport() {
     server("prefix: f_").assert_refused(
         "mcp.yaml:3:5: servers.files: found a server that cannot be reached; expected `command` (a child process) or \
          `url` (streamable HTTP)",
@@ -105,8 +105,11 @@ fn exactly_one_way_of_reaching_a_server_is_expected() {
 }
 
 #[test]
-fn names_of_tools_secrets_and_headers_must_exist() {
-    server("command: x\n    tools: [lok]").load().unwrap_err();
+fn unknown_tools_and_secrets_and_reserved_headers_are_rejected() {
+    server("command: x\n    tools: [look, lok]").assert_refused(
+        "mcp.yaml:4:19: servers.files.tools[1]: found \"lok\"; expected a pinned tool of the server: look, put, send; \
+         did you mean `look`?",
+    );
     server("command: x\n    exclude: [lok]").assert_refused(
         "mcp.yaml:4:15: servers.files.exclude[0]: found \"lok\"; expected a pinned tool of the server: look, put, \
          send; did you mean `look`?",
@@ -126,7 +129,7 @@ fn names_of_tools_secrets_and_headers_must_exist() {
 }
 
 #[test]
-fn an_imported_name_must_be_free_and_sayable() {
+fn an_imported_tool_name_must_be_unique_and_valid() {
     server("command: x\n    prefix: \"\"\n    tools: [send]")
         .file("tools.yaml", "tools: {send: {description: Sends., input_schema: {type: object}}}\n")
         .assert_refused(

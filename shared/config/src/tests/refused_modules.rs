@@ -13,7 +13,7 @@ fn shop(fields: &str) -> TestConfig {
 }
 
 #[test]
-fn modules_have_defaults_and_their_tools_may_be_named_in_rows() {
+fn a_module_has_defaults_and_permissions_may_name_its_tools() {
     let loaded = shop("module: shop.tools, path: ['${WHERE:-./tools}'], secrets: {K: {env: KEY}}, env: {A: 'k ${K}'}");
     let loaded = loaded.load().unwrap();
     let shop = &loaded.tools.modules["python.shop"];
@@ -26,7 +26,7 @@ fn modules_have_defaults_and_their_tools_may_be_named_in_rows() {
 }
 
 #[test]
-fn several_modules_and_bounds_of_ones_own_are_read() {
+fn a_module_list_and_custom_limits_are_loaded() {
     let loaded = shop("module: [a, b.c], processes: 4, concurrency: 1, memory_max: 64MiB, cancel_grace: 1s");
     let shop = loaded.load().unwrap().tools.modules["python.shop"].clone();
     assert_eq!(shop.modules, ["a", "b.c"]);
@@ -35,7 +35,7 @@ fn several_modules_and_bounds_of_ones_own_are_read() {
 }
 
 #[test]
-fn interpreters_may_be_confined() {
+fn an_interpreter_may_run_in_a_sandbox() {
     let fields = "module: a, sandbox: {level: strict, paths: [{path: /srv/data}], tcp_ports: [443]}";
     let sandbox = shop(fields).load().unwrap().tools.modules["python.shop"].sandbox.clone().unwrap();
     assert_eq!((sandbox.level, sandbox.tcp_ports.contains(&443)), (ShellLevel::Strict, true));
@@ -43,7 +43,7 @@ fn interpreters_may_be_confined() {
 }
 
 #[test]
-fn a_tool_host_is_a_socket_and_what_the_worker_asks_of_it() {
+fn a_tool_host_loads_its_socket_and_limits() {
     let loaded =
         shop("host: /run/tickfleet/shop.sock, processes: 3, concurrency: 4, start_timeout: 20s").load().unwrap();
     let shop = &loaded.tools.modules["python.shop"];
@@ -52,7 +52,7 @@ fn a_tool_host_is_a_socket_and_what_the_worker_asks_of_it() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn each_module_error_reports_its_path_and_expected_value() {
     for (fields, path, expected) in [
         ("processes: 2", "python.shop.module", "`module` is required"),
         ("module: a-b", "python.shop.module", "the name of a module"),
@@ -82,7 +82,7 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
-fn a_file_without_tools_and_without_python_is_refused_still() {
+fn an_empty_tools_file_is_rejected() {
     let errors = given().file("tools.yaml", "{}\n").load().unwrap_err();
     assert!(errors.to_string().contains("`tools` is required"), "{errors}");
 }
@@ -95,7 +95,7 @@ fn node_shop(fields: &str) -> TestConfig {
 }
 
 #[test]
-fn node_modules_are_files_and_have_the_same_fields() {
+fn node_modules_load_the_same_fields_as_python_modules() {
     let loaded = node_shop("module: [orders/stock.js, refunds.ts], path: ['${WHERE:-./tools}'], processes: 4");
     let shop = loaded.load().unwrap().tools.modules["node.shop"].clone();
     assert_eq!(shop.runtime, ToolRuntime::Node);
@@ -105,7 +105,7 @@ fn node_modules_are_files_and_have_the_same_fields() {
 }
 
 #[test]
-fn a_node_module_that_is_no_file_of_its_folders_is_refused() {
+fn a_node_module_must_be_a_file_below_its_path() {
     for module in ["../stock.js", "/srv/stock.js", "--eval.js", "a//b.js", "stock"] {
         let errors = node_shop(&format!("module: '{module}'")).load().unwrap_err();
         let error = &errors.as_slice()[0];
@@ -115,7 +115,7 @@ fn a_node_module_that_is_no_file_of_its_folders_is_refused() {
 }
 
 #[test]
-fn python_and_node_may_have_entries_of_one_name() {
+fn python_and_node_may_share_an_entry_name() {
     let tools = "python:\n  shop: {module: shop}\nnode:\n  shop: {module: shop.js}\n";
     let loaded = given().file("tools.yaml", tools).load().unwrap();
     assert_eq!(loaded.tools.modules.keys().collect::<Vec<_>>(), ["node.shop", "python.shop"]);

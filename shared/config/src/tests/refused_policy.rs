@@ -23,7 +23,7 @@ fn permissions_for_an_unknown_tool_are_refused() {
 }
 
 #[test]
-fn a_file_that_replaces_a_sample_gives_one_error_for_each_other_sample_that_speaks_of_it() {
+fn a_replaced_sample_file_reports_one_error_per_dependent_file() {
     let errors = given().file("agents.yaml", "agents: {bot: {roles: [support]}}\n").errors();
     let [error] = &*errors else { panic!("{errors:?}") };
     assert!(error.starts_with("built-in permissions.yaml:"), "{error}");
@@ -45,7 +45,7 @@ fn a_file_that_replaces_a_sample_gives_one_error_for_each_other_sample_that_spea
 }
 
 #[test]
-fn a_role_that_nobody_has_is_refused_where_there_are_none() {
+fn a_role_is_rejected_when_no_agent_has_roles() {
     agents("agents: {ada: {}}\n")
         .file_again("permissions.yaml", "permissions: {echo: {roles: [writer]}}\n")
         .assert_refused(
@@ -55,7 +55,7 @@ fn a_role_that_nobody_has_is_refused_where_there_are_none() {
 }
 
 #[test]
-fn a_selector_of_versions_names_a_tool_and_is_a_range() {
+fn a_version_selector_needs_a_known_tool_and_a_valid_range() {
     agents("agents:\n  ada:\n    tool_versions: {eco: latest}\n").assert_refused(
         "agents.yaml:3:21: agents.ada.tool_versions.eco: found the unknown tool `eco`; expected a tool of tools.yaml or \
          a built-in one",
@@ -87,7 +87,7 @@ fn permissions_for_an_unknown_role_are_refused() {
 }
 
 #[test]
-fn a_policy_field_that_nothing_enforces_assert_refused() {
+fn an_unknown_policy_field_is_rejected() {
     permissions("permissions:\n  echo: {everyone: true, only_weekdays: true}\n").assert_refused(
         "permissions.yaml:2:26: permissions.echo.only_weekdays: found the unknown field `only_weekdays`; expected one \
          of agents, roles, deny_agents, deny_roles, everyone, rules, facts",
@@ -104,7 +104,7 @@ fn a_policy_field_that_nothing_enforces_assert_refused() {
 }
 
 #[test]
-fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
+fn an_invalid_rule_reports_the_found_and_expected_values() {
     let rules = |rules: &str| permissions(&format!("permissions:\n  echo:\n    everyone: true\n    rules:\n{rules}"));
     rules("      - require: agrs.amount <= 500\n").assert_refused(
         "permissions.yaml:5:18: permissions.echo.rules[0].require: found \"agrs.amount <= 500\", which names the unknown \
@@ -136,7 +136,7 @@ fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
 }
 
 #[test]
-fn facts_that_nothing_sets_and_lists_that_are_wrong_are_refused() {
+fn unset_facts_and_invalid_fact_lists_are_rejected() {
     let facts = |facts: &str| permissions(&format!("permissions:\n  echo:\n    everyone: true\n    facts: {facts}\n"));
     facts("{sets: [quoted], require: [quoted], forbid: [{fact: quoted, mode: shadow}], of: agent}").load().unwrap();
     let refused = |text: &str, why: &str| {
@@ -156,7 +156,7 @@ fn facts_that_nothing_sets_and_lists_that_are_wrong_are_refused() {
 }
 
 #[test]
-fn the_page_about_session_facts_has_rows_that_are_read() {
+fn the_session_facts_page_example_loads() {
     let page = include_str!("../../../../docs/govern/session-facts.md");
     let page = page.split("## Forbid a call after another").nth(1).unwrap();
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
@@ -169,7 +169,7 @@ fn the_page_about_session_facts_has_rows_that_are_read() {
 }
 
 #[test]
-fn a_policy_without_rules_has_the_digest_that_it_had_before_there_were_any() {
+fn an_empty_rule_list_keeps_the_policy_digest() {
     let digest = |row: &str| permissions(&format!("permissions:\n  echo: {row}\n")).load().unwrap().digest;
     let none = digest("{everyone: true}");
     assert_eq!(none, digest("{everyone: true, rules: []}"));
@@ -178,7 +178,7 @@ fn a_policy_without_rules_has_the_digest_that_it_had_before_there_were_any() {
 }
 
 #[test]
-fn users_are_names_or_sections_and_each_name_comes_once() {
+fn tenant_users_are_unique_names_or_mappings() {
     let users = |list: &str| {
         let tenants = format!("tenants:\n  acme:\n    users: {list}\n");
         agents("agents: {}\n").file("permissions.yaml", "permissions: {}\n").file("tenants.yaml", tenants)
@@ -203,7 +203,7 @@ fn users_are_names_or_sections_and_each_name_comes_once() {
 }
 
 #[test]
-fn a_file_without_its_root_assert_refused() {
+fn a_file_without_its_root_key_is_rejected() {
     let errors = agents("agents: {}\n").file("tenants.yaml", "acme: {}\n").errors();
     assert_eq!(
         errors,
@@ -215,7 +215,7 @@ fn a_file_without_its_root_assert_refused() {
 }
 
 #[test]
-fn names_that_would_break_keys_are_refused() {
+fn names_with_invalid_characters_are_rejected() {
     agents("agents:\n  \"a:b\": {}\n").assert_refused(
         "agents.yaml:2:3: agents.a:b: found the agent name \"a:b\"; expected a name: agent has the character ':' at \
          byte 1; allowed are A-Z a-z 0-9 _ . -",
@@ -227,7 +227,7 @@ fn names_that_would_break_keys_are_refused() {
 }
 
 #[test]
-fn caps_of_agents_and_tenants_have_ranges() {
+fn caps_out_of_range_are_rejected() {
     agents("agents:\n  ada: {calls_per_tick: 0}\n")
         .assert_refused("agents.yaml:2:25: agents.ada.calls_per_tick: found 0; expected a whole number from 1 to 1000");
     agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {max_actions_per_day: -1}\n").assert_refused(
@@ -236,7 +236,7 @@ fn caps_of_agents_and_tenants_have_ranges() {
 }
 
 #[test]
-fn tenants_name_known_zones_and_agents() {
+fn a_tenant_with_an_unknown_time_zone_or_agent_is_rejected() {
     let errors = agents("agents: {ada: {}}\n")
         .file("tenants.yaml", "tenants:\n  acme: {time_zone: utc, agents: [adda]}\n")
         .errors();
@@ -252,7 +252,7 @@ fn tenants_name_known_zones_and_agents() {
 }
 
 #[test]
-fn a_name_given_twice_in_a_list_assert_refused() {
+fn a_duplicate_name_in_a_list_is_rejected() {
     permissions("permissions:\n  echo: {agents: [ada, ada]}\n")
         .assert_refused("permissions.yaml:2:24: permissions.echo.agents[1]: found \"ada\"; expected each name once");
 }
@@ -279,7 +279,7 @@ fn an_agent_has_exactly_one_known_task_handler() {
 }
 
 #[test]
-fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
+fn only_http_task_handlers_accept_an_effect() {
     use crate::TaskHandlerDef;
     use tickfleet_model::{AgentId, Effect};
     let http = "http: {method: POST, base_url: \"https://a.example\", path: /t, not_executed: [503]}";
@@ -306,7 +306,7 @@ fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
 }
 
 #[test]
-fn an_http_task_handler_names_what_a_task_has() {
+fn an_http_task_handler_rejects_unknown_task_fields() {
     let handler = "agents:\n  ada:\n    task_handler:\n      http:\n        method: POST\n        base_url: \
                    https://a.example\n        path: /tasks/{{task_id}}\n        body: {text: \"{{descripton}}\"}\n";
     agents(handler).assert_refused(
@@ -316,7 +316,7 @@ fn an_http_task_handler_names_what_a_task_has() {
 }
 
 #[test]
-fn approvals_name_roles_that_approvers_have_and_nobody_has_the_name_of_an_agent() {
+fn an_invalid_approval_or_approver_is_rejected() {
     let rule = |rule: &str, people: &str| {
         permissions(&format!(
             "permissions:\n  echo: {{everyone: true, rules: [{{require: args.a, {rule}}}]}}\n{people}"
@@ -354,7 +354,7 @@ fn approvals_name_roles_that_approvers_have_and_nobody_has_the_name_of_an_agent(
 }
 
 #[test]
-fn an_approval_asks_for_no_more_people_than_may_agree() {
+fn an_approval_quorum_cannot_exceed_its_approvers() {
     let people = "approvers: {ann: {roles: [finance]}, bea: {roles: [finance, risk]}, cy: {}}\n";
     let rule = |approval: &str, people: &str| {
         let rule = format!("rules: [{{require: args.a, otherwise: ask, approval: {approval}}}]");
@@ -379,7 +379,7 @@ fn an_approval_asks_for_no_more_people_than_may_agree() {
 }
 
 #[test]
-fn a_policy_without_approvals_has_the_digest_that_it_had_before_there_were_any() {
+fn default_approval_settings_keep_the_policy_digest() {
     let digest = |rule: &str, people: &str| {
         let text = format!("permissions:\n  echo: {{everyone: true, rules: [{{require: args.a{rule}}}]}}\n{people}");
         permissions(&text).load().unwrap().digest

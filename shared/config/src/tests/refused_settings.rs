@@ -9,11 +9,11 @@ fn settings(text: &str) -> super::TestConfig {
 }
 
 #[test]
-fn an_unknown_field_names_the_one_that_was_meant() {
+fn an_unknown_field_error_suggests_the_closest_field() {
     settings("worker:\n  slot: 64\n").assert_refused(
         "tickfleet.yaml:2:3: worker.slot: found the unknown field `slot`; expected one of slots, lease, drain, \
          priorities, tool_timeout, retry_ladder, allow_dynamic_registration, workspaces, workspace_ttl, \
-         durable, durable_wait, output_bytes_max, breaker_failures, breaker_rest, without_sandbox; did you mean `slots`?",
+         durable, durable_wait, output_bytes_max, breaker_failures, breaker_cooldown, without_sandbox; did you mean `slots`?",
     );
     settings("workers: {}\n").assert_refused(
         "tickfleet.yaml:1:1: workers: found the unknown field `workers`; expected one of redis, caps, worker, \
@@ -22,7 +22,7 @@ fn an_unknown_field_names_the_one_that_was_meant() {
 }
 
 #[test]
-fn a_wrong_type_assert_refused() {
+fn a_value_of_the_wrong_type_is_rejected() {
     settings("worker:\n  slots: many\n")
         .assert_refused("tickfleet.yaml:2:10: worker.slots: found \"many\"; expected a whole number from 1 to 10000");
     settings("worker: 5\n").assert_refused("tickfleet.yaml:1:9: worker: found 5; expected a mapping");
@@ -37,7 +37,7 @@ fn a_wrong_type_assert_refused() {
 }
 
 #[test]
-fn an_authority_for_a_url_without_tls_is_refused() {
+fn a_ca_file_for_a_url_without_tls_is_rejected() {
     settings("redis: {url: 'redis://redis', tls_ca: /ca.pem}\n").assert_refused(
         "tickfleet.yaml:1:39: redis.tls_ca: found \"/ca.pem\"; expected no file with this redis.url, which is without TLS; \
          did you mean rediss://?",
@@ -47,13 +47,13 @@ fn an_authority_for_a_url_without_tls_is_refused() {
 }
 
 #[test]
-fn a_knob_without_a_value_assert_refused() {
+fn a_setting_without_a_value_is_rejected() {
     settings("worker:\n  slots:\n  lease: 10s\n")
         .assert_refused("tickfleet.yaml:2:3: worker.slots: found nothing; expected a value: `slots` is required");
 }
 
 #[test]
-fn a_value_out_of_range_assert_refused() {
+fn a_value_out_of_range_is_rejected() {
     settings("worker:\n  slots: 0\n")
         .assert_refused("tickfleet.yaml:2:10: worker.slots: found 0; expected a whole number from 1 to 10000");
     settings("worker:\n  lease: 500ms\n").assert_refused(
@@ -67,7 +67,7 @@ fn a_value_out_of_range_assert_refused() {
 }
 
 #[test]
-fn a_duration_without_its_unit_assert_refused() {
+fn a_duration_without_a_unit_is_rejected() {
     settings("caps:\n  tick: 5\n").assert_refused(
         "tickfleet.yaml:2:9: caps.tick: found 5; expected a duration from 100ms to 1h, such as 250ms, 5s, 2m or 1h",
     );
@@ -78,7 +78,7 @@ fn a_duration_without_its_unit_assert_refused() {
 }
 
 #[test]
-fn priorities_are_known_ones_and_never_none() {
+fn unknown_empty_or_duplicate_priorities_are_rejected() {
     settings("worker:\n  priorities: [urgent, hihg]\n").assert_refused(
         "tickfleet.yaml:2:24: worker.priorities[1]: found \"hihg\"; expected one of urgent, high, normal, low; did you \
          mean `high`?",
@@ -91,7 +91,7 @@ fn priorities_are_known_ones_and_never_none() {
 }
 
 #[test]
-fn a_wrong_choice_names_the_one_that_was_meant() {
+fn an_invalid_choice_error_suggests_the_closest_choice() {
     settings("caps:\n  on_day_cap: deferr\n").assert_refused(
         "tickfleet.yaml:2:15: caps.on_day_cap: found \"deferr\"; expected one of reject, defer; did you mean `defer`?",
     );
@@ -102,7 +102,7 @@ fn a_wrong_choice_names_the_one_that_was_meant() {
 }
 
 #[test]
-fn an_unknown_time_zone_assert_refused() {
+fn an_unknown_time_zone_is_rejected() {
     settings("caps:\n  time_zone: Europe/Berln\n").assert_refused(
         "tickfleet.yaml:2:14: caps.time_zone: found \"Europe/Berln\"; expected an IANA time zone such as UTC or \
          America/New_York; did you mean `Europe/Berlin`?",
@@ -110,7 +110,7 @@ fn an_unknown_time_zone_assert_refused() {
 }
 
 #[test]
-fn knobs_that_contradict_each_other_are_refused_where_somebody_set_them() {
+fn conflicting_settings_are_reported_at_the_explicit_one() {
     settings("retention:\n  records: 2h\n").assert_refused(
         "tickfleet.yaml:2:12: retention.records: found 2h; expected at most retention.dedupe_for (1h): a repeated id \
          must be known for as long as its result is kept",
@@ -134,21 +134,21 @@ fn knobs_that_contradict_each_other_are_refused_where_somebody_set_them() {
 }
 
 #[test]
-fn a_key_given_twice_is_refused_with_both_lines() {
+fn a_duplicate_key_error_reports_both_lines() {
     settings("caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  tick: 1s\n").assert_refused(
         "tickfleet.yaml:4:3: caps.tick: found a second `tick`; expected each key once (the first is on line 2)",
     );
 }
 
 #[test]
-fn broken_syntax_is_refused_at_its_line() {
+fn invalid_yaml_is_rejected_with_its_line() {
     let errors = settings("caps:\n  tick: [5s\nworker: {}\n").errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].starts_with("tickfleet.yaml:3:") && errors[0].ends_with("; expected valid YAML"), "{errors:?}");
 }
 
 #[test]
-fn a_wrong_redis_url_is_refused_without_showing_it() {
+fn an_invalid_redis_url_error_hides_the_password() {
     let expected = "found something else (not shown); expected a URL such as redis://host:6379/0, \
                     rediss://user:password@host/0, unix:///path, redis+sentinel://host1,host2,host3/name or \
                     redis+cluster://host1,host2,host3";
@@ -162,7 +162,7 @@ fn a_wrong_redis_url_is_refused_without_showing_it() {
 }
 
 #[test]
-fn a_wrong_variable_is_named() {
+fn an_invalid_variable_error_names_the_variable() {
     given().variable("MAX_ACTIONS_PER_DAY", "lots").assert_refused(
         "environment variable MAX_ACTIONS_PER_DAY: caps.max_actions_per_day: found \"lots\"; expected a whole number \
          from 0 to 4294967295",
@@ -174,7 +174,7 @@ fn a_wrong_variable_is_named() {
 }
 
 #[test]
-fn a_misspelt_variable_assert_refused() {
+fn a_misspelled_variable_is_rejected() {
     given().variable("TICKFLEET_LOG_LEVLE", "debug").assert_refused(
         "environment variable TICKFLEET_LOG_LEVLE: found an unknown setting; expected one of TICKFLEET_LOG_FORMAT, \
          TICKFLEET_LOG_LEVEL; did you mean `TICKFLEET_LOG_LEVEL`?",
@@ -186,7 +186,7 @@ fn a_misspelt_variable_assert_refused() {
 }
 
 #[test]
-fn two_variables_for_one_knob_must_agree() {
+fn two_variables_for_one_setting_must_agree() {
     let with =
         |other| given().variable("MAX_ACTIONS_PER_DAY", "5").variable("TICKFLEET_CAPS_MAX_ACTIONS_PER_DAY", other);
     assert_eq!(with("5").load().unwrap().settings.caps.max_actions_per_day, 5);
@@ -197,7 +197,7 @@ fn two_variables_for_one_knob_must_agree() {
 }
 
 #[test]
-fn a_tool_that_is_disabled_must_exist() {
+fn a_disabled_tool_must_exist() {
     let errors = settings("permission:\n  disabled_tools: [echo, post_to_z]\n").errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     let error = &errors[0];
@@ -206,7 +206,7 @@ fn a_tool_that_is_disabled_must_exist() {
 }
 
 #[test]
-fn files_that_nothing_reads_are_refused() {
+fn unknown_config_files_are_rejected() {
     given().file("agents.yml", "agents: {}\n").assert_refused(
         "agents.yml: found a file that nothing reads; expected one of tickfleet.yaml, agents.yaml, tools.yaml, \
          permissions.yaml, tenants.yaml, limits.yaml, models.yaml, mcp.yaml, mcp.lock.yaml; did you mean `agents.yaml`?",
@@ -215,7 +215,7 @@ fn files_that_nothing_reads_are_refused() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_assert_refused() {
+fn a_missing_config_folder_is_rejected() {
     let sources = Sources { dir: Some("/nowhere/at/all".into()), ..Sources::default() };
     let errors = load(&sources).unwrap_err().to_string();
     assert!(errors.contains("/nowhere/at/all: found an unreadable folder (No such file or directory"), "{errors}");
@@ -245,7 +245,7 @@ fn all_errors_are_reported_at_once_by_file_and_line() {
 }
 
 #[test]
-fn a_broken_file_is_not_held_against_those_that_name_it() {
+fn a_broken_file_causes_no_errors_in_dependent_files() {
     let errors = given().file("agents.yaml", "agents: {kelly: [\n").errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
 }

@@ -10,7 +10,7 @@ fn tool(lines: &str) -> TestConfig {
 }
 
 #[test]
-fn a_shell_tool_that_is_right_is_accepted() {
+fn a_valid_shell_tool_is_accepted() {
     let lines = "level: basic\n      command: [wc, -w, \"{{text}}\"]\n      stdin: \"{{text}}\"\n      paths: [{path: \
                  /srv/data}]\n      tcp_ports: [443]\n      limits: {memory_bytes: 1GiB, wall_ms: 1000}\n      \
                  transient_exits: [75]\n      environment: {A_B: c}";
@@ -21,7 +21,7 @@ fn a_shell_tool_that_is_right_is_accepted() {
 }
 
 #[test]
-fn a_command_names_arguments_that_exist_and_chooses_its_program_itself() {
+fn a_command_needs_known_arguments_and_a_fixed_program() {
     tool("level: basic\n      command: [echo, \"{{txt}}\"]").assert_refused(
         "tools.yaml:8:23: tools.call.shell.command[1]: found {{txt}}; expected an argument of \
          input_schema.properties: text; did you mean `text`?",
@@ -33,7 +33,7 @@ fn a_command_names_arguments_that_exist_and_chooses_its_program_itself() {
 }
 
 #[test]
-fn paths_and_levels_are_held_against_what_there_is() {
+fn invalid_sandbox_paths_and_levels_are_rejected() {
     tool("level: basic\n      command: [ls]\n      paths: [{path: ../data}]").assert_refused(
         "tools.yaml:9:22: tools.call.shell.paths[0].path: found \"../data\"; expected an absolute path without ..",
     );

@@ -14,7 +14,7 @@ fn tools(text: &str) -> TestConfig {
 }
 
 #[test]
-fn an_http_tool_that_is_right_is_accepted() {
+fn a_valid_http_tool_is_accepted() {
     let line =
         "method: POST\n      path: /v1/{{id}}\n      headers: {X-Key: \"${KEY}\"}\n      body: {n: \"{{note}}\"}";
     assert!(tool(line).load().is_ok());
@@ -35,7 +35,7 @@ fn a_placeholder_must_name_an_argument() {
 }
 
 #[test]
-fn a_path_names_only_arguments_that_every_call_has() {
+fn a_path_may_use_only_required_arguments() {
     tool("method: POST\n      path: /v1/{{note}}").assert_refused(
         "tools.yaml:11:13: tools.call.http.path: found \"/v1/{{note}}\"; expected only required arguments in a path; \
          `note` may be absent",
@@ -59,7 +59,7 @@ fn a_secret_must_be_declared() {
 }
 
 #[test]
-fn methods_paths_and_headers_are_checked() {
+fn invalid_methods_paths_and_headers_are_rejected() {
     tool("method: FETCH\n      path: /v1").assert_refused(
         "tools.yaml:10:15: tools.call.http.method: found \"FETCH\"; expected one of GET, POST, PUT, PATCH, DELETE; did \
          you mean `PATCH`?",
@@ -87,7 +87,7 @@ fn methods_paths_and_headers_are_checked() {
 }
 
 #[test]
-fn what_has_an_effect_once_follows_no_redirects() {
+fn a_once_tool_cannot_follow_redirects() {
     tool("method: POST\n      path: /\n      redirects_max: 2").assert_refused(
         "tools.yaml:12:22: tools.call.http.redirects_max: found 2; expected 0: a tool with effect `once` follows no \
          redirects",
@@ -95,7 +95,7 @@ fn what_has_an_effect_once_follows_no_redirects() {
 }
 
 #[test]
-fn a_base_url_is_checked_after_the_environment_went_in() {
+fn a_base_url_is_validated_after_variable_expansion() {
     let with = |url: &str| {
         tools(&format!(
             "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object}}\n    http:\n      method: \
@@ -114,7 +114,7 @@ fn a_base_url_is_checked_after_the_environment_went_in() {
 }
 
 #[test]
-fn a_schema_is_an_object_schema() {
+fn an_input_schema_must_be_an_object_schema() {
     tools("tools:\n  call:\n    description: Calls.\n    input_schema: {type: array}\n").assert_refused(
         "tools.yaml:4:26: tools.call.input_schema.type: found \"array\"; expected object: arguments are a JSON object",
     );
@@ -131,7 +131,7 @@ fn a_schema_is_an_object_schema() {
 }
 
 #[test]
-fn what_a_tool_must_say_is_required() {
+fn a_tool_requires_a_description_and_an_input_schema() {
     let errors = tools("tools:\n  call: {effect: write}\n").errors();
     assert_eq!(
         errors,
@@ -144,7 +144,7 @@ fn what_a_tool_must_say_is_required() {
 }
 
 #[test]
-fn a_tool_that_is_known_otherwise_is_overridden_field_by_field() {
+fn a_known_tool_may_be_overridden_field_by_field() {
     let read = tools("tools:\n  echo: {timeout_ms: 500, effect_key: [/text]}\n").load().unwrap();
     let echo = &read.tools.tools["echo"];
     assert_eq!((&echo.description, &echo.input_schema, echo.effect, echo.timeout_ms), (&None, &None, None, Some(500)));
@@ -161,7 +161,7 @@ fn a_tool_that_is_known_otherwise_is_overridden_field_by_field() {
 }
 
 #[test]
-fn ids_are_unique_and_versions_semantic() {
+fn duplicate_ids_and_invalid_versions_are_rejected() {
     let rest = "description: Calls., input_schema: {type: object}";
     let errors = tools(&format!("tools:\n  one: {{{rest}}}\n  two: {{id: tool_one, {rest}}}\n")).errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
@@ -178,7 +178,7 @@ fn ids_are_unique_and_versions_semantic() {
 }
 
 #[test]
-fn a_built_in_tool_is_not_declared_as_http() {
+fn a_built_in_tool_cannot_be_declared_as_http() {
     let text = "tools:\n  echo:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
                 base_url: https://a.example, path: /}\n";
     tools(text).assert_refused(
@@ -196,7 +196,7 @@ fn http(lines: &str) -> TestConfig {
 }
 
 #[test]
-fn a_tenants_own_secret_is_named_by_one_placeholder() {
+fn a_secret_source_accepts_only_the_tenant_placeholder() {
     assert!(http("headers: {X: \"${S}\"}").load().is_ok());
     let odd = "tools:\n  call:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
                base_url: https://a.example, path: /, secrets: {A: {env: \"A_{tenant}\"}, B: {file: \"/s/{tennant}\"}}}\n";
@@ -207,7 +207,7 @@ fn a_tenants_own_secret_is_named_by_one_placeholder() {
 }
 
 #[test]
-fn a_sign_in_says_all_that_its_grant_needs_and_no_secret() {
+fn an_oauth2_grant_requires_its_fields_and_secret_references() {
     let good = "grant: client_credentials, token_url: https://id.example/t, client_id: me";
     assert!(http(&format!("oauth2: {{{good}, client_secret: \"${{S}}\"}}")).load().is_ok());
     let place = |column: u32, field: &str| format!("tools.yaml:7:{column}: tools.call.http.oauth2{field}: ");
@@ -232,7 +232,7 @@ fn a_sign_in_says_all_that_its_grant_needs_and_no_secret() {
 }
 
 #[test]
-fn a_rule_of_outcomes_says_when_it_fits() {
+fn an_outcome_rule_requires_a_valid_condition() {
     let good = "outcomes: [{status: [404], outcome: ok}, {at: /ok, equals: false, outcome: permanent, message: /e}]";
     assert!(http(good).load().is_ok());
     let place = "tools.yaml:7:18: tools.call.http.outcomes[0]";
@@ -249,7 +249,7 @@ fn a_rule_of_outcomes_says_when_it_fits() {
 }
 
 #[test]
-fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
+fn a_parameter_without_a_description_causes_a_warning() {
     let schema = "{type: object, properties: {a: {type: string}, b: {description: B., type: object, properties: {c: {}}}, \
                   d: {description: D., type: array, items: {type: object, properties: {e: {type: string}}}}}}";
     let loaded =
@@ -293,7 +293,7 @@ fn only_a_once_tool_is_durable() {
 }
 
 #[test]
-fn an_effect_key_is_for_once_tools_and_of_arguments_that_every_call_has() {
+fn an_effect_key_needs_a_once_tool_and_required_arguments() {
     assert!(paying("    effect_key: [/to, /amount]\n    effect_window: 2d").load().is_ok());
     assert!(paying("    effect: once\n    effect_key: [/to]").load().is_ok());
     paying("    effect: idempotent\n    effect_key: [/to]").assert_refused(
@@ -346,7 +346,7 @@ const RECONCILED: &str = "tools:
 ";
 
 #[test]
-fn what_reconciles_is_another_tool_that_only_looks() {
+fn a_reconcile_tool_must_be_another_read_tool() {
     let yaml = RECONCILED;
     let with = |text: &str| {
         let permissions = "permissions:\n  pay: {everyone: true}\n";
@@ -371,7 +371,7 @@ fn what_reconciles_is_another_tool_that_only_looks() {
 }
 
 #[test]
-fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_follow() {
+fn a_root_error_comes_first_and_hides_follow_up_errors() {
     let permissions = "permissions:\n  pay: {everyone: true}\n  look: {everyone: true, rules: [{require: args.a}]}\n";
     let files = |tools: &str| given().file("tools.yaml", tools).file("permissions.yaml", permissions);
     // The tools could not be read, so a row with the name of a tool causes no error.

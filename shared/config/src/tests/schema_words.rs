@@ -12,7 +12,7 @@ fn schema(file: &str) -> Value {
 }
 
 #[test]
-fn outcomes_of_http_tools_are_those_of_the_schema() {
+fn the_editor_schema_lists_all_http_outcomes() {
     let tools = schema("tools");
     let outcome =
         "/properties/tools/additionalProperties/properties/http/properties/outcomes/items/properties/outcome/enum";
@@ -22,7 +22,7 @@ fn outcomes_of_http_tools_are_those_of_the_schema() {
 }
 
 #[test]
-fn outcomes_that_change_facts_are_those_of_the_schema() {
+fn the_editor_schema_lists_all_fact_changing_outcomes() {
     let text = schema("permissions").to_string();
     let changing = Outcome::ALL.into_iter().filter(|outcome| outcome.changes_facts());
     let words: Vec<String> = changing.map(|outcome| format!("{:?}", outcome.as_str())).collect();
@@ -31,7 +31,7 @@ fn outcomes_that_change_facts_are_those_of_the_schema() {
 }
 
 #[test]
-fn keys_of_limits_are_those_of_the_schema() {
+fn the_editor_schema_lists_all_limit_keys() {
     let limits = schema("limits");
     let keys = limits.pointer("/properties/limits/additionalProperties/properties/per/items/pattern").unwrap();
     let words = LimitKey::NAMED.map(|(word, _)| word).join("|");

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_moves_on_from_the_one_that_is_stored() {
+    fn a_follower_advances_only_from_the_stored_position() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&follow("a", "", "5-0")), FollowResult::Done);
         assert_eq!(shard.result(&follow("a", "", "6-0")), FollowResult::Stale { position: "5-0".into() });
@@ -98,7 +98,7 @@ mod tests {
 
     /// Two processes decide from the same record. The second commit does not advance the position.
     #[test]
-    fn two_followers_never_move_on_from_the_same_position() {
+    fn two_followers_never_advance_from_the_same_position() {
         let mut shard = Paper::at(1_000);
         shard.run(&follow("a", "", "5-0"));
         shard.pass(100);

@@ -185,7 +185,7 @@ impl HistoryStep {
         }
     }
 
-    /// The record with the point at a time, and the point's number in the record.
+    /// Returns the record that stores the point for a time, and the point's number in that record.
     #[must_use]
     pub fn place(self, at_ms: i64) -> (RecordKey, u8) {
         let number = at_ms.rem_euclid(self.record_ms()) / self.ms();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_calls_count_in_their_minutes_and_turns_are_unknown() {
+    fn after_a_gap_calls_count_in_their_own_minutes() {
         let mut shard = Paper::at(0);
         shard.run(&sample(100, None, "1-0"));
         let one = EndedCalls { failed: 1, ..EndedCalls::default() };

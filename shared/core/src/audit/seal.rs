@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_grow_by_their_sealer() {
+    fn only_the_lease_holder_extends_a_seal_chain() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&extend("a", "", "5")), SealResult::Done);
         assert_eq!(shard.result(&extend("a", "", "6")), SealResult::Stale { state: "5".into() });
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_noted_once() {
+    fn each_anchor_is_recorded_once() {
         let mut shard = Paper::at(1_000);
         let anchor = |before: &str, upto: &str| Anchor {
             candidate: candidate("a"),

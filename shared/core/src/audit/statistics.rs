@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_on_from_the_last_counted_entry() {
+    fn counting_resumes_after_the_last_counted_entry() {
         let mut shard = Paper::at(20_000 * DAY_MS);
         assert_eq!(shard.result(&count(None, 3, &["t:a:x:ok", "t:a:y:ok"])), CountResult::Done);
         let stale = CountResult::Stale { upto: Some(EntryId::new("3-0")) };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_with_too_many_counts_adds_to_those_of_the_tenant() {
+    fn counts_over_the_daily_maximum_go_to_the_tenant_overflow() {
         let mut shard = Paper::at(20_000 * DAY_MS);
         shard.run(&count(None, 1, &["t:a:x:ok"]));
         let amount = i64::try_from(limits::STATS_FIELDS_MAX).unwrap();

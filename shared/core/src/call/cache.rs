@@ -1,8 +1,8 @@
 //! Cached reads of a tenant, bounded in number and bytes.
 //!
-//! The inputs of a call are its question. The question's hash selects one of the tenant's buckets. Each bucket is one
-//! record. The record lists the bucket's results, and each result is a part of the record. So the bounds hold by
-//! construction, a lookup reads one part, and a fill writes one bucket.
+//! A question is the set of all inputs on which a call's result can depend. Its hash selects one of the tenant's buckets.
+//! Each bucket is one record. The record lists the bucket's results, and each result is a part of the record. So the
+//! bounds hold by construction, a lookup reads one part, and a fill writes one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_nothing_is_cached_and_the_settle_commits() {
+    fn memory_pressure_skips_the_cache_but_not_the_settle() {
         let mut store = MiniStore { pressure: true, ..MiniStore::default() };
         let section = FillCache { results: vec![fill("0a", 100, "[1]")] };
         let add = |context: &Context| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_fills_of_a_bucket_lose_none() {
+    fn concurrent_fills_of_a_bucket_lose_no_result() {
         let one = FillCache { results: vec![fill("0001a", 100, "1")] };
         detects("cache_guards_the_bucket", || {
             let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };

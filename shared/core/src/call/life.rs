@@ -207,7 +207,7 @@ fn two_equal_calls_pay_once() {
 }
 
 #[test]
-fn a_call_that_parks_for_what_has_just_ended_is_looked_at_at_once() {
+fn a_call_parked_for_an_ended_call_resumes_at_once() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     quote(&mut store);
     let mut one = Governed::new(&mut store, "a");

@@ -154,7 +154,7 @@ mod tests {
     use crate::{Record, Version};
 
     #[test]
-    fn a_call_name_reads_back_and_keys_a_map() {
+    fn a_call_name_round_trips_as_a_map_key() {
         let map: std::collections::BTreeMap<CallName, u8> = [(call("t.0.call-1", 3), 1)].into();
         let text = serde_json::to_string(&map).unwrap();
         assert_eq!(text, r#"{"t.0.call-1/3":1}"#);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_approval_and_session_leaves_nothing() {
+    fn ending_a_turn_without_approval_or_session_writes_nothing() {
         let mut store = MiniStore::default();
         store
             .section(|transaction, view, context| {
@@ -177,7 +177,7 @@ mod tests {
 
     /// After a commit, the view has the record that was written, and no longer has the record's parts.
     #[test]
-    fn a_view_learns_what_was_written() {
+    fn a_view_reflects_a_committed_transaction() {
         let key = name("t").record();
         let gone = name("u").record();
         let mut view = View::default();

@@ -41,8 +41,8 @@ impl StreakName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreakBounds {
     /// Number of equal calls in a row after which the call is refused.
-    pub refuse_after: u64,
-    pub refuse_ms: i64,
+    pub deny_after: u64,
+    pub deny_ms: i64,
     /// Time after which a streak without new calls is dropped.
     pub keep_ms: i64,
 }
@@ -105,12 +105,12 @@ impl Streak {
             Some(last) => last.count + 1,
             None => 1,
         };
-        if count < bounds.refuse_after {
+        if count < bounds.deny_after {
             let Repeat { hash, result, by } = call.clone();
             self.last = Some(LastCall { hash, result, by, count });
             return StreakCount { count, refused_until_ms: None };
         }
-        let until_ms = now_ms + bounds.refuse_ms;
+        let until_ms = now_ms + bounds.deny_ms;
         self.refused.retain(|_, until_ms| *until_ms > now_ms);
         while self.refused.len() >= REFUSED_MAX {
             let first = self.refused.iter().min_by_key(|(_, until_ms)| **until_ms).map(|(hash, _)| hash.clone());
@@ -122,8 +122,8 @@ impl Streak {
     }
 }
 
-/// When the refusal of the call ends. `None` if the call may run. A refusal relies on this one record, and needs no
-/// guard.
+/// When the refusal of the call ends. `None` if the call may run. A refusal depends only on
+/// the record of the streak, so it needs no guard.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.
@@ -166,7 +166,7 @@ impl Section for CountCalls {
         for call in &self.calls {
             streak.count(call, &self.bounds, context.now_ms);
         }
-        transaction.put_for(&key, &streak, self.bounds.keep_ms.max(self.bounds.refuse_ms));
+        transaction.put_for(&key, &streak, self.bounds.keep_ms.max(self.bounds.deny_ms));
         Ok(())
     }
 }
@@ -180,14 +180,14 @@ mod tests {
     use super::super::testing::{MiniStore, agent, call, detects, tenant};
     use super::*;
 
-    const BOUNDS: StreakBounds = StreakBounds { refuse_after: 3, refuse_ms: 100, keep_ms: 50 };
+    const BOUNDS: StreakBounds = StreakBounds { deny_after: 3, deny_ms: 100, keep_ms: 50 };
 
     fn repeat(hash: &str, result: &str, at: usize) -> Repeat {
         Repeat { hash: hash.into(), result: result.into(), by: call("t", at) }
     }
 
     #[test]
-    fn the_third_equal_call_in_a_row_is_the_last_for_a_while() {
+    fn three_equal_calls_trigger_a_temporary_rejection() {
         let mut streak = Streak::default();
         let count = |streak: &mut Streak, at| streak.count(&repeat("h", "r", at), &BOUNDS, 10);
         assert_eq!(count(&mut streak, 0).count, 1);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn another_call_or_result_begins_another_streak() {
+    fn a_different_call_or_result_starts_a_new_streak() {
         let mut streak = Streak::default();
         streak.count(&repeat("h", "r", 0), &BOUNDS, 0);
         assert_eq!(streak.count(&repeat("h", "s", 1), &BOUNDS, 0).count, 1);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settle_is_not_held_up_by_a_count() {
+    fn a_contended_streak_count_does_not_block_a_settle() {
         let name = StreakName { tenant: tenant(), agent: agent(), task: None };
         let section = CountCalls { name: name.clone(), bounds: BOUNDS, calls: vec![repeat("h", "r", 0)] };
         let mut context = MiniStore::default().context();
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_call_is_refused_exactly_after_so_many_in_a_row(calls in prop::collection::vec((0..3_u8, 0..2_u8), 1..60)) {
+        fn a_call_is_rejected_exactly_at_the_streak_limit(calls in prop::collection::vec((0..3_u8, 0..2_u8), 1..60)) {
             let mut streak = Streak::default();
             let mut row = 0;
             let mut last = None;
@@ -252,8 +252,8 @@ mod tests {
                 last = Some(call);
                 let counted = streak.count(&repeat(&call.0.to_string(), &call.1.to_string(), at), &BOUNDS, 0);
                 prop_assert_eq!(counted.count, row);
-                prop_assert_eq!(counted.refused_until_ms.is_some(), row == BOUNDS.refuse_after);
-                if row == BOUNDS.refuse_after {
+                prop_assert_eq!(counted.refused_until_ms.is_some(), row == BOUNDS.deny_after);
+                if row == BOUNDS.deny_after {
                     last = None;
                 }
             }
@@ -262,7 +262,7 @@ mod tests {
         #[test]
         fn refusals_are_bounded(calls in 1..200_usize) {
             let mut streak = Streak::default();
-            let bounds = StreakBounds { refuse_after: 1, ..BOUNDS };
+            let bounds = StreakBounds { deny_after: 1, ..BOUNDS };
             for at in 0..calls {
                 streak.count(&repeat(&at.to_string(), "r", at), &bounds, 0);
                 prop_assert!(streak.refused.len() <= REFUSED_MAX);

@@ -277,7 +277,7 @@ mod tests {
     pub(super) const READY: &str = r#"{"s":"ready","upto":1}"#;
 
     #[test]
-    fn a_turn_has_a_timer_and_a_timer_a_turn() {
+    fn a_check_restores_missing_timers_and_removes_orphans() {
         let mut shard = Paper::at(1_000);
         put(&mut shard, &turn(READY), None);
         mends(&mut shard, &Subject::Turn(name()), &[Fault::TurnWithoutTimer]);
@@ -291,7 +291,7 @@ mod tests {
 
     /// The turn is admitted between the decision and the commit of a repair. Its timer stays.
     #[test]
-    fn a_turn_that_comes_in_between_keeps_its_timer() {
+    fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         let check = Check { subject: Subject::TurnTimer(name()), mend: true };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_queues_match_their_turns_and_have_a_timer() {
+    fn a_check_repairs_throttle_queue_members_and_timers() {
         let mut shard = Paper::at(1_000);
         let set = keys::throttle_queue(&counter());
         shard.timers.insert(name().timer().into(), 9_000);
@@ -345,7 +345,7 @@ mod tests {
 
     /// A turn is released between the decision and the commit of a repair. The turn does not join the queue again.
     #[test]
-    fn a_turn_that_is_released_in_between_stays_out_of_the_queue() {
+    fn a_turn_released_during_a_repair_is_not_requeued() {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(THROTTLED), None);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_never_ends_and_a_lost_place_are_mended() {
+    fn a_check_repairs_an_endless_lease_and_an_unlisted_consumer() {
         let mut shard = Paper::at(1_000);
         let beat = Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
         let subject = Subject::Consumer(consumer());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn drained_workers_have_their_flag() {
+    fn a_check_removes_a_drain_entry_without_its_flag() {
         let mut shard = Paper::at(1_000);
         let drain = || {
             let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };

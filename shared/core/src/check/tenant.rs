@@ -101,7 +101,7 @@ mod tests {
     use crate::transaction::{Transaction, Write};
 
     #[test]
-    fn numbers_of_a_tenant_are_compared() {
+    fn a_recount_corrects_tenant_counters_once() {
         let mut shard = Paper::at(1_000);
         let tenant = name().tenant;
         let mut counts = TenantCounts::default();

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn two_messages_at_the_same_time_both_arrive() {
+    fn two_concurrent_messages_both_arrive() {
         let mut shard = Paper::at(1_000);
         let decided = shard.decide(&send("a"));
         shard.run(&send("b"));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_and_remembered_messages_are_bounded_in_number_and_time() {
+    fn unread_and_read_messages_are_bounded_and_expire() {
         let mut shard = Paper::at(1_000);
         for number in 0..limits::MESSAGES_UNREAD_MAX {
             shard.run(&send(&format!("a{number}")));

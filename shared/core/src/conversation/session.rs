@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_follow_each_other() {
+    fn an_exchange_must_follow_the_previous_one() {
         let mut shard = Paper::at(1_000);
         for (message, result) in [
             (add(Side::Agent, 1, "hi"), MessageResult::Gap),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn two_users_do_not_take_the_same_place() {
+    fn two_user_messages_cannot_share_an_exchange_number() {
         let mut shard = Paper::at(1_000);
         let first = add(Side::User, 1, "a");
         let second = add(Side::User, 1, "b");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_exchange_that_goes_with_it_is_not_kept() {
+    fn an_answer_that_evicts_its_own_exchange_is_dropped() {
         let mut shard = Paper::at(1_000);
         shard.run(&add(Side::User, 1, "a"));
         shard.run(&add(Side::User, 2, vec![b'x'; limits::SESSION_BYTES_MAX - 10]));

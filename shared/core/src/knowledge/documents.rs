@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_comes_in_between_is_counted() {
+    fn a_concurrently_added_document_is_counted() {
         let mut shard = Paper::at(1_000);
         shard.run(&keep("a", 10));
         let decided = shard.decide(&drop_them(&["a"]));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_nothing_new_is_stored() {
+    fn memory_pressure_blocks_new_documents_but_not_deletes() {
         let mut shard = Paper::at(1_000);
         shard.pressure = true;
         assert_eq!(shard.result(&keep("a", 10)), KeepResult::Pressure);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_is_bounded() {
+    fn a_knowledge_base_is_bounded() {
         let mut shard = Paper::at(1_000);
         shard.run(&keep("a", 1_000));
         let full = |shard: &mut Paper, documents: &Documents| {
@@ -261,7 +261,7 @@ mod tests {
         /// Importers decide from records of any age. The numbers match the parts, and every change has its own
         /// generation.
         #[test]
-        fn numbers_match_the_documents(
+        fn counts_and_bytes_match_the_stored_documents(
             steps in prop::collection::vec((0..3usize, 0..100usize, any::<bool>(), any::<bool>()), 1..30),
         ) {
             let mut shard = Paper::at(1_000);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_is_there_once() {
+    fn a_memory_is_stored_once() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&remember("a", 5)), RememberResult::Done { forgotten: 0 });
         shard.pressure = true;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_comes_in_between_stays() {
+    fn a_concurrently_added_memory_survives_a_delete() {
         let mut shard = Paper::at(1_000);
         shard.run(&remember("a", 5));
         let decided = shard.decide(&forget("a"));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_memories_go() {
+    fn the_oldest_memories_are_evicted() {
         let mut shard = Paper::at(1_000);
         for number in 0..limits::MEMORIES_MAX {
             shard.run(&remember(&number.to_string(), 1));
@@ -213,7 +213,7 @@ mod tests {
 
         /// Calls decide from records of any age. The order matches the parts, and the bounds hold.
         #[test]
-        fn the_order_matches_the_memories(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
+        fn the_memory_order_matches_the_stored_parts(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);
             let mut decided = None;
             for (id, forgets, keep_it) in steps {

@@ -224,7 +224,6 @@ fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<Give
 
 /// Redelivers one inbound entry of a scheduler whose lease has ended.
 pub struct ReapInbound<'a> {
-    /// The scheduler's consumer.
     pub consumer: Arc<str>,
     pub lease: Lease,
     pub entry: HeldEntry,

@@ -111,7 +111,6 @@ pub fn crash(consumer: &str) -> RecordKey {
 /// Redelivers one group of a crashed worker's slices.
 #[derive(Debug)]
 pub struct Reap<'a> {
-    /// The worker's consumer.
     pub consumer: Arc<str>,
     pub lease: Lease,
     /// All entries that the worker holds on queues of slices.

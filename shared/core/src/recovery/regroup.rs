@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_alone_is_quarantined_after_so_many_crashes() {
+    fn a_lone_slice_is_quarantined_at_the_crash_maximum() {
         let held = [regular()];
         let load = Load::of(&held);
         assert_eq!(held[0].redelivery(load, 3), Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 1 }));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_keeps_the_limits_on_slots_and_tenants() {
+    fn a_suspect_group_respects_slot_and_tenant_limits() {
         let a = TenantId::new("a").unwrap();
         let b = TenantId::new("b").unwrap();
         let of = |tenant, group_max| TakenSuspect { tenant, group_max };
@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn poison_is_found_in_log_steps_and_innocents_finish(
+        fn poison_is_quarantined_in_log2_steps_and_innocents_settle(
             slices in 1_usize..80,
             poison in prop::collection::btree_set(0_usize..80, 0..6),
             slots in 1_usize..40,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn innocents_of_one_killed_worker_are_back_within_twice_their_time() {
+    fn slices_of_a_killed_worker_finish_within_two_groups() {
         for slices in 1..=64 {
             let mut game = Game::new(slices, []);
             while !game.queue.is_empty() {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_poison_slice_among_32_costs_log2_crashes_and_those_of_quarantine() {
+    fn one_poison_slice_among_32_costs_log2_plus_quarantine_crashes() {
         for poison in 0..32 {
             let mut game = Game::new(32, [poison]);
             while !game.queue.is_empty() {

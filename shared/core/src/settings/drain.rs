@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_restored_unless_the_worker_was_resumed_since() {
+    fn a_drain_flag_is_restored_unless_the_worker_was_resumed() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&restore(900)), DrainResult::Done);
         assert!(shard.log(&keys::audit()).is_empty(), "the log has it already");
@@ -217,7 +217,7 @@ mod tests {
     /// The store has lost the flag. An operator resumes the worker while the worker restores the flag. The resume takes
     /// precedence.
     #[test]
-    fn a_resume_of_a_lost_flag_counts() {
+    fn a_resume_overrides_the_restore_of_a_lost_drain_flag() {
         let mut shard = Paper::at(1_000);
         let decided = shard.decide(&restore(900));
         assert_eq!(shard.result(&resume()), DrainResult::Unchanged);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_bounded_and_those_of_workers_that_are_gone_make_room() {
+    fn drain_flags_are_bounded_and_gone_workers_make_room() {
         let mut shard = Paper::at(1_000);
         let members = (0..limits::DRAINS_MAX).map(|worker| (format!("w-x{worker}").into(), 1)).collect();
         shard.sets.insert(drained(), members);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_policy_returns_when_nobody_decides_by_the_newer_one() {
+    fn an_older_policy_returns_when_no_scheduler_uses_the_newer_one() {
         let mut shard = Paper::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fell_silent_is_waited_for() {
+    fn an_older_policy_waits_for_a_silent_scheduler() {
         let mut shard = Paper::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
@@ -267,7 +267,7 @@ mod tests {
 
     /// The scheduler with the policy in force sends a heartbeat between the decision and the commit of a takeover.
     #[test]
-    fn a_heartbeat_in_between_prevents_a_takeover() {
+    fn a_concurrent_heartbeat_prevents_a_policy_takeover() {
         let mut shard = Paper::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_policy_is_forgotten() {
+    fn the_oldest_policy_is_evicted() {
         let mut shard = Paper::at(1_000);
         for number in 0..=KNOWN_MAX {
             start(&mut shard, "a", &format!("p{number}"));
@@ -298,7 +298,7 @@ mod tests {
     /// More schedulers with the policy in force have died without a shutdown than a decision could read one after
     /// another.
     #[test]
-    fn any_number_of_schedulers_may_have_died() {
+    fn many_dead_schedulers_do_not_block_a_decision() {
         let mut shard = Paper::at(1_000);
         start(&mut shard, "a", "p1");
         for number in 0..3 * READS_MAX {
@@ -317,7 +317,7 @@ mod tests {
         /// For any actions of schedulers: while a scheduler with the policy in force lives, no older policy replaces
         /// this policy. Each generation belongs to one policy.
         #[test]
-        fn one_policy_is_in_force(
+        fn no_older_policy_replaces_a_live_schedulers_policy(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
         ) {
             let mut shard = Paper::at(1_000);

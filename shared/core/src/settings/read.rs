@@ -92,7 +92,7 @@ mod tests {
     /// Settings change between the read of the record and the read of its parts. The result must not mix two
     /// generations.
     #[test]
-    fn settings_are_of_one_generation() {
+    fn settings_are_read_from_one_generation() {
         let mut shard = Paper::at(1_000);
         shard.run(&ChangeSetting::switch_off("a".into(), Origin::Restored));
         let decided = shard.decide(&ReadSettings);

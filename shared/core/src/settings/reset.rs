@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_zero_in_its_window_and_wakes_who_waits() {
+    fn a_reset_zeroes_a_counter_and_wakes_its_throttle_queue() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&reset()), None);
         let counter = reset().counter;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn debits_after_the_read_stay() {
+    fn a_reset_keeps_debits_after_its_read() {
         let mut shard = Paper::at(1_000);
         let counter = reset().counter;
         shard.counters.insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 1, queued: false });
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(shard.counters[&counter].used, 3, "another window has opened");
     }
     #[test]
-    fn a_rolling_counter_starts_again_with_its_queue() {
+    fn a_rolling_counter_restarts_and_keeps_its_queue() {
         let mut shard = Paper::at(1_000);
         let counter = reset().counter;
         for waits in [true, false] {

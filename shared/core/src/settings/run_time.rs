@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_parts_that_read_back() {
+    fn settings_round_trip_through_their_part_names() {
         let tenant = TenantId::new("acme").unwrap();
         let whole = Paused { tenant: tenant.clone(), agent: None };
         let tool = |tenant| PausedTool { tenant, tool: "send:mail".into() };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_raises_the_generation_with_its_audit_entry() {
+    fn a_change_raises_the_generation_and_writes_an_audit_entry() {
         let mut shard = Paper::at(1_000);
         let pause = ChangeSetting::pause(kelly(), &note("x"), operator());
         assert_eq!(shard.result(&pause), SettingResult::Done { generation: 1_000 });
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_pause_wakes_who_waits() {
+    fn resuming_an_agent_wakes_its_throttle_queue() {
         let mut shard = Paper::at(1_000);
         let timer: Arc<str> = throttle_timer(&CounterKey::new(counters::TICK, "acme:kelly")).into();
         let resume = ChangeSetting::remove(Setting::Pause(kelly()), entry());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_replaced_by_an_operator_only() {
+    fn only_an_operator_replaces_an_existing_tenant() {
         let mut shard = Paper::at(1_000);
         let tenant = TenantId::new("acme").unwrap();
         let plan = |plan: &str| TenantPolicy { plan: plan.into(), ..TenantPolicy::default() };

@@ -86,7 +86,7 @@ impl Decision for Delegate<'_> {
             Ok(parent) => parent,
             Err(refusal) => return Ok(Step::Return(Delegated::Refused(refusal))),
         };
-        if let Err(refusal) = self.delegating_turn_goes_on(&mut transaction, view)? {
+        if let Err(refusal) = self.delegating_turn_is_active(&mut transaction, view)? {
             return Ok(Step::Return(Delegated::Refused(refusal)));
         }
         let mut turn = self.turn(parent.as_ref(), context.now_ms);
@@ -218,7 +218,7 @@ impl Delegate<'_> {
             return Ok(Err(if is_finished { Refusal::ParentEnded } else { Refusal::UnknownParent }));
         };
         let Some(task) = &parent.value.task else { return Ok(Err(Refusal::UnknownParent)) };
-        if !goes_on(transaction, view, &name, &parent.value)? {
+        if !is_active(transaction, view, &name, &parent.value)? {
             return Ok(Err(Refusal::ParentEnded));
         }
         if !mutant!("delegate_guards_the_parent") {
@@ -231,14 +231,14 @@ impl Delegate<'_> {
     }
 
     /// Checks that the turn of the delegating call is still active. Adds guards.
-    fn delegating_turn_goes_on(
+    fn delegating_turn_is_active(
         &self,
         transaction: &mut Transaction,
         view: &View,
     ) -> Result<Result<(), Refusal>, Undecided> {
         let Some(name) = self.delegating_turn() else { return Ok(Ok(())) };
         let Some(turn) = view.record::<Turn>(&name.record())? else { return Ok(Err(Refusal::ParentEnded)) };
-        if !goes_on(transaction, view, &name, &turn.value)? {
+        if !is_active(transaction, view, &name, &turn.value)? {
             return Ok(Err(Refusal::ParentEnded));
         }
         transaction.guard(Guard::Version(name.record(), turn.version));
@@ -368,7 +368,7 @@ impl Delegate<'_> {
 }
 
 /// True if the turn is neither canceled nor ending. Guards that no cancel comes.
-fn goes_on(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
+fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {
         KnownCancel::None(guard) if !is_over => {

@@ -116,7 +116,7 @@ pub struct Lapse<'a> {
 pub enum Lapsed {
     /// Nothing to do before this time (ms).
     Later(i64),
-    /// The runtime was silent for a lease. The task is offered again.
+    /// The runtime was silent for the length of its lease. The task is offered again.
     Offered,
     /// The task must end. Its timer is due, and ends the task.
     Ends,

@@ -220,8 +220,8 @@ impl Admit<'_> {
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
-        let goes_on = |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
-        let Some(task) = task.filter(goes_on) else { return Ok(Budget::Unknown) };
+        let is_active = |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
+        let Some(task) = task.filter(is_active) else { return Ok(Budget::Unknown) };
         let Some(part) = &task.task else { return Ok(Budget::Unknown) };
         match cancel_of(view, &name, task.admitted_ms)? {
             KnownCancel::None(guard) => {

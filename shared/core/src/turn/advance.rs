@@ -351,7 +351,8 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = rooms.iter().filter(|room| room.window == Window::Held);
         self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
-        // The stamp writes the states of this note's counters into the record.
+        // For an admission, the store adds the states of the debited counters to the record, next to the note. A
+        // resumed slice has no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });

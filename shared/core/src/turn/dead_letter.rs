@@ -7,7 +7,6 @@ use crate::bounds::Bounds;
 use crate::keys;
 use crate::transaction::{Transaction, Write};
 
-/// An entry of the dead-letter log.
 pub struct DeadLetter<'a> {
     /// The stream or queue of origin, or `record` for an unreadable record.
     pub from: &'a str,

@@ -31,7 +31,7 @@ pub struct Offer<'a> {
     /// The message for the process, as JSON.
     pub message: &'a str,
     pub lease_ms: i64,
-    /// True if concurrent reads of the slice may have run without a result.
+    /// True if read-only calls of this slice may have run in parallel without a recorded result.
     pub beside: bool,
 }
 

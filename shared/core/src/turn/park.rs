@@ -19,7 +19,6 @@ pub enum ParkReason {
     Retry {
         /// Failed attempts of the call.
         attempts: u32,
-        /// Delay before the next attempt.
         delay_ms: i64,
         cause: String,
         /// True if the call stays begun. Such a call never begins again: the next holder asks for its outcome.
@@ -41,7 +40,7 @@ pub enum ParkReason {
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
-    /// True if concurrent reads of the slice may have run without a result. Either their results were dropped, or the
+    /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results were dropped, or the
     /// slice was taken before a restart of the store. If the store lost that the slice was taken, another worker may
     /// have taken the slice, too.
     pub beside: bool,

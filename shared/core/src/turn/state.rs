@@ -500,8 +500,8 @@ pub struct Turn {
     /// Set while the slice is a suspect, that is, redelivered after a crash.
     #[serde(rename = "su", default, skip_serializing_if = "is_default")]
     pub suspect: Option<Suspect>,
-    /// The slice's entry. A holder writes this field, because the stored record otherwise names only an entry that the
-    /// last transaction enqueued.
+    /// The slice's entry, if the record was rewritten after the slice was enqueued. Only the transaction that enqueues
+    /// the slice sets `Stored::entry`, so a holder that rewrites the record keeps the entry here.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
     /// Concurrency permits that the slice holds.
@@ -654,7 +654,7 @@ pub struct LocalCall {
     /// Data with which a worker ends the call, as JSON that only workers read.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// The end of the function. `None` while the call is offered or runs.
+    /// How the caller's function ended. `None` while the call is offered or runs. `None` while the call is offered or runs.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
     /// From the offer to the end of the function.
@@ -672,7 +672,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finished_record_has_its_reply_behind_a_line_break() {
+    fn a_finished_record_stores_its_reply_after_a_newline() {
         let reply = r#"{"turn_id":"t","results":["a\nb"]}"#.to_owned();
         let finished = Finished {
             admitted_ms: 1,

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_renews_the_lease_and_brings_what_is_new() {
+    fn a_heartbeat_renews_the_lease_and_returns_new_notices() {
         let mut shard = Paper::at(1_000);
         assert_eq!(shard.result(&beat()), BeatReport::default());
         assert_eq!(shard.result(&beat()).before, LeaseBefore::Running);
@@ -241,7 +241,7 @@ mod tests {
 
     /// A turn is canceled between the decision and the commit of a heartbeat. The notice is not lost.
     #[test]
-    fn a_notice_that_comes_in_between_waits_for_the_next_heartbeat() {
+    fn a_cancel_notice_during_a_heartbeat_waits_for_the_next_one() {
         let mut shard = Paper::at(1_000);
         cancel(&mut shard, "acme:t1");
         let decided = shard.decide(&beat());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_that_was_decided_before_a_leave_does_not_come_after_it() {
+    fn a_stale_heartbeat_does_not_restore_a_departed_worker() {
         let mut shard = Paper::at(1_000);
         shard.run(&beat());
         let Step::Commit(late, _) = shard.decide(&beat()) else { panic!("nothing to commit") };
@@ -265,7 +265,7 @@ mod tests {
 
     /// An operator resumes the worker between the decision and the commit of its [`Leave`]. The resume is not lost.
     #[test]
-    fn a_resume_in_between_stays() {
+    fn a_resume_during_a_departure_is_not_lost() {
         let mut shard = Paper::at(1_000);
         shard.run(&beat());
         shard.run(&drain());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn many_notices_come_with_several_heartbeats() {
+    fn many_notices_are_split_across_heartbeats() {
         let mut shard = Paper::at(1_000);
         for turn in 0..=NOTICES_MAX {
             cancel(&mut shard, &format!("acme:t{turn}"));
@@ -292,7 +292,7 @@ mod tests {
     proptest! {
         /// If a heartbeat is committed late, its lease is not shorter. The place in the set is the end of the lease.
         #[test]
-        fn a_lease_lasts_from_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
+        fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);
             let beat = Beat { lease_ms, ..beat() };
             let decided = shard.decide(&beat);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_consumer_is_listed_until_it_returns_or_leaves_or_for_a_day() {
+    fn a_silent_consumer_is_listed_until_it_returns_or_departs_or_for_a_day() {
         let mut shard = Paper::at(1_000);
         let bury_silent = |shard: &mut Paper| {
             shard.run(&beat());
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_living_are_not_buried() {
+    fn a_consumer_with_a_valid_lease_is_not_removed() {
         let mut shard = Paper::at(1_000);
         shard.run(&beat());
         assert_eq!(shard.result(&bury()), Burial::Alive { lease_ends_ms: 1_900 });
@@ -119,7 +119,7 @@ mod tests {
 
     /// If the consumer sends a heartbeat between the decision and the commit, it is not removed.
     #[test]
-    fn a_heartbeat_in_between_prevents_it() {
+    fn a_concurrent_heartbeat_prevents_removal() {
         let mut shard = Paper::at(1_000);
         shard.run(&beat());
         shard.pass(900);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_buried_at_once_with_its_notices() {
+    fn a_departed_consumer_is_removed_with_its_notices() {
         let mut shard = Paper::at(1_000);
         shard.run(&beat());
         let mut transaction = Transaction::new(shard.context().version);

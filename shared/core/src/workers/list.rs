@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_was_buried_or_is_unknown_is_listed() {
+    fn a_removed_or_unknown_holder_is_listed() {
         let mut shard = Paper::at(1_000);
         assert!(shard.result(&list()), "its heartbeat was lost");
         assert!(!shard.result(&list()));
@@ -76,7 +76,7 @@ mod tests {
 
     /// A heartbeat between the decision and the commit sets the place in the set. This place stays.
     #[test]
-    fn a_heartbeat_in_between_stays() {
+    fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);
         let decided = shard.decide(&list());
         shard.run(&beat());

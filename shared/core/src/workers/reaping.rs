@@ -75,7 +75,7 @@ mod tests {
     use crate::paper::Paper;
 
     #[test]
-    fn after_an_outage_consumers_get_a_lease_to_send_heartbeats() {
+    fn reaping_waits_for_one_lease_after_an_outage() {
         let mut shard = Paper::at(1_000);
         let may = MayReap { lease_ms: 800, every_ms: 100 };
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: 1_800 });
@@ -93,7 +93,7 @@ mod tests {
     /// A check is decided before an outage of the store and committed after the outage. Consumers still get a lease to
     /// send heartbeats.
     #[test]
-    fn a_permit_does_not_outlast_an_outage() {
+    fn a_reap_permit_does_not_survive_an_outage() {
         let mut shard = Paper::at(1_000);
         let may = MayReap { lease_ms: 800, every_ms: 0 };
         for _ in 0..3 {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_of_the_store_nobody_is_dead_for_a_lease() {
+    fn reaping_waits_for_one_lease_after_a_store_restart() {
         let may = MayReap { lease_ms: 800, every_ms: 100 };
         let key = crate::view::Query::Record(key());
         let mut view = View::default();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_about_a_call_makes_it_another_one() {
+    fn any_change_to_a_call_changes_its_approval_hash() {
         let base = hash(|_| {});
         let changes: [fn(&mut BindingFixture); 12] = [
             |fixture| fixture.tenant = "bolt".into(),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_begins_as_its_hash_does() {
+    fn an_approval_id_contains_the_start_of_its_hash() {
         let hash = hash(|_| {});
         assert_eq!(ApprovalBinding::id(&hash), format!("apr-{}", &hash[..16]));
     }

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn where_several_ask_the_strictest_of_each_holds() {
+    fn several_approval_demands_combine_to_the_strictest() {
         let all = [asked(1, &[], None, &["/a", "/b"]), asked(2, &["legal", "finance"], Some(9), &["/b", "/c"])];
         assert_eq!(expires_ms(&all), Some(9));
         assert_eq!(may_narrow(&all), BTreeSet::from(["/b".to_owned()]));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demand_that_says_nothing_is_one_approver_of_any_role() {
+    fn an_empty_demand_requires_one_approver_of_any_role() {
         let demand: ApprovalDemand = serde_json::from_str("{}").unwrap_or_default();
         assert_eq!(demand, ApprovalDemand::default());
         assert_eq!(serde_json::to_string(&demand).ok().as_deref(), Some(r#"{"quorum":1}"#));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_changed_is_and_all_else_stays_as_it_was_written() {
+    fn narrowing_changes_allowed_arguments_and_keeps_other_text() {
         let allowed = may(&["/amount", "/to/name", "/lines/1", "/to"]);
         let narrowed = |pairs: &[(&str, &str)]| narrow(CALL, &allowed, &values(pairs)).unwrap();
         assert_eq!(narrowed(&[]), CALL.trim());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_becomes_less_of_what_it_was_and_nothing_else() {
+    fn a_value_may_only_become_narrower() {
         for (was, now) in [
             ("700", "700"),
             ("700", "0"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_the_same_by_every_digit() {
+    fn values_compare_by_every_digit() {
         let same =
             |one: &str, other: &str| is_same(serde_json::from_str(one).unwrap(), serde_json::from_str(other).unwrap());
         assert!(same(r#"{"/amount": 5.10, "/to": "kim"}"#, r#"{"/to":"kim","/amount":5.1}"#));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_can_be_changed_and_nothing_made_up() {
+    fn narrowing_rejects_forbidden_absent_or_wider_arguments() {
         let refused = |pairs: &[(&str, &str)]| narrow(CALL, &may(&["/amount", "/note"]), &values(pairs)).unwrap_err();
         let other = refused(&[("/amount", "1"), ("/to/iban", "\"y\"")]);
         assert_eq!(other.to_string(), "the argument at '/to/iban' may not be changed; these may: /amount, /note");

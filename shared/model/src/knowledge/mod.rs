@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_apart_in_a_digest() {
+    fn a_digest_depends_on_part_boundaries() {
         assert_ne!(document_id("ab", "c"), document_id("a", "bc"));
         assert_eq!(document_id("a", "b").len(), ID_CHARS);
     }

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_none() {
+    fn invalid_amounts_parse_to_none() {
         let odd = [
             json!(-1),
             json!("1e3"),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_category_has_a_counter_for_all_its_tools() {
+    fn tools_of_one_category_share_a_counter() {
         let limits = [limit(&[], &[LimitKey::Category], LimitBound::Calls(9))];
         let calls = ["send_mail", "search", "send_sms", "of_a_binary"].map(|tool| call(tool, "{}"));
         let found = found(&limits, &Context::default(), &calls);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_counts_as_one_of_the_tool_that_it_runs_however_that_is_spelt() {
+    fn known_spellings_of_a_tool_debit_its_counter() {
         let of_category = LimitMatch { categories: ["messaging".to_owned()].into(), ..LimitMatch::default() };
         let limits = [
             limit(&["crm.*"], &[LimitKey::Tool], LimitBound::Calls(9)),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_have_one_counter_however_they_are_written() {
+    fn equal_argument_values_share_one_counter() {
         let limits = [limit(&[], &[LimitKey::Argument("/customer".into())], LimitBound::Calls(9))];
         let counter = |customer: &str| {
             let calls = [call("pay", &format!(r#"{{"customer":{customer}}}"#))];
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_run_one_after_another_share_a_place() {
+    fn sequential_calls_share_one_concurrency_slot() {
         let limits = [limit(&[], &[], LimitBound::Concurrent(9)), limit(&["s*"], &[], LimitBound::Concurrent(9))];
         let calls = ["send_mail", "search", "search", "send_sms", "of_a_binary"].map(|tool| call(tool, "{}"));
         let found = found(&limits, &Context::default(), &calls);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_models_debit_budgets_of_tokens_and_money_and_calls_never_do() {
+    fn only_model_requests_debit_token_and_money_budgets() {
         let per = [LimitKey::Agent];
         let limits = [
             limit(&[], &per, LimitBound::Tokens(9)),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_debit_the_counters_that_they_fit() {
+    fn calls_debit_only_matching_counters() {
         let limits =
             [limit(&["send_*"], &[LimitKey::Agent], LimitBound::Calls(5)), limit(&[], &[], LimitBound::Calls(9))];
         let calls = [call("send_mail", "{}"), call("search", "{}"), call("send_sms", "{}")];
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_arguments_have_counters_of_their_own_and_are_never_shown() {
+    fn counters_per_argument_value_do_not_reveal_the_value() {
         let per = [LimitKey::Argument("/to".into())];
         let limits = [limit(&[], &per, LimitBound::Sum { argument: "/amount".into(), max: 9 })];
         let calls = [
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_tells_by_its_name_whose_calls_debit_it() {
+    fn a_counter_key_identifies_its_tenant_and_agent() {
         let acme = TenantId::new("acme").unwrap();
         let bolt = TenantId::new("bolt").unwrap();
         let kelly = AgentId::new("kelly").unwrap();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_told_apart_by_what_the_context_says() {
+    fn users_are_distinguished_by_the_user_context() {
         let limits = [limit(&[], &[LimitKey::User], LimitBound::Calls(1))];
         let of = |json: &str| {
             let raw = serde_json::value::RawValue::from_string(json.to_owned()).unwrap();

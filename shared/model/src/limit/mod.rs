@@ -366,14 +366,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_that_is_one_word_is_named() {
+    fn named_limit_keys_match_the_accepted_words() {
         let refused = serde_json::from_str::<LimitKey>(r#""?""#).unwrap_err().to_string();
         let words: Vec<&str> = refused.split('`').skip(3).step_by(2).filter(|word| *word != "argument").collect();
         assert_eq!(words, LimitKey::NAMED.map(|(word, _)| word));
     }
 
     #[test]
-    fn a_star_stands_for_any_characters() {
+    fn a_star_matches_any_characters() {
         for (pattern, name) in [
             ("*", ""),
             ("send_*", "send_"),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_limit_allows_is_said_in_a_few_words() {
+    fn a_limit_displays_as_a_short_phrase() {
         let limit = Limit {
             name: "x".into(),
             matches: LimitMatch::default(),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_share_what_belongs_to_no_tenant_and_never_allow_more() {
+    fn shards_divide_a_limit_that_spans_tenants() {
         let per = |keys: &[LimitKey]| Limit {
             name: "x".into(),
             matches: LimitMatch::default(),

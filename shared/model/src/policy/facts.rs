@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_is_a_name_and_the_arguments_that_it_is_about() {
+    fn a_fact_parses_as_a_name_with_argument_pointers() {
         let about = Fact::parse("quoted_price(/item, /to/iban)").unwrap();
         assert_eq!(about.to_string(), "quoted_price(/item,/to/iban)");
         for odd in ["", "Read", "a b", "a(", "a()", "a(item)", "a(/1,/2,/3,/4,/5)", "a(/b)c"] {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_happened_may_have_changed_facts_and_what_did_not_run_changes_none() {
+    fn an_unknown_outcome_makes_fact_changes_uncertain() {
         let after = |outcome, attempts, effect| -> Vec<Becomes> {
             row().after(&result(outcome, attempts), effect).into_iter().map(|(_, becomes)| becomes).collect()
         };
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_those_of_the_session_else_of_the_task_else_of_the_agent() {
+    fn fact_scope_falls_back_from_session_to_task_to_agent() {
         let agent = AgentId::new("kelly").unwrap();
         let task = TaskId::new("k1").unwrap();
         let context = Context { session_id: Some(SessionName::new("s").unwrap()), ..Context::default() };

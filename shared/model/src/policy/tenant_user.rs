@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_with_a_name_alone_is_written_as_before_and_an_address_is_never_debugged() {
+    fn a_name_only_user_serializes_as_a_string_and_debug_hides_emails() {
         let plain: TenantUser = serde_json::from_str(r#""owner""#).unwrap();
         assert_eq!(serde_json::to_string(&plain).unwrap(), r#""owner""#);
         let text = r#"{"name":"Ada","roles":["owner"],"email":"ada@example.com","status":"invited"}"#;

@@ -86,7 +86,7 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
 }
 
 #[test]
-fn a_key_that_names_a_secret_once_it_is_redacted_names_one_at_once() {
+fn a_key_that_redaction_makes_secret_hides_its_value_at_once() {
     let json = r#"{"token: name":"John Doe","n":1}"#;
     let clean = redactor().json(json).into_owned();
     assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn a_secret_key_hides_whatever_it_holds(value in json(), plain in "[g-z]{12,20}") {
+    fn a_secret_key_hides_its_entire_value(value in json(), plain in "[g-z]{12,20}") {
         let text = serde_json::json!({"a": [{"clientSecret": {"x": plain, "y": value}}], "b": 1}).to_string();
         prop_assert_eq!(redactor().json(&text), r#"{"a":[{"clientSecret":"[REDACTED]"}],"b":1}"#);
     }

@@ -10,7 +10,7 @@ pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 pub struct BreakerSettings {
     pub failures_max: u32,
     /// Time that the breaker stays open before it lets one trial request through.
-    pub rest: Duration,
+    pub cooldown: Duration,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,9 +60,9 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// Opens the breaker, because the service reported that its rate limit is used up for the duration `rest`.
-    pub fn open_for(&mut self, rest: Duration, now: Duration) {
-        self.until = self.until.max(Some(now + rest.min(OPEN_MAX)));
+    /// Opens the breaker, because the service reported that its rate limit is used up for this duration.
+    pub fn open_for(&mut self, duration: Duration, now: Duration) {
+        self.until = self.until.max(Some(now + duration.min(OPEN_MAX)));
     }
 
     /// Records a response of the service, and resets the failures. If the breaker opened after the request was sent,
@@ -85,15 +85,15 @@ impl Breaker {
         permit: BreakerPermit,
         named: Option<Duration>,
         now: Duration,
-        endurance: BreakerSettings,
+        settings: BreakerSettings,
     ) -> bool {
         let rested = self.is_open(now);
         if named.is_none() {
             self.failures = self.failures.saturating_add(1);
-            self.opened_by_failures |= permit.is_trial || self.failures >= endurance.failures_max;
+            self.opened_by_failures |= permit.is_trial || self.failures >= settings.failures_max;
         }
-        if let Some(rest) = named.or(self.opened_by_failures.then_some(endurance.rest)) {
-            self.open_for(rest, now);
+        if let Some(duration) = named.or(self.opened_by_failures.then_some(settings.cooldown)) {
+            self.open_for(duration, now);
         }
         self.release(permit);
         !rested && self.is_open(now)
@@ -130,66 +130,66 @@ mod tests {
 
     use super::*;
 
-    const REST: Duration = Duration::from_secs(30);
-    const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: REST };
+    const COOLDOWN: Duration = Duration::from_secs(30);
+    const SETTINGS: BreakerSettings = BreakerSettings { failures_max: 5, cooldown: COOLDOWN };
     const AT_FIRST: Duration = Duration::from_secs(1_000);
 
     fn worn_out() -> Breaker {
         let mut breaker = Breaker::default();
-        for failure in 1..=ENDURANCE.failures_max {
+        for failure in 1..=SETTINGS.failures_max {
             let permit = breaker.acquire(AT_FIRST).unwrap();
-            assert_eq!(breaker.record_failure(permit, None, AT_FIRST, ENDURANCE), failure == ENDURANCE.failures_max);
+            assert_eq!(breaker.record_failure(permit, None, AT_FIRST, SETTINGS), failure == SETTINGS.failures_max);
         }
         breaker
     }
 
     #[test]
-    fn after_five_failures_it_rests_and_then_one_request_tries() {
+    fn five_failures_open_the_circuit_then_one_trial_is_admitted() {
         let mut breaker = worn_out();
-        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(REST)));
-        let later = AT_FIRST + REST;
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(COOLDOWN)));
+        let later = AT_FIRST + COOLDOWN;
         let trial = breaker.acquire(later).unwrap();
         assert_eq!(breaker.acquire(later), Err(BreakerRejection::TrialInProgress), "one request tries, no second one");
         breaker.release(trial);
         let trial = breaker.acquire(later).expect("a trial that was given up makes room for the next");
-        assert!(!breaker.record_failure(trial, None, later, ENDURANCE), "it rested all the time");
-        assert_eq!(breaker.acquire(later), Err(BreakerRejection::Open(REST)));
-        let trial = breaker.acquire(later + REST).unwrap();
-        breaker.record_success(trial, later + REST);
+        assert!(!breaker.record_failure(trial, None, later, SETTINGS), "it rested all the time");
+        assert_eq!(breaker.acquire(later), Err(BreakerRejection::Open(COOLDOWN)));
+        let trial = breaker.acquire(later + COOLDOWN).unwrap();
+        breaker.record_success(trial, later + COOLDOWN);
         assert!(breaker.is_new());
     }
 
     #[test]
-    fn a_late_answer_to_an_older_request_does_not_end_a_rest() {
+    fn a_late_success_of_an_older_request_does_not_close_the_circuit() {
         let mut breaker = Breaker::default();
         let slow = breaker.acquire(AT_FIRST).unwrap();
-        for _ in 0..ENDURANCE.failures_max {
+        for _ in 0..SETTINGS.failures_max {
             let permit = breaker.acquire(AT_FIRST).unwrap();
-            breaker.record_failure(permit, None, AT_FIRST, ENDURANCE);
+            breaker.record_failure(permit, None, AT_FIRST, SETTINGS);
         }
         breaker.record_success(slow, AT_FIRST);
-        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(REST)));
+        assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(COOLDOWN)));
     }
 
     #[test]
-    fn a_pause_that_it_asked_for_is_over_for_everybody_and_wears_nobody() {
+    fn a_requested_pause_does_not_count_toward_opening_the_circuit() {
         let mut breaker = Breaker::default();
         let asked: Vec<BreakerPermit> = (0..10).map(|_| breaker.acquire(AT_FIRST).unwrap()).collect();
         for permit in asked {
-            breaker.record_failure(permit, Some(Duration::from_secs(1)), AT_FIRST, ENDURANCE);
+            breaker.record_failure(permit, Some(Duration::from_secs(1)), AT_FIRST, SETTINGS);
         }
         assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(Duration::from_secs(1))));
         let later = AT_FIRST + Duration::from_secs(1);
         let one = breaker.acquire(later).unwrap();
-        assert!(!breaker.record_failure(one, None, later, ENDURANCE), "one failure is no reason to rest");
+        assert!(!breaker.record_failure(one, None, later, SETTINGS), "one failure does not open the breaker");
         assert!(breaker.acquire(later).is_ok());
     }
 
     #[test]
-    fn it_rests_for_as_long_as_it_was_asked_but_no_longer_than_an_hour() {
+    fn a_requested_pause_is_capped_at_one_hour() {
         let mut breaker = Breaker::default();
         let permit = breaker.acquire(AT_FIRST).unwrap();
-        breaker.record_failure(permit, Some(Duration::MAX), AT_FIRST, ENDURANCE);
+        breaker.record_failure(permit, Some(Duration::MAX), AT_FIRST, SETTINGS);
         assert_eq!(breaker.acquire(AT_FIRST), Err(BreakerRejection::Open(OPEN_MAX)));
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_have_one_hash_however_they_are_written() {
+    fn equal_argument_values_have_equal_hashes() {
         let pay = |amount: &str| hash(&["/amount"], &format!(r#"{{"to":"kim","amount":{amount}}}"#)).unwrap();
         for same in ["1.0", "1e0", "10E-1", "0.1e1", "1.000"] {
             assert_eq!(pay(same), pay("1"), "{same}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_arguments_of_the_key_count_and_each_must_be_said() {
+    fn only_key_arguments_affect_the_hash_and_all_are_required() {
         let keys = ["/to/iban", "/lines/0/amount", "/a~1b"];
         let call = |text: &str| {
             let rest = format!(r#""to":{{"iban":"x","name":"{text}"}},"lines":[{{"amount":1}},{text}],"a/b":true"#);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tenant_or_tool_has_another_hash_and_no_value_stands_in_it() {
+    fn hashes_differ_by_tenant_and_tool_and_contain_no_value() {
         let key = EffectKey { arguments: vec!["/to".into()], window_ms: 1 };
         let arguments: &RawValue = serde_json::from_str(r#"{"to":"deadbeef"}"#).unwrap();
         let of = |tenant: &str, tool: &str| key.hash(&TenantId::new(tenant).unwrap(), tool, arguments).unwrap();

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_declared_name_is_itself_and_another_spelling_of_one_leads_to_it() {
+    fn another_spelling_resolves_to_the_tool_name() {
         let declared = ["crm.find", "crm_x2E_lose"].map(|name| (name.to_owned(), ToolTraits::default()));
         let spellings = [("crm_x2E_find", "crm.find"), ("crm_x2E_lose", "crm.lose"), ("crm_x2E_keep", "crm.keep")];
         let spellings = spellings.map(|(spelling, name)| (spelling.to_owned(), name.to_owned()));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_an_answer_may_depend_on_is_another_question() {
+    fn each_cache_input_changes_the_cache_key() {
         let acme = TenantId::new("acme").unwrap();
         let bolt = TenantId::new("bolt").unwrap();
         let kelly = AgentId::new("kelly").unwrap();

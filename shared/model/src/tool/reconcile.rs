@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_counts_only_where_it_says_yes_or_no() {
+    fn only_a_boolean_lookup_answer_gives_a_verdict() {
         let reconcile = Reconcile {
             tool: "find_payment".into(),
             arguments: [

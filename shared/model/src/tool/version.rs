@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_takes_the_versions_that_it_names() {
+    fn a_selector_accepts_only_matching_versions() {
         let takes = |selector: &str, version: &str| {
             Selector::parse(selector).zip(parse(version)).is_some_and(|(selector, version)| selector.takes(&version))
         };

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dialect_has_one_word_in_messages_and_in_json() {
+    fn a_dialect_uses_the_same_word_in_messages_and_json() {
         for dialect in Dialect::ALL {
             assert_eq!(Dialect::parse(dialect.as_str()), Some(dialect));
             let json = serde_json::to_string(&dialect).unwrap();

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inner_turn_leads_back_to_the_turn_whose_call_made_it() {
+    fn an_inner_turn_id_identifies_its_outer_turn() {
         let call = |turn: &str, position| CallId { turn: TurnId::new(turn).unwrap(), position };
         let inner = inner_turn(&call("order-7.x", 2), 1).unwrap();
         assert_eq!(inner.as_str(), "order-7.x.2.call-1");
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn number_depth_and_length_are_bounded() {
+    fn inner_turns_are_bounded_in_number_depth_and_id_length() {
         let call = |turn: String| CallId { turn: TurnId::new(turn).unwrap(), position: 0 };
         assert!(inner_turn(&call("t".into()), limits::INNER_CALLS_MAX).is_ok());
         assert!(inner_turn(&call("t".into()), limits::INNER_CALLS_MAX + 1).unwrap_err().contains("at most"));

@@ -39,14 +39,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_rounds_in_a_row_count() {
+    fn only_trailing_equal_rounds_count() {
         assert_eq!(alike_in_a_row::<u8>(&[]), 0);
         assert_eq!(alike_in_a_row(&[1, 1, 2, 1, 1, 1]), 3);
         assert_eq!(alike_in_a_row(&[1, 2]), 1);
     }
 
     #[test]
-    fn a_call_is_the_same_however_its_arguments_are_written_and_another_for_somebody_else() {
+    fn call_hashes_ignore_formatting_but_depend_on_the_user_context() {
         let nobody = Context::default();
         let somebody =
             Context { user_context: Some(RawValue::from_string("{}".into()).unwrap()), ..Context::default() };

@@ -8,12 +8,12 @@ use super::{Metrics, catalogue as c};
 #[derive(Debug)]
 pub(super) struct BreakerMetrics {
     events: IntCounterVec,
-    resting: IntGauge,
+    open: IntGauge,
 }
 
 impl BreakerMetrics {
     pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
-        Ok(Self { events: builder.counters(&c::TOOL_BREAKER)?, resting: builder.gauge(&c::TOOLS_RESTING)? })
+        Ok(Self { events: builder.counters(&c::TOOL_BREAKER)?, open: builder.gauge(&c::TOOL_BREAKERS_OPEN)? })
     }
 }
 
@@ -23,7 +23,7 @@ impl Metrics {
         self.governance.breakers.events.with_label_values(&[&*tool, event.as_str()]).inc();
     }
 
-    pub fn tools_resting(&self, tools: usize) {
-        self.governance.breakers.resting.set(i64::try_from(tools).unwrap_or(i64::MAX));
+    pub fn tool_breakers_open(&self, tools: usize) {
+        self.governance.breakers.open.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }
 }

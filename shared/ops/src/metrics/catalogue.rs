@@ -91,14 +91,13 @@ catalogue! {
     APPROVALS = "approvals_total", Counter, Workers, ["event": Words(|| labels::APPROVAL_EVENTS.to_vec())],
         "Approvals by event. approved: the call continued. expired: no decision in time. not_narrowed: the changed \
          arguments are invalid. not_asked: no approver can be asked.";
-    APPROVALS_TOLD = "approvals_told_total", Counter, Exporters, ["result": Words(|| labels::NOTIFICATION_RESULTS.to_vec())],
+    APPROVAL_NOTIFICATIONS = "approval_notifications_total", Counter, Exporters, ["result": Words(|| labels::NOTIFICATION_RESULTS.to_vec())],
         "Notifications of `tickfleet approvals notify`: accepted by the receiver (taken), failed and retried \
          (failed), or dropped, because none was accepted in time or the event was trimmed (given_up).";
     READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
         "Calls of tools with `cache`: answered from the cache (hit) or run (miss).";
     LOOPS = "loops_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
-        "Repeated equal calls that were detected (`loops`): the agent was warned (told), or the call was denied \
-         (refused).";
+        "Repeated equal calls that were detected (`loops`), by action: the agent was warned, or the call was denied.";
     FACT_WAITS = "fact_waits_total", Counter, Workers, [],
         "Waits of a call, without a slot, for another call of its session that can change its facts.";
     RECONCILED = "reconciled_total", Counter, Workers, ["verdict": Words(|| labels::VERDICTS.to_vec())],
@@ -161,7 +160,7 @@ catalogue! {
         ["tool": TOOLS, "event": Words(labels::breaker_events)],
         "Events of circuit breakers of tools (`worker.breaker_failures`): opened, a call waited, one call probed the \
          tool (tried), closed, or a call ended after its longest wait (gave_up).";
-    TOOLS_RESTING = "tools_resting", Gauge, Workers, [],
+    TOOL_BREAKERS_OPEN = "tool_breakers_open", Gauge, Workers, [],
         "Tools whose circuit breaker is open in this process, for one tenant or all.";
     DURABLE_BEGINS = "durable_begins_total", Counter, Workers,
         ["durable": Words(|| labels::DURABLE.to_vec()), "outcome": Words(|| labels::CONFIRMED.to_vec())],
@@ -226,7 +225,7 @@ catalogue! {
         "Requests that wait for a reply now, at most 10,000.";
     GATEWAY_STREAMS = "gateway_streams", Gauge, Gateways, [],
         "Open event streams: turns, tasks, conversations, console, MCP.";
-    GATEWAY_MCP_CALLS = "gateway_mcp_calls_total", Counter, Gateways, ["answer": Words(|| labels::MCP_ANSWERS.to_vec())],
+    GATEWAY_MCP_CALLS = "gateway_mcp_calls_total", Counter, Gateways, ["response": Words(|| labels::MCP_RESPONSES.to_vec())],
         "Tool calls over MCP by response: a result, including errors for the model (result), a task to poll (task), \
          none because the client gave up (given_up), or a protocol error (error).";
     REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
@@ -248,7 +247,7 @@ catalogue! {
     REDIS_PRIMARY_MISSING = "redis_primary_missing_seconds", Gauge, Everyone, [],
         "Time without a known primary, 0 while there is one; of several shards the longest. Absent without Sentinel \
          and Cluster.";
-    REDIS_TURNED_AWAY = "redis_turned_away_total", Counter, Everyone, ["answer": Words(tickfleet_store::refusal_names)],
+    REDIS_REDIRECTS = "redis_redirects_total", Counter, Everyone, ["response": Words(tickfleet_store::refusal_names)],
         "Responses that name another server (MOVED, READONLY, UNBLOCKED) or ask to wait (ASK, TRYAGAIN, CLUSTERDOWN, \
          LOADING, MASTERDOWN). The process then looks up the primary again, or waits.";
     REDIS_MEMORY_USED = "redis_memory_used_bytes", Gauge, Schedulers, [],
@@ -270,7 +269,7 @@ catalogue! {
     STATE_LOST = "state_lost_total", Counter, Everyone, [],
         "Detected losses of streams or groups in Redis.";
     LOOP_PROGRESS = "loop_progress_timestamp_seconds", Gauge, Everyone,
-        ["loop": Bounded("`turns`, `tasks`, `tick`, `reap`, `collect`, `weigh`, `seal`, `lease`, `lease_suspects`, `beat`, `export`, `notify`")],
+        ["loop": Bounded("`turns`, `tasks`, `tick`, `reap`, `collect`, `memory`, `seal`, `lease`, `lease_suspects`, `heartbeat`, `export`, `notify`")],
         "Time at which a loop last advanced, seconds since the epoch. Absent while the loop does not run. Of several \
          loops with one name (one per shard), the furthest behind.";
     BUILD_INFO = "build_info", Gauge, Everyone, ["version": Bounded("the version")],

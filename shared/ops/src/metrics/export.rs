@@ -16,7 +16,7 @@ pub(super) struct ExportMetrics {
     failures: IntCounter,
     age: Gauge,
     unsealed: GaugeVec,
-    told: IntCounterVec,
+    notifications: IntCounterVec,
 }
 
 impl ExportMetrics {
@@ -28,7 +28,7 @@ impl ExportMetrics {
             failures: builder.counter(&c::EXPORT_FAILURES)?,
             age: builder.float(&c::EXPORT_AGE)?,
             unsealed: builder.gauges(&c::UNSEALED_AGE)?,
-            told: builder.counters(&c::APPROVALS_TOLD)?,
+            notifications: builder.counters(&c::APPROVAL_NOTIFICATIONS)?,
         })
     }
 }
@@ -43,7 +43,7 @@ impl Metrics {
     }
 
     pub fn notification_sent(&self, result: NotificationResult) {
-        self.governance.export.told.with_label_values(&[result.as_str()]).inc();
+        self.governance.export.notifications.with_label_values(&[result.as_str()]).inc();
     }
 
     pub fn exported(&self, entries: u64) {

@@ -99,10 +99,10 @@ impl GatewayMetrics {
         OpenStream(self.streams.clone())
     }
 
-    /// `answer` is a word of `labels::MCP_ANSWERS`.
-    pub fn mcp_called(&self, answer: &'static str) {
-        let [.., error] = labels::MCP_ANSWERS;
-        let known = labels::MCP_ANSWERS.into_iter().find(|word| *word == answer);
+    /// `response` is a word of `labels::MCP_RESPONSES`.
+    pub fn mcp_called(&self, response: &'static str) {
+        let [.., error] = labels::MCP_RESPONSES;
+        let known = labels::MCP_RESPONSES.into_iter().find(|word| *word == response);
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 

@@ -15,7 +15,7 @@ pub enum Decision {
     /// At least the turn's first slice was dispatched at once.
     Dispatched,
     /// The turn waits in its agent's throttle queue.
-    Laned,
+    Queued,
     /// The turn ended at once: the budget of the day or task was used up, or the turn's deadline had passed.
     Capped,
     Duplicate,
@@ -27,13 +27,13 @@ pub enum Decision {
 
 impl Decision {
     pub const ALL: [Self; 6] =
-        [Self::Dispatched, Self::Laned, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
+        [Self::Dispatched, Self::Queued, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
 
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Dispatched => "dispatched",
-            Self::Laned => "laned",
+            Self::Queued => "queued",
             Self::Capped => "capped",
             Self::Duplicate => "duplicate",
             Self::Conflict => "conflict",
@@ -161,18 +161,18 @@ impl NotificationResult {
 /// The effect of too many equal calls in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
-    Told,
-    Refused,
+    Warned,
+    Denied,
 }
 
-pub(crate) const LOOP_ACTIONS: [&str; 2] = ["told", "refused"];
+pub(crate) const LOOP_ACTIONS: [&str; 2] = ["warned", "denied"];
 
 impl LoopAction {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Told => "told",
-            Self::Refused => "refused",
+            Self::Warned => "warned",
+            Self::Denied => "denied",
         }
     }
 }
@@ -271,7 +271,7 @@ pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     "unavailable",
     "timeout",
     "disconnected",
-    "resting",
+    "breaker_open",
     "quota_spent",
     "unauthorised",
     "not_found",
@@ -308,7 +308,7 @@ pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
 
 pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
 
-pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];
+pub(super) const MCP_RESPONSES: [&str; 4] = ["result", "task", "given_up", "error"];
 
 pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
@@ -318,7 +318,7 @@ pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "c
 pub(super) const FENCED: [&str; 15] = [
     "settle",
     "retry",
-    "rest",
+    "breaker",
     "wait",
     "enter",
     "claim",
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_on_no_list_is_other() {
+    fn an_unlisted_label_value_becomes_other() {
         assert_eq!(known(&RETRIES, "timeout"), "timeout");
         assert_eq!(known(&RETRIES, "a word from outside"), OTHER);
     }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_lag_is_remembered_for_a_while_and_no_longer() {
+    fn the_worst_lag_expires_after_a_while() {
         let lags = WorstLag::default();
         let ms = Duration::from_millis;
         let began = Instant::now();

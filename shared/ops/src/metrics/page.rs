@@ -116,7 +116,7 @@ fn the_page_of_metrics_is_what_the_code_exports() {
 }
 
 #[test]
-fn every_list_that_may_be_left_ends_with_other() {
+fn every_open_label_list_ends_with_other() {
     for list in [&labels::rejections()[..], &labels::RETRIES[..], &labels::FENCED[..], &labels::VERBS[..]] {
         assert_eq!(list.last(), Some(&OTHER));
     }

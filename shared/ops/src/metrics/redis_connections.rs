@@ -58,7 +58,7 @@ pub(super) struct RedisConnectionMetrics {
     moves: IntCounter,
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
-    turned_away: IntCounterVec,
+    redirected: IntCounterVec,
     /// The state of each primary, by its lookup name. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
@@ -81,7 +81,7 @@ impl RedisConnectionMetrics {
             moves: builder.counter(&c::REDIS_PRIMARY_MOVES)?,
             missing: builder.gauges(&c::REDIS_PRIMARY_MISSING)?,
             durable: DurableMetrics::register(builder)?,
-            turned_away: builder.counters(&c::REDIS_TURNED_AWAY)?,
+            redirected: builder.counters(&c::REDIS_REDIRECTS)?,
             state: Mutex::default(),
         })
     }
@@ -126,7 +126,7 @@ impl Metrics {
     }
 
     /// Counts a response in which a server referred to another server, or reported that it was not ready.
-    pub fn redis_turned_away(&self, answer: &str) {
-        self.redis.turned_away.with_label_values(&[answer]).inc();
+    pub fn redis_redirected(&self, answer: &str) {
+        self.redis.redirected.with_label_values(&[answer]).inc();
     }
 }

@@ -26,9 +26,9 @@ fn has(text: &str, line: &str) {
 }
 
 #[test]
-fn a_scrape_shows_what_happened() {
+fn a_scrape_shows_the_recorded_events() {
     let metrics = Metrics::new().unwrap();
-    metrics.admitted(Decision::Laned, 3);
+    metrics.admitted(Decision::Queued, 3);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::from_millis(20)));
     metrics.call_ended("search", Outcome::Denied, None);
     metrics.fenced("settle");
@@ -44,7 +44,7 @@ fn a_scrape_shows_what_happened() {
     metrics.ticked(1, Duration::from_millis(2), Duration::ZERO);
     let text = metrics.render();
     for line in [
-        "tickfleet_turns_admitted_total{decision=\"laned\"} 3",
+        "tickfleet_turns_admitted_total{decision=\"queued\"} 3",
         "tickfleet_calls_total{outcome=\"ok\",tool=\"search\"} 1",
         "tickfleet_calls_total{outcome=\"denied\",tool=\"search\"} 1",
         "tickfleet_call_duration_seconds_count{tool=\"search\"} 1",
@@ -69,7 +69,7 @@ fn a_scrape_shows_what_happened() {
 }
 
 #[test]
-fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
+fn gateway_metrics_count_requests_by_status_and_rejections_by_reason() {
     let metrics = Metrics::of(ProcessRole::Gateway).unwrap();
     let gateway = &metrics.gateway;
     for status in [200, 202, 401, 429, 503] {
@@ -97,7 +97,7 @@ fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
         "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1",
         "tickfleet_gateway_refused_total{reason=\"forbidden\"} 0",
         "tickfleet_gateway_refused_total{reason=\"rate\"} 1",
-        "tickfleet_gateway_mcp_calls_total{answer=\"task\"} 1",
+        "tickfleet_gateway_mcp_calls_total{response=\"task\"} 1",
         "tickfleet_gateway_waiting 7",
         "tickfleet_gateway_streams 2",
     ] {
@@ -109,7 +109,7 @@ fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
 }
 
 #[test]
-fn counters_begin_at_zero_with_every_value_that_is_known() {
+fn counters_start_at_zero_for_every_known_label() {
     let metrics = Metrics::new().unwrap();
     metrics.tools_known(["search"]);
     let text = metrics.render();
@@ -131,7 +131,7 @@ fn in_seconds(seconds: i64) -> i64 {
 }
 
 #[test]
-fn what_redis_did_not_say_is_absent_not_zero() {
+fn values_missing_from_redis_are_absent_not_zero() {
     let metrics = Metrics::new().unwrap();
     let waiting = Backlog { count: 7, oldest: Some(Duration::from_secs(5)) };
     let mut scraped = RedisScrape {
@@ -174,7 +174,7 @@ fn what_redis_did_not_say_is_absent_not_zero() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failover_counts_once_and_a_missing_primary_shows_for_how_long() {
+async fn a_failover_counts_once_and_a_missing_primary_shows_its_duration() {
     let metrics = Metrics::new().unwrap();
     assert!(!metrics.render().contains("tickfleet_redis_primary_missing_seconds"), "no sentinels were asked");
     metrics.primary_sought("fleet", Some("a:1"));
@@ -237,7 +237,7 @@ fn busy(part: ProcessRole) -> Metrics {
         metrics.redis_answered(verb, Some(Duration::ZERO));
     }
     metrics.primary_sought("fleet", None);
-    metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
+    metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "heartbeat"].map(|name| (name, 1.0)));
     let backlog = WorkStage::ALL.map(|place| (place, Backlog::default())).to_vec();
     metrics.scraped(Some(&RedisScrape {
         backlog,
@@ -263,7 +263,7 @@ fn busy(part: ProcessRole) -> Metrics {
 }
 
 #[test]
-fn the_registry_exports_the_catalogue_and_nothing_else() {
+fn the_registry_exports_exactly_the_catalogue() {
     for part in
         [ProcessRole::Scheduler, ProcessRole::Worker, ProcessRole::Both, ProcessRole::Exporter, ProcessRole::Gateway]
     {
@@ -282,7 +282,7 @@ fn the_registry_exports_the_catalogue_and_nothing_else() {
 }
 
 #[test]
-fn types_labels_and_help_are_those_of_the_catalogue() {
+fn types_labels_and_help_match_the_catalogue() {
     for family in busy(ProcessRole::Both).registry.gather() {
         let Some(def) = ALL.iter().find(|def| family.name() == format!("{PREFIX}{}", def.name)) else { continue };
         assert_eq!(family.help(), def.help);
@@ -367,7 +367,7 @@ fn names_have_base_units_last_and_total_on_counters_only() {
 }
 
 #[test]
-fn no_label_names_what_has_no_bound() {
+fn no_metric_has_an_unbounded_label() {
     for def in ALL {
         for (label, _) in def.labels {
             assert!(!FORBIDDEN_LABELS.contains(label), "{} has the label {label}", def.name);
@@ -376,7 +376,7 @@ fn no_label_names_what_has_no_bound() {
 }
 
 #[test]
-fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
+fn many_agents_and_tools_stay_within_the_series_limit() {
     let metrics = busy(ProcessRole::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_no_tool_has_never_become_labels() {
+    fn unknown_tool_names_never_become_labels() {
         let labels = ToolLabels::default();
         for n in 0..2 * TOOLS_MAX {
             assert_eq!(&*labels.label(&format!("made_up_{n}"), Outcome::UnknownTool), OTHER);

@@ -11,7 +11,7 @@ async fn say(server: &PrivateRedis, command: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_append_only_server_keeps_its_data_over_an_orderly_stop() {
+async fn an_append_only_server_keeps_its_data_across_an_orderly_stop() {
     let folder = tempfile::tempdir().unwrap();
     let options = ServerOptions { appendonly: true, ..ServerOptions::new(folder.path()) };
     let mut server = PrivateRedis::start(options).await.unwrap();
@@ -22,7 +22,7 @@ async fn an_append_only_server_keeps_its_data_over_an_orderly_stop() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_stopped_all_the_same() {
+async fn a_hung_server_is_still_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
     server.signal(Signal::SIGSTOP).unwrap();
@@ -43,7 +43,7 @@ async fn the_server_ends_when_its_parent_is_gone() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_its_arguments_says_why() {
+async fn a_failed_start_reports_the_rejected_argument() {
     let folder = tempfile::tempdir().unwrap();
     let extra_args = vec!["--no-such-setting".into(), "1".into()];
     let options = ServerOptions { extra_args, ..ServerOptions::new(folder.path()) };
@@ -52,7 +52,7 @@ async fn a_server_that_refuses_its_arguments_says_why() {
 }
 
 #[tokio::test]
-async fn a_folder_too_deep_for_a_socket_is_an_error_before_anything_starts() {
+async fn a_folder_path_too_long_for_a_socket_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let options = ServerOptions::new(folder.path().join("x".repeat(100)));
     assert!(matches!(PrivateRedis::start(options).await, Err(ServerError::PathTooLong(_))));

@@ -45,7 +45,7 @@ impl Limits {
             return;
         };
         let notes = DebitNotes::read(&call.admitted);
-        self.unchecked += u64::from(!notes.are_told || notes.is_cut);
+        self.unchecked += u64::from(!notes.are_stated || notes.is_cut);
         // All calls of an admission have the same notes, unless an older version wrote the entry without notes.
         if notes.debits.is_empty() || !self.seen.insert(name_hash(&[&call.tenant, &call.turn, call.admission_text()])) {
             return;

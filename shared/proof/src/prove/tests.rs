@@ -23,7 +23,7 @@ fn violated(proof: &Proof) -> Vec<&str> {
 }
 
 #[test]
-fn what_kept_its_caps_is_proved_and_what_says_nothing_is_told_as_not_checked() {
+fn calls_within_caps_pass_and_calls_without_a_note_are_unchecked() {
     let proof = prove(&[
         entry(1, "a/0", "A1000,2,2,3,5000,2,100", ""),
         entry(2, "a/1", "A1000,2,2,3,5000,2,100", ""),
@@ -37,7 +37,7 @@ fn what_kept_its_caps_is_proved_and_what_says_nothing_is_told_as_not_checked() {
 }
 
 #[test]
-fn a_window_that_overran_is_found_however_it_did() {
+fn every_kind_of_tick_overrun_is_detected() {
     let first = "A1000,2,2,3,5000,2,100";
     let ticks = "No tick of an agent overran its cap.";
     for (second, why) in [
@@ -59,7 +59,7 @@ fn a_window_that_overran_is_found_however_it_did() {
 }
 
 #[test]
-fn a_day_that_overran_is_found_and_another_day_is_another_day() {
+fn daily_cap_overruns_are_detected() {
     let day = 86_400_000_i64;
     let late = |at: i64, used: u32| format!("A{at},1,1,3,{},{used},3", at + 5_000);
     let made = |two: String| prove(&[entry(1, "a/0", &late(1_000, 3), ""), entry(2, "b/0", &two, "")]);
@@ -88,7 +88,7 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
 }
 
 #[test]
-fn a_second_result_is_found_but_for_an_id_that_was_forgotten_and_a_line_that_two_parts_have() {
+fn a_second_result_is_detected_unless_its_id_had_expired() {
     let twice = [entry(1, "a/0", "", ""), entry(2, "a/0", "", "")];
     assert_eq!(violated(&prove(&twice)), ["No call has two results."]);
     let header = Header { export: 1, dedupe_ms: 500, ..Header::default() };
@@ -98,20 +98,20 @@ fn a_second_result_is_found_but_for_an_id_that_was_forgotten_and_a_line_that_two
 }
 
 #[test]
-fn an_effect_that_ran_twice_is_found_and_one_that_was_told_or_came_later_is_none() {
+fn a_duplicate_effect_is_detected_only_within_its_window() {
     let effect = r#","effect":{"key":"h","window_ms":5000}"#;
-    let told = r#","effect":{"key":"h","window_ms":5000},"repeats":"a/0""#;
+    let reported = r#","effect":{"key":"h","window_ms":5000},"repeats":"a/0""#;
     let ran = entry(1, "a/0", "", effect);
     assert_eq!(
         violated(&prove(&[ran.clone(), entry(2, "b/0", "", effect)])),
         ["No effect key ran twice within its window."]
     );
-    assert!(prove(&[ran.clone(), entry(2, "b/0", "", told)]).holds);
+    assert!(prove(&[ran.clone(), entry(2, "b/0", "", reported)]).holds);
     assert!(prove(&[ran, entry(9, "b/0", "", effect)]).holds);
 }
 
 #[test]
-fn only_what_ended_in_the_time_is_looked_at() {
+fn only_calls_that_ended_in_the_period_are_checked() {
     let mut prover = Prover::new(Some(2_000), Some(4_000));
     for id in 1..6 {
         prover.line(&entry(id, &format!("t{id}/0"), "", ""));
@@ -121,22 +121,25 @@ fn only_what_ended_in_the_time_is_looked_at() {
 }
 
 #[test]
-fn what_is_taken_from_the_first_line_is_told_as_its_word_and_what_it_excuses_as_not_checked() {
+fn header_statements_are_reported_as_unproven() {
     let mut said = lines::Header { export: lines::FORMAT, dedupe_ms: 1, ..lines::Header::default() };
     said.tenants.insert("acme".into(), lines::TenantFacts { time_zone: "Europe/Paris".into(), day_cap: Some(9) });
     let made = [entry(1, "a/0", "A900,1,1,3,5000,1,100", ""), entry(2, "a/0", "", "")];
     let proof = prove(&[&[lines::header(&said)][..], &made].concat());
     let results = &proof.claims[0];
     assert_eq!((results.holds, results.checked, results.unchecked), (true, 2, 1), "{results:?}");
-    let told = [
+    let reported = [
         "An id can be reused 1 ms after its turn has ended.",
         "Days of acme are in the time zone Europe/Paris; the cap is 9 calls a day.",
     ];
-    assert_eq!(proof.as_said, told);
+    assert_eq!(proof.as_said, reported);
     let report = crate::report::markdown(&proof, &crate::verify::ExportVerdict::default());
     let row =
         "| No call has two results. | yes | 2 calls | 1 calls: their ids were reused after their records had expired";
-    assert!(report.contains(row) && report.contains("## As the export says") && report.contains(told[1]), "{report}");
+    assert!(
+        report.contains(row) && report.contains("## As the export says") && report.contains(reported[1]),
+        "{report}"
+    );
     assert!(!prove(&made).holds, "without it, two results are two");
 }
 
@@ -152,7 +155,7 @@ fn debits(number: u64, debits: &str) -> String {
 }
 
 #[test]
-fn a_window_of_a_limit_that_overran_is_found_however_it_did() {
+fn every_kind_of_limit_window_overrun_is_detected() {
     let first = debits(1, "Dmails@acme,2,2,3,9000,0");
     let holds = prove(&[
         entry(1, "a/0", &first, ""),
@@ -174,7 +177,7 @@ fn a_window_of_a_limit_that_overran_is_found_however_it_did() {
 }
 
 #[test]
-fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
+fn overruns_after_a_limit_reset_are_still_detected() {
     // The reset was at 1 s, before the last call.
     let made = |last: &str| {
         prove(&[
@@ -194,7 +197,7 @@ fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
 }
 
 #[test]
-fn a_counter_that_could_not_be_read_and_was_taken_away_is_judged_call_by_call() {
+fn a_reset_unreadable_counter_is_checked_call_by_call() {
     let reset = r#"{"timestamp":"1970-01-01T00:00:01.000Z","action":"LIMIT_RESET","entity_id":"mails@acme","actor_id":"anna","tenant":null,"meta":{"limit":"mails","counter":"acme","used_before":null,"window_ends_ms":null}}"#;
     let made = |last: &str| {
         prove(&[
@@ -208,7 +211,7 @@ fn a_counter_that_could_not_be_read_and_was_taken_away_is_judged_call_by_call() 
 }
 
 #[test]
-fn what_does_not_say_what_it_debited_is_told_as_not_checked_and_an_older_build_hides_nothing() {
+fn calls_without_readable_debits_are_reported_as_unchecked() {
     let unchecked = |note: &str| limits_of(&prove(&[entry(1, "a/0", note, "")])).unchecked;
     assert_eq!(unchecked("A1000,1,1,9,5000,1,100"), 1, "an older build");
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,1,3,9000,0;D")), 1, "too many");

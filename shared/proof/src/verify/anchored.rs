@@ -32,10 +32,10 @@ impl Verifier {
             }
         }
         if unsigned > 0 {
-            self.verdict.told.push(format!("{unsigned} anchors have no valid signature and are ignored."));
+            self.verdict.notes.push(format!("{unsigned} anchors have no valid signature and are ignored."));
         }
         if foreign > 0 {
-            self.verdict.told.push(format!("{foreign} anchors are of another fleet and are ignored."));
+            self.verdict.notes.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
         // At least one anchor must be of the export's fleet. Without this check, anchors would not contradict an export
         // that was rewritten under another fleet's name.
@@ -54,11 +54,11 @@ impl Verifier {
             }
         }
         if others > 0 {
-            self.verdict.told.push(format!("{others} anchored chains of other tenants are not checked."));
+            self.verdict.notes.push(format!("{others} anchored chains of other tenants are not checked."));
         }
         if past > 0 {
             let note = format!("{past} anchored chains were sealed before that time and are not checked.");
-            self.verdict.told.push(note);
+            self.verdict.notes.push(note);
         }
     }
 

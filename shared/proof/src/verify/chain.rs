@@ -82,7 +82,7 @@ impl Verifier {
         let number = seal.body.number;
         let how_many = if broken { format!("{lost} entries or more") } else { format!("{lost} entries") };
         let why = if broken { "; its log was recreated" } else { "" };
-        self.verdict.told.push(format!(
+        self.verdict.notes.push(format!(
             "{how_many} of shard {} were lost before sealing, between seals {} and {number} of {name}: some may have \
              been of this tenant{why}.",
             name.shard,
@@ -133,13 +133,13 @@ impl Verifier {
                 return None;
             }
             let is_earlier = self.before.get(&shard).is_some_and(|before| id <= *before);
-            if is_earlier && self.expected.goes_on {
+            if is_earlier && self.expected.partial {
                 self.earlier += 1;
                 return None;
             }
             let is_first = self.first.get(&shard).is_none_or(|first| id < *first);
             let says = if is_earlier {
-                ", after which it claims to continue. If older parts are gone, pass --goes-on"
+                ", after which it claims to continue. If older parts are gone, pass --partial"
             } else if is_first && self.expected.anchors_from_ms.is_none() {
                 ". If its log was trimmed, pass the time from which it must be complete (--anchors-from)"
             } else {

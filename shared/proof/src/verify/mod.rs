@@ -32,7 +32,7 @@ pub struct Expected {
     pub tenant: Option<String>,
     /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the export's
     /// stated beginning then do not count as missing.
-    pub goes_on: bool,
+    pub partial: bool,
     /// Everything that was sealed at or after this time (ms) must be in the export. Earlier seals and entries can be
     /// missing.
     pub anchors_from_ms: Option<i64>,
@@ -57,7 +57,7 @@ pub struct ExportVerdict {
     /// The number of findings that are not in `findings`.
     pub more_findings: u64,
     /// Notes for the reader about facts that are not problems.
-    pub told: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -199,7 +199,7 @@ impl Verifier {
     fn take_gone(&mut self, gone: &LostEntries) {
         let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
         let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
-        self.verdict.told.push(format!(
+        self.verdict.notes.push(format!(
             "{} entries of shard {}, between entry {} and {before}, were lost before export{more}.",
             gone.entries, gone.shard, gone.after
         ));
@@ -373,6 +373,6 @@ impl Verifier {
                 notes.push(format!("{name} is confirmed by anchors up to seal {last} of {}.", chain.last_seal));
             }
         }
-        self.verdict.told.append(&mut notes);
+        self.verdict.notes.append(&mut notes);
     }
 }

@@ -138,7 +138,7 @@ const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
 const NO_ARGUMENTS: &str = "counts by arguments that are incomplete in the log";
-const NO_CONTEXT: &str = "counts by user, session or task, which the entries lack (audit.premises)";
+const NO_CONTEXT: &str = "counts by user, session or task, which the entries lack (audit.policy_inputs)";
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
 const ROLLING: &str = "is rolling: when its amounts stop counting is not in the log";
 const NO_SLOTS: &str = "is a percentage of the workers' slots, whose number is not in the log (pass --slots)";
@@ -355,8 +355,8 @@ impl CounterLedger {
     }
 }
 
-/// The limits that count by task, as unknown limits. Such limits do not count calls without a task, but entries without
-/// premises do not show whether a call had a task.
+/// Returns the limits per task as unknown limits. They count only calls with a task, and an entry without policy inputs
+/// does not show whether its call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

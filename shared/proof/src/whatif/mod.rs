@@ -133,11 +133,9 @@ pub struct Summary {
     pub by_kind: BTreeMap<DifferenceKind, u64>,
     /// Differences by rule, cap or limit.
     pub by_rule: Counts,
-    /// Differences by tool.
     pub by_tool: Counts,
-    /// Differences by agent.
+    /// By `tenant:agent`.
     pub by_agent: Counts,
-    /// Differences by tenant.
     pub by_tenant: Counts,
     /// The sum of additional waits (ms).
     pub delayed_ms: i64,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::DateTime;
 use serde_json::value::RawValue;
-use tickfleet_model::outcome::Premises;
+use tickfleet_model::outcome::PolicyInputs;
 use tickfleet_model::{AdmissionNote, Outcome, PlacesNote, WaitNote};
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
@@ -46,7 +46,7 @@ pub struct RecordedCall {
     /// The number of attempts after the first.
     pub retries: u32,
     /// The other inputs of the policy evaluation, if the entry has them.
-    pub premises: Option<Premises>,
+    pub policy_inputs: Option<PolicyInputs>,
     /// The beginning of the digest of the policy that decided the call; empty if the entry lacks it.
     pub policy: String,
     /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry lacks them.
@@ -204,8 +204,8 @@ impl RecordedEntry {
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
         let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
-        // An entry with unreadable premises counts as unreadable. Otherwise the replay would decide on other premises.
-        let Ok(premises) = raw.meta.premises.map(|json| serde_json::from_str(json.get())).transpose() else {
+        // An entry with unreadable policy inputs counts as unreadable. Otherwise the replay would decide on other policy inputs.
+        let Ok(policy_inputs) = raw.meta.policy_inputs.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
         };
         let is_task = raw.meta.agent.is_some();
@@ -226,13 +226,13 @@ impl RecordedEntry {
             is_task,
             arguments: meta.arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
             narrowed: meta.approved_arguments().map(Arguments::read),
-            fate: fate(&meta, premises.as_ref()),
+            fate: fate(&meta, policy_inputs.as_ref()),
             refused: refused(&meta, at_ms),
             outcome: meta.outcome.into_owned(),
             duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
             retries: meta.retry_count,
             policy: meta.policy_digest.into_owned(),
-            premises,
+            policy_inputs,
             admitted: entry.admitted.to_string(),
         }))
     }
@@ -269,16 +269,16 @@ fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<
     Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn fate(meta: &AuditMeta<'_>, premises: Option<&Premises>) -> RecordedFate {
+fn fate(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedFate {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default();
     let reason = detail("reason");
     let rule = detail("rule");
-    let is_told_by_others = premises.is_some_and(|known| known.session.is_some() && !known.ran);
+    let is_known_from_others = policy_inputs.is_some_and(|known| known.session.is_some() && !known.ran);
     let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedFate::NotReached };
     match (outcome, reason.as_str()) {
         // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
         // approved the call.
-        (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_told_by_others && meta.approval.is_none() => {
+        (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_known_from_others && meta.approval.is_none() => {
             RecordedFate::NotReached
         }
         (Outcome::DailyCapReached | Outcome::Rejected | Outcome::Expired | Outcome::Cancelled, _) => {

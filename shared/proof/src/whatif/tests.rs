@@ -103,14 +103,14 @@ fn replay_of(
     (found.into_inner(), summary)
 }
 
-fn told(policy: &Policy, turns: &[Turn]) -> Vec<(String, DifferenceKind, String, Option<i64>)> {
+fn differences(policy: &Policy, turns: &[Turn]) -> Vec<(String, DifferenceKind, String, Option<i64>)> {
     let (found, summary) = replay(policy, turns);
     assert!(summary.not_decidable.is_empty(), "{summary:?}");
     found.into_iter().map(|one| (one.call, one.kind, one.by, one.by_ms)).collect()
 }
 
 #[test]
-fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
+fn a_changed_tick_cap_shortens_or_lengthens_waits() {
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_020, 3, go(2, 2, 10_000))]),
         turn(
@@ -118,11 +118,11 @@ fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
             &[(1_100, 0, DispatchDecision::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 3, 10_000))],
         ),
     ];
-    assert_eq!(told(&policy(3, vec![]), &turns), []);
-    let more = told(&policy(9, vec![]), &turns);
+    assert_eq!(differences(&policy(3, vec![]), &turns), []);
+    let more = differences(&policy(9, vec![]), &turns);
     let sooner = |call: &str, ms| (call.to_owned(), DifferenceKind::Sooner, "max_calls_per_tick".to_owned(), Some(ms));
     assert_eq!(more, [sooner("a/3", 4_020), sooner("a/4", 4_020), sooner("b/0", 3_930)]);
-    let fewer = told(&policy(2, vec![]), &turns);
+    let fewer = differences(&policy(2, vec![]), &turns);
     assert!(
         fewer.iter().all(|(_, kind, by, _)| *kind == DifferenceKind::Delayed && by == "max_calls_per_tick"),
         "{fewer:?}"
@@ -132,18 +132,18 @@ fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
 }
 
 #[test]
-fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
+fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
     let waits = (6_100, 0, DispatchDecision::Wait("earlier turns of its agent".into(), 10_000));
     // The rest of the first turn is dispatched late, as if no scheduler was running when the tick began.
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
         turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
     ];
-    assert_eq!(told(&policy(3, vec![]), &turns), []);
+    assert_eq!(differences(&policy(3, vec![]), &turns), []);
 }
 
 #[test]
-fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
+fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
     // The first turn uses the whole tick of its agent. The other turn has room for one call. If the other turn had been
     // decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
@@ -154,22 +154,22 @@ fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
     let mut policy = policy(3, vec![few]);
     let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
     policy.agents = Arc::new(agents.into());
-    assert_eq!(told(&policy, &[first.clone(), cut.clone()]), []);
-    assert_eq!(told(&policy, &[cut, first]), []);
+    assert_eq!(differences(&policy, &[first.clone(), cut.clone()]), []);
+    assert_eq!(differences(&policy, &[cut, first]), []);
 }
 
 #[test]
-fn what_a_limit_refused_is_let_go_by_a_larger_one_and_debits_it() {
+fn a_larger_limit_admits_a_rejected_call_and_debits_it() {
     let refused = |at_ms| (at_ms, 0, DispatchDecision::Refuse(1, Some("limits.few".into())));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];
     let few = |max| policy(3, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
-    assert_eq!(told(&few(1), &turns), []);
-    assert_eq!(told(&few(2), &turns), [("b/0".into(), DifferenceKind::LetGo, "limits.few".into(), None)]);
-    assert_eq!(told(&few(0), &turns), [("a/0".into(), DifferenceKind::Capped, "limits.few".into(), None)]);
+    assert_eq!(differences(&few(1), &turns), []);
+    assert_eq!(differences(&few(2), &turns), [("b/0".into(), DifferenceKind::LetGo, "limits.few".into(), None)]);
+    assert_eq!(differences(&few(0), &turns), [("a/0".into(), DifferenceKind::Capped, "limits.few".into(), None)]);
 }
 
 #[test]
-fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_one() {
+fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
     let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
@@ -184,15 +184,18 @@ fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_o
 }
 
 #[test]
-fn places_are_free_again_when_the_calls_end_that_had_them() {
+fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[(1_050, 0, go(1, 2, 5_000))]),
         turn("c", &[(1_200, 0, go(1, 3, 5_000))]),
     ];
     let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
-    assert_eq!(told(&places(2), &turns), []);
-    assert_eq!(told(&places(1), &turns), [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
+    assert_eq!(differences(&places(2), &turns), []);
+    assert_eq!(
+        differences(&places(1), &turns),
+        [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]
+    );
 }
 
 /// Sets the end of the turn's slices by the shard's clock.
@@ -202,7 +205,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 }
 
 #[test]
-fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what_was_decided_says() {
+fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     // Turn b waited although a permit was returned in the same millisecond: another turn got the permit.
@@ -211,24 +214,27 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
         turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
         turn("c", &[(1_232, 0, go(1, 3, 5_000))]),
     ];
-    assert_eq!(told(&places(1), &waited), []);
-    assert_eq!(told(&places(2), &waited), [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(32))]);
+    assert_eq!(differences(&places(1), &waited), []);
+    assert_eq!(
+        differences(&places(2), &waited),
+        [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(32))]
+    );
     // A turn that was dispatched got the permit that was returned.
     let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
-    assert_eq!(told(&places(1), &went), []);
+    assert_eq!(differences(&places(1), &went), []);
 }
 
 #[test]
-fn where_the_shard_says_when_places_were_given_back_that_counts() {
+fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
     // First case: the entry is written 60 ms after the slice ended. Second case: a clock stepped back, so the entry's
     // ID is 100 ms earlier than the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
-    assert_eq!(told(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
+    assert_eq!(differences(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
-    assert_eq!(told(&places, &[over(early.clone(), 1_200), went(1_200)]), []);
-    let late = told(&places, &[over(early, 1_200), went(1_150)]);
+    assert_eq!(differences(&places, &[over(early.clone(), 1_200), went(1_200)]), []);
+    let late = differences(&places, &[over(early, 1_200), went(1_150)]);
     assert_eq!(late, [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
@@ -245,30 +251,32 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
 }
 
 #[test]
-fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_up() {
+fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     let refused = |at_ms, first, calls| (at_ms, first, DispatchDecision::Refuse(calls, Some("task_budget".into())));
     // Between the two turns, the task passed three of its budget of five calls to a subtask.
     let turns = [
         of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
         of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
     ];
-    assert_eq!(told(&policy(9, vec![]), &turns), []);
+    assert_eq!(differences(&policy(9, vec![]), &turns), []);
     let few = |max| policy(9, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
-    let told =
-        |policy: &Policy| -> Vec<_> { told(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect() };
+    let differences = |policy: &Policy| -> Vec<_> {
+        differences(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect()
+    };
     let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
-    assert_eq!(told(&few(9)), []);
+    assert_eq!(differences(&few(9)), []);
     // A call that a limit rejects uses none of the budget, so the next call can use it.
     let mut refuses_a = few(1);
     let mut only_a = limit(LimitBound::Calls(0), Every::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
     refuses_a.limits = Arc::new(vec![only_a]);
-    assert_eq!(told(&refuses_a), []);
-    let capped = told(&few(0));
+    assert_eq!(differences(&refuses_a), []);
+    let capped = differences(&few(0));
     assert!(capped.iter().all(|one| one.2 == "limits.few"), "{capped:?}");
     let mut named = turns.clone();
     named[0].calls[0].tool = "never".into();
-    let found: Vec<_> = super::tests::told(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
+    let found: Vec<_> =
+        super::tests::differences(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
     let expected = [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::LetGo, "task_budget")];
     assert_eq!(found, expected);
     // Without a note about the budget, the remaining budget is unknown.
@@ -283,7 +291,7 @@ fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
 }
 
 #[test]
-fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
+fn a_percentage_limit_uses_the_recorded_number_of_slots() {
     let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), Every::Held, OnReach::Wait)]);
     let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = vec![
@@ -292,13 +300,13 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
         turn("c", &[waits, (1_100, 0, go(1, 3, 5_000))]),
     ];
     let said = with_slots(turns.clone(), 8);
-    assert_eq!(told(&part(25), &said), []);
-    assert_eq!(told(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
-    let less: Vec<_> = told(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
+    assert_eq!(differences(&part(25), &said), []);
+    assert_eq!(differences(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
+    let less: Vec<_> = differences(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
     assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
     // A quarter of 16 slots is as many as half of 8 slots.
     let more = with_slots(turns.clone(), 16);
-    assert_eq!(told(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
+    assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision
     // stands.
     let (found, summary) = replay(&part(25), &turns);
@@ -310,7 +318,7 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
 }
 
 #[test]
-fn a_wait_for_a_share_of_the_slots_stands_and_is_told_as_not_decided() {
+fn a_wait_for_a_share_of_slots_is_reported_as_undecidable() {
     let mut share = limit(LimitBound::Share(1), Every::Held, OnReach::Wait);
     share.per = BTreeSet::from([LimitKey::Tenant]);
     let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
@@ -320,13 +328,13 @@ fn a_wait_for_a_share_of_the_slots_stands_and_is_told_as_not_decided() {
     assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
     // Without such a limit, the turn would not have waited.
     assert_eq!(
-        told(&policy(9, vec![]), &turns),
+        differences(&policy(9, vec![]), &turns),
         [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(350))]
     );
 }
 
 #[test]
-fn what_waited_while_its_agent_was_paused_waits_as_it_did_and_not_where_nobody_paused_it() {
+fn a_turn_of_a_paused_agent_keeps_its_recorded_wait() {
     let act = |at_ms, who: &str, ends| Pause { at_ms, who: who.into(), ends };
     let waits = |at_ms, until_ms| (at_ms, 0, DispatchDecision::Wait("max_calls_per_tick".into(), until_ms));
     let turns = [
@@ -343,8 +351,8 @@ fn what_waited_while_its_agent_was_paused_waits_as_it_did_and_not_where_nobody_p
     }
     let another = OperatorActions { pauses: vec![act(1_000, "acme:ben", false)], ..OperatorActions::default() };
     let (found, _) = replay_with(&policy, &another, &turns);
-    let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
-    assert_eq!(told, [("b/0", DifferenceKind::Sooner)]);
+    let differences: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
+    assert_eq!(differences, [("b/0", DifferenceKind::Sooner)]);
 }
 
 #[test]
@@ -365,10 +373,10 @@ fn a_pause_and_its_end_are_read_from_the_log() {
 }
 
 #[test]
-fn what_was_refused_was_refused_when_the_shard_says_so() {
+fn a_rejection_prefers_the_shards_time() {
     let refused = |over: &str| {
         let text = format!(
-            r#"{{"timestamp":"1970-01-01T00:00:05.366Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: daily_cap_reached","meta":{{"call":"t/0","turn":"t","arguments":{{}},"outcome":"daily_cap_reached","error":{{"code":"daily_cap_reached","details":{{"resets_at":"1970-01-02T00:00:00Z"}}}},"premises":{{"calls":1}}{over}}}}}"#
+            r#"{{"timestamp":"1970-01-01T00:00:05.366Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: daily_cap_reached","meta":{{"call":"t/0","turn":"t","arguments":{{}},"outcome":"daily_cap_reached","error":{{"code":"daily_cap_reached","details":{{"resets_at":"1970-01-02T00:00:00Z"}}}},"policy_inputs":{{"calls":1}}{over}}}}}"#
         );
         let line = lines::entry(0, "5381-0", "", &text);
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
@@ -380,10 +388,10 @@ fn what_was_refused_was_refused_when_the_shard_says_so() {
 }
 
 #[test]
-fn a_wait_before_a_refusal_was_one_of_the_call_that_was_refused() {
+fn a_wait_before_a_rejection_belongs_to_the_rejected_call() {
     let read = |call: usize, admitted: &str, meta: &str| {
         let text = format!(
-            r#"{{"timestamp":"1970-01-01T00:00:05.300Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: ok","meta":{{"call":"t/{call}","turn":"t","arguments":{{}},"premises":{{"calls":2}},{meta}}}}}"#
+            r#"{{"timestamp":"1970-01-01T00:00:05.300Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: ok","meta":{{"call":"t/{call}","turn":"t","arguments":{{}},"policy_inputs":{{"calls":2}},{meta}}}}}"#
         );
         let line = lines::entry(0, "5300-0", admitted, &text);
         let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
@@ -399,8 +407,8 @@ fn a_wait_before_a_refusal_was_one_of_the_call_that_was_refused() {
 }
 
 #[test]
-fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
-    let text = r#"{"timestamp":"1970-01-01T00:00:05.100Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: denied","meta":{"call":"t/1","turn":"t","arguments":{"pin":"[REDACTED]"},"outcome":"denied","error":{"code":"denied","details":{"reason":"rule_not_met","rule":"permissions.pay.rules.few","limit":5}},"premises":{"calls":2,"task":"k1"}}}"#;
+fn an_entry_yields_the_decision_and_the_admission() {
+    let text = r#"{"timestamp":"1970-01-01T00:00:05.100Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: denied","meta":{"call":"t/1","turn":"t","arguments":{"pin":"[REDACTED]"},"outcome":"denied","error":{"code":"denied","details":{"reason":"rule_not_met","rule":"permissions.pay.rules.few","limit":5}},"policy_inputs":{"calls":2,"task":"k1"}}}"#;
     let line = lines::entry(2, "5100-0", "A5000,1,1,3,10000,1,9;W1000,t,5000", text);
     let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
     let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
@@ -416,12 +424,12 @@ fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
 }
 
 #[test]
-fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
+fn differences_are_undecidable_when_a_limit_and_a_cap_both_delay_calls() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
     // If only the limit applies, the only difference is that the turn would not have waited.
-    let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
+    let alone = differences(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000))]),
@@ -440,7 +448,7 @@ fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
 }
 
 #[test]
-fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up_too() {
+fn an_agent_delayed_only_by_a_cap_stays_decidable() {
     let of = |agent: &str, turn: Turn| Turn { agent: agent.into(), ..turn };
     let policy = |calls_per_tick: u32, per: LimitKey| {
         let few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Wait);
@@ -467,9 +475,9 @@ fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up
     assert!(found.is_empty() && summary.not_decidable.is_empty(), "the same policy: {found:#?} {summary:?}");
 
     let (found, summary) = replay(&policy(9, LimitKey::Agent), &turns);
-    let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind, one.by_ms)).collect();
+    let differences: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind, one.by_ms)).collect();
     assert_eq!(
-        told,
+        differences,
         [("f/3", DifferenceKind::Sooner, Some(3_950)), ("f/4", DifferenceKind::Sooner, Some(3_950))],
         "{summary:?}"
     );

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_model::outcome::Premises;
+use tickfleet_model::outcome::PolicyInputs;
 use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitNote};
 
 use super::recorded::{Arguments, RecordedCall};
@@ -122,8 +122,8 @@ impl Turn {
                 None => {}
             }
         }
-        let premises = first.premises.as_ref();
-        let all = premises.map_or(0, |premises| premises.calls);
+        let policy_inputs = first.policy_inputs.as_ref();
+        let all = policy_inputs.map_or(0, |policy_inputs| policy_inputs.calls);
         let mut turn = Self {
             shard: first.shard,
             tenant: first.tenant.clone(),
@@ -134,7 +134,7 @@ impl Turn {
             calls: seen.iter().map(|call| turn_call(call)).collect(),
             decisions: Vec::new(),
             unknown: 0,
-            context: premises.map(context),
+            context: policy_inputs.map(context),
         };
         turn.decide(&seen);
         Some(turn)
@@ -173,8 +173,8 @@ impl Turn {
                 // If the entry lacks the shard's own time, use the time of the entry, which is written when the
                 // rejection is reported. The decision was made before the full window ended.
                 let ended_ms = call.ended_ms.min(call.written_ms);
-                let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
-                let at_ms = call.over_ms.unwrap_or(told_ms);
+                let estimated_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
+                let at_ms = call.over_ms.unwrap_or(estimated_ms);
                 let what = DispatchDecision::Refuse(count, refused.by.clone());
                 self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
             } else if call.fate != super::recorded::RecordedFate::NotReached {
@@ -215,12 +215,12 @@ fn turn_call(call: &RecordedCall) -> TurnCall {
     TurnCall { tool: call.tool.clone(), arguments, written_ms: call.written_ms, over_ms: call.over_ms }
 }
 
-fn context(premises: &Premises) -> TurnContext {
+fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     TurnContext {
-        task: premises.task.clone(),
-        user: premises.user_context.clone(),
-        session: premises.session_data.clone(),
-        parallel_reads: premises.parallel_reads,
+        task: policy_inputs.task.clone(),
+        user: policy_inputs.user_context.clone(),
+        session: policy_inputs.session_data.clone(),
+        parallel_reads: policy_inputs.parallel_reads,
     }
 }
 

@@ -73,7 +73,7 @@ fn tenant_of(line: &str) -> Option<String> {
 }
 
 #[test]
-fn what_the_first_line_says_excuses_nothing() {
+fn an_edited_header_is_detected() {
     let made = export(1, 12, 0);
     let seal = made.lines.len() - 4;
     for (way, without_anchors) in HEADERS.into_iter().zip([false, true, true, true, true]) {
@@ -82,7 +82,7 @@ fn what_the_first_line_says_excuses_nothing() {
         let anchors: &[Anchor] = if without_anchors { &[] } else { &made.anchors };
         for verdict in [verify_as(&lines, anchors, Expected::default()), verify(&lines, &made.anchors)] {
             let named = verdict.findings.iter().any(|finding| kinds.contains(&finding.kind));
-            assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.told);
+            assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.notes);
         }
         // Anchors are checked even if the header names another fleet.
         let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == FindingKind::Truncated);
@@ -92,27 +92,27 @@ fn what_the_first_line_says_excuses_nothing() {
     let mut header = Header { fleet: "x".into(), ..Header::default() };
     header.export = lines::FORMAT;
     let verdict = verify_as(&[lines::header(&header)], &made.anchors, Expected::default());
-    assert!(!verdict.intact, "{:?}", verdict.told);
+    assert!(!verdict.intact, "{:?}", verdict.notes);
 }
 
 #[test]
-fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
+fn verifier_options_excuse_expected_gaps_only() {
     let made = export(1, 12, 0);
     let mut alone = made.lines.clone();
     edit_header(&mut alone, Edit::Tenant, 0);
-    let told = |verdict: &ExportVerdict, what: &str| verdict.told.iter().any(|told| told.contains(what));
+    let reported = |verdict: &ExportVerdict, what: &str| verdict.notes.iter().any(|reported| reported.contains(what));
     let of_acme = Expected { tenant: Some("acme".into()), ..Expected::default() };
     let verdict = verify_as(&alone, &made.anchors, of_acme);
     assert!(verdict.intact, "{:?}", verdict.findings);
-    assert!(told(&verdict, "2 anchored chains of other tenants are not checked"), "{:?}", verdict.told);
+    assert!(reported(&verdict, "2 anchored chains of other tenants are not checked"), "{:?}", verdict.notes);
 
     let mut part = made.lines.clone();
     edit_header(&mut part, Edit::Follows, made.lines.len() / 2);
     let verdict = verify(&part, &made.anchors);
-    assert!(verdict.findings.iter().all(|finding| finding.what.ends_with("pass --goes-on")), "{:?}", verdict.findings);
-    let verdict = verify_as(&part, &made.anchors, Expected { goes_on: true, ..Expected::default() });
+    assert!(verdict.findings.iter().all(|finding| finding.what.ends_with("pass --partial")), "{:?}", verdict.findings);
+    let verdict = verify_as(&part, &made.anchors, Expected { partial: true, ..Expected::default() });
     assert!(verdict.intact, "{:?}", verdict.findings);
-    assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);
+    assert!(reported(&verdict, "belong to an earlier part"), "{:?}", verdict.notes);
 
     // Either the log was trimmed, or an attacker cut off its beginning. Only the time from which the log must be
     // complete distinguishes the two cases.
@@ -126,7 +126,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
         let expected = Expected { anchors_from_ms: from_ms, ..Expected::default() };
         let verdict = verify_as(&trimmed, &made.anchors, expected);
         assert_eq!(verdict.intact, is_intact, "{from_ms:?}: {:?}", verdict.findings);
-        assert!(told(&verdict, "are not in this export; an anchor lists seal"), "{:?}", verdict.told);
+        assert!(reported(&verdict, "are not in this export; an anchor lists seal"), "{:?}", verdict.notes);
         let kinds: Vec<FindingKind> = verdict.findings.iter().map(|finding| finding.kind).collect();
         assert!(is_intact || kinds.iter().all(|kind| *kind == FindingKind::SealMissing), "{kinds:?}");
     }
@@ -135,12 +135,12 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     for (from_ms, is_intact) in [(None, false), (Some(9), false), (Some(100), true)] {
         let verdict = verify_as(&alone, &made.anchors, Expected { anchors_from_ms: from_ms, ..Expected::default() });
         assert_eq!(verdict.intact, is_intact, "{from_ms:?}: {:?}", verdict.findings);
-        assert_eq!(told(&verdict, "2 anchored chains were sealed before that time"), is_intact);
+        assert_eq!(reported(&verdict, "2 anchored chains were sealed before that time"), is_intact);
     }
 }
 
 #[test]
-fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
+fn a_gap_between_parts_of_a_followed_log_is_reported() {
     let part = |follows: &str, ids: &[&str]| {
         let follows = BTreeMap::from([(0, format!("{follows} 9 0 0 0-0"))]);
         let header = Header { export: lines::FORMAT, fleet: "f".into(), follows, ..Header::default() };
@@ -151,7 +151,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
     let second = part("2-0", &["3-0"]);
     let third = part("3-0", &["4-0"]);
     let missing = |parts: &[&[String]]| -> Vec<Option<String>> {
-        let verdict = verify_as(&parts.concat(), &[], Expected { goes_on: true, ..Expected::default() });
+        let verdict = verify_as(&parts.concat(), &[], Expected { partial: true, ..Expected::default() });
         verdict.findings.into_iter().filter(|found| found.kind == FindingKind::Missing).map(|found| found.id).collect()
     };
     assert_eq!(missing(&[&first, &second, &third]), []);
@@ -161,7 +161,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
 }
 
 #[test]
-fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
+fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
     // The log trims entries earlier than their seals, so the export has the oldest seals without their entries.
@@ -181,7 +181,12 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         let named = verdict.findings.iter().filter(|finding| finding.kind == FindingKind::Missing).count();
         assert_eq!((named, verdict.findings.len()), (missing, missing), "{expected:?}: {:?}", verdict.findings);
         let excused = format!("{} sealed entries were written before that time", gone - missing);
-        assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
+        assert_eq!(
+            verdict.notes.iter().any(|reported| reported.contains(&excused)),
+            gone > missing,
+            "{:?}",
+            verdict.notes
+        );
     }
     // If an entry after the first remaining entry is missing, it was not trimmed. An edited entry is still a finding.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
@@ -220,7 +225,7 @@ fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]
 }
 
 #[test]
-fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
+fn an_export_from_a_time_is_intact_for_anchors_from_that_time() {
     let quiet: &[(&str, &[u64])] = &[("quiet", &[1_000, 4_600]), ("a", &[1_000, 4_600, 9_000]), ("old", &[4_400])];
     let (made, anchors) = exported_from(5_000, None, quiet);
     let expected = |from: i64| Expected { anchors_from_ms: Some(from), ..Expected::default() };
@@ -275,20 +280,20 @@ fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> Ex
 }
 
 #[test]
-fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
+fn an_export_resealed_for_another_fleet_is_not_intact() {
     let made = export(1, 6, 0);
-    let anew = as_fleet(&made, "x");
+    let resealed = as_fleet(&made, "x");
     let kinds = |verdict: &ExportVerdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
-    let verdict = held_against(&anew.lines, &made.anchors, None);
+    let verdict = held_against(&resealed.lines, &made.anchors, None);
     assert_eq!(kinds(&verdict), [FindingKind::HeaderWrong], "{:?}", verdict.findings);
     // If one file has the anchors of all fleets, only the expected fleet distinguishes the two exports.
-    let both = [&made.anchors[..], &anew.anchors[..]].concat();
+    let both = [&made.anchors[..], &resealed.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
         (&made.lines, None, true),
-        (&anew.lines, None, true),
+        (&resealed.lines, None, true),
         (&made.lines, Some("f"), true),
-        (&anew.lines, Some("x"), true),
-        (&anew.lines, Some("f"), false),
+        (&resealed.lines, Some("x"), true),
+        (&resealed.lines, Some("f"), false),
     ] {
         let verdict = held_against(lines, &both, fleet);
         assert_eq!(verdict.intact, is_intact, "{fleet:?}: {:?}", verdict.findings);
@@ -299,7 +304,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     // If an export has no seals, its fleet is unknown unless the caller names one.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
-        let verdict = held_against(&empty, &anew.anchors, fleet);
+        let verdict = held_against(&empty, &resealed.anchors, fleet);
         assert_eq!(verdict.intact, is_intact, "{fleet:?}: {:?}", verdict.findings);
     }
 }

@@ -211,18 +211,18 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
 }
 
 #[test]
-fn an_export_as_it_was_made_is_intact() {
+fn an_unchanged_export_is_intact() {
     let made = export(1, 40, 3);
     let verdict = verify(&made.lines, &made.anchors);
     assert!(verdict.intact, "{:?}", verdict.findings);
     assert_eq!((verdict.unsealed, verdict.chains.len()), (3, 3));
     assert_eq!(verdict.sealed + verdict.unsealed, verdict.entries);
     assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)));
-    assert_eq!(verdict.told.len(), 1, "{:?}", verdict.told);
+    assert_eq!(verdict.notes.len(), 1, "{:?}", verdict.notes);
 }
 
 #[test]
-fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_and_named() {
+fn a_thousand_tampered_exports_are_detected_and_located() {
     #[allow(clippy::disallowed_methods, reason = "a test's own knob: which export to play again")]
     let seed = std::env::var("TICKFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut kinds: BTreeMap<FindingKind, u64> = BTreeMap::new();
@@ -273,7 +273,7 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
 }
 
 #[test]
-fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_anchored() {
+fn a_chain_rewritten_with_the_right_key_does_not_match_its_anchors() {
     let made = export(1, 10, 0);
     let other = export(2, 20, 0);
     let verdict = verify(&other.lines, &made.anchors);
@@ -283,7 +283,7 @@ fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_ancho
 }
 
 #[test]
-fn an_entry_that_two_seals_stand_for_is_named() {
+fn an_entry_under_two_seals_is_reported_as_forked() {
     let signer = signer();
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let leaves = ["1-0", "2-0", "3-0"].map(|id| Leaf::of(id.parse().unwrap(), "", "{}"));
@@ -298,7 +298,7 @@ fn an_entry_that_two_seals_stand_for_is_named() {
 }
 
 #[test]
-fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
+fn a_wrong_key_breaks_seals_and_a_key_from_the_export_is_reported() {
     let made = export(1, 5, 0);
     let mut verifier =
         Verifier::new(BTreeMap::from([("k1".to_owned(), Signer::new("k1", &"08".repeat(32)).unwrap().public_key())]));
@@ -308,11 +308,11 @@ fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
     let mut verifier = Verifier::new(BTreeMap::new());
     made.lines.iter().for_each(|line| verifier.line(line));
     let verdict = verifier.finish(&made.anchors, None);
-    assert!(verdict.intact && verdict.told[0].contains("the export itself contains"), "{:?}", verdict.told);
+    assert!(verdict.intact && verdict.notes[0].contains("the export itself contains"), "{:?}", verdict.notes);
 }
 
 #[test]
-fn losses_before_sealing_are_told_by_number_and_are_no_fault_of_the_export() {
+fn losses_before_sealing_are_counted_but_keep_the_export_intact() {
     let signer = signer();
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let leaf = |id: &str| Leaf::of(id.parse().unwrap(), "", "{}");
@@ -327,7 +327,7 @@ fn losses_before_sealing_are_told_by_number_and_are_no_fault_of_the_export() {
     ];
     let verdict = verify(&made, &[]);
     assert!(verdict.intact, "{:?}", verdict.findings);
-    assert!(verdict.told.iter().any(|told| told.contains("40 entries")), "{:?}", verdict.told);
+    assert!(verdict.notes.iter().any(|reported| reported.contains("40 entries")), "{:?}", verdict.notes);
     assert_eq!(verdict.chains[0].lost, 40);
 }
 

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repair_says_who_asked_for_it_and_what_it_mended() {
+    fn a_repair_entry_has_the_operator_and_the_repaired_items() {
         let redactor = Redactor::default();
         let named = ["turn_without_timer acme:t".to_owned()];
         let repair =
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_says_who_did_it_and_why_and_keeps_no_secret() {
+    fn a_limit_reset_entry_has_the_operator_and_a_redacted_reason() {
         let tenant = TenantId::new("acme").unwrap();
         let reset = LimitReset {
             timestamp_ms: 1_767_225_600_123,

@@ -62,7 +62,7 @@ pub struct AuditMeta<'a> {
     /// If the call did not run: the equal call whose outcome it got.
     pub repeats: Option<String>,
     #[serde(borrow)]
-    pub premises: Option<&'a RawValue>,
+    pub policy_inputs: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
     /// In the entry of a call: the ID of the tool that ran.
     #[serde(borrow)]
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_or_foreign_text_is_no_entry() {
+    fn a_damaged_or_foreign_text_does_not_parse_as_an_entry() {
         for text in ["", "{", "7", r#"{"action":7}"#, r#"{"meta":{"duration_ms":"soon"}}"#] {
             assert!(AuditEntry::read(text).is_none(), "{text}");
             assert_eq!(tenant_of(text), "");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn details_of_tools_keep_their_digits_and_cost_no_other_member() {
+    fn an_oversized_number_in_error_details_keeps_its_digits() {
         let text = r#"{"action":"TOOL_CALL","meta":{"error":{"code":"x","details":{"n":1e999,"rule":"r"}}}}"#;
         let error = AuditEntry::read_call(text).unwrap().meta.error.unwrap();
         assert_eq!((error.detail("rule").as_deref(), error.detail("n").as_deref()), (Some("r"), Some("1e999")));

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_is_taken_as_it_comes_and_so_are_its_parts() {
+    fn a_turn_accepts_a_whole_content_or_its_parts() {
         let content = content();
         for text in [turn("calls", &content["parts"]), turn("calls", &content), turn("content", &content)] {
             let turn = read(&text);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn results_pair_by_order_and_name_and_say_output_or_error() {
+    fn responses_keep_order_and_name_and_carry_output_or_error() {
         let id = |position| CallId { turn: TurnId::new("t").unwrap(), position };
         let error = CallError { code: "denied".into(), message: "not you".into(), details: Some(json!({"rule": 1})) };
         let refused = tickfleet_model::CallResult::refused(&id(0), None, "get_weather", Outcome::Denied, error);
@@ -222,7 +222,7 @@ mod tests {
             ..refused.clone()
         };
         let results = [refused.clone(), fine(r#"{"error":"is a member here"}"#), fine(r#""noon""#), fine("null")];
-        let told: Value = serde_json::from_str(&messages(Dialect::Gemini, &results).unwrap()).unwrap();
+        let converted: Value = serde_json::from_str(&messages(Dialect::Gemini, &results).unwrap()).unwrap();
         let time =
             |response: Value| json!({"functionResponse": {"id": "fc-2", "name": "get_time", "response": response}});
         let expected = json!([{"role": "user", "parts": [
@@ -231,11 +231,11 @@ mod tests {
             time(json!({"output": "noon"})),
             time(json!({"output": null})),
         ]}]);
-        assert_eq!(told, expected);
+        assert_eq!(converted, expected);
     }
 
     #[test]
-    fn tools_are_declared_in_one_tool_under_legal_names() {
+    fn all_functions_are_declared_in_one_tool_with_legal_names() {
         let tools = [test_tool("math.add"), test_tool("2fa:send"), test_tool("a b"), test_tool(&"n.".repeat(40))];
         let tools: Vec<_> = tools.iter().collect();
         let defined = define(Dialect::Gemini, &tools);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_turn_is_answered_call_by_call() {
+    fn a_rejected_turn_returns_an_error_for_each_call() {
         let broken = turn("content", &content()).replacen('{', r#"{"oops":1,"#, 1);
         let (_, reply) = refused(&broken);
         assert_eq!((&reply["dialect"], &reply["error"]["code"]), (&json!("gemini"), &json!("unknown_field")));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_call_is_refused_with_its_place() {
+    fn an_incomplete_call_is_rejected_with_its_path() {
         for (held, expected) in [
             (json!({"role": "model"}), "calls has no functionCall part: a turn has at least one call"),
             (json!([{"text": "Hi."}]), "calls has no functionCall part: a turn has at least one call"),
@@ -281,7 +281,7 @@ mod tests {
         ] {
             assert_eq!(refused(&turn("calls", &held)).0, expected);
         }
-        let told = refused(&turn("tool_calls", &json!([]))).0;
-        assert_eq!(told, "format: tool_calls is openai_chat, not gemini; put gemini calls into calls");
+        let converted = refused(&turn("tool_calls", &json!([]))).0;
+        assert_eq!(converted, "format: tool_calls is openai_chat, not gemini; put gemini calls into calls");
     }
 }

@@ -90,7 +90,7 @@ mod tests {
             .to_string()
     }
 
-    fn told(result: CallResult) -> Value {
+    fn converted(result: CallResult) -> Value {
         let messages = messages(Dialect::Mcp2026_07_28, &[result]).unwrap();
         serde_json::from_str::<Vec<Value>>(&messages).unwrap().remove(0)
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parameters_of_a_request_are_taken_as_they_are() {
+    fn request_parameters_parse_as_a_call() {
         let turn: Turn = parse_turn(turn(&params()).as_bytes()).unwrap();
         assert_eq!(turn.dialect, Dialect::Mcp2026_07_28);
         assert_eq!(
@@ -117,17 +117,20 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_complete_and_structured_whatever_its_type() {
+    fn a_result_of_any_json_type_has_structured_content() {
         for output in [json!({"temperature": 22.5}), json!([{"id": "1"}]), json!("warm"), json!(7), json!(null)] {
-            let told = told(fine(&output.to_string()));
-            assert_eq!((&told["resultType"], told.get("structuredContent")), (&json!("complete"), Some(&output)));
-            assert_eq!((&told["isError"], &told["_meta"]["tickfleet/call"]), (&json!(false), &json!("t/0")));
+            let converted = converted(fine(&output.to_string()));
+            assert_eq!(
+                (&converted["resultType"], converted.get("structuredContent")),
+                (&json!("complete"), Some(&output))
+            );
+            assert_eq!((&converted["isError"], &converted["_meta"]["tickfleet/call"]), (&json!(false), &json!("t/0")));
         }
-        let list = told(fine("[1]"));
+        let list = converted(fine("[1]"));
         assert_eq!(list["content"], json!([{"type": "text", "text": "[1]"}]));
         let cut = cut_output(&format!("{{\"a\":\"{}\"}}", "x".repeat(900)), 400).into_owned();
-        assert_eq!(told(fine(&cut)).get("structuredContent"), None);
-        let error = told(failed());
+        assert_eq!(converted(fine(&cut)).get("structuredContent"), None);
+        let error = converted(failed());
         let expected = json!({"resultType": "complete", "content": [{"type": "text", "text": "not you"}], "isError": true,
             "_meta": {"tickfleet/call": "t/0", "tickfleet/tool_call_id": "7"}});
         assert_eq!(error, expected);
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_question_that_nobody_asked_is_refused() {
+    fn an_unsolicited_input_response_is_rejected() {
         for member in ["inputResponses", "requestState"] {
             let mut call = params();
             call.as_object_mut().unwrap().insert(member.into(), json!({"login": {"action": "accept"}}));

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_found_as_they_are_written() {
+    fn values_keep_their_original_text() {
         let text = r#" {"a": [1, {"x": 12345678901234567890123}], "b\u0063": "t\n", "d": {}} "#;
         let (document, problem) = Document::read(text, 8, 3);
         assert_eq!(problem, None);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_text_is_readable_up_to_the_break_and_beyond_soft_problems() {
+    fn broken_json_is_readable_up_to_the_syntax_error() {
         let (document, problem) =
             Document::read(r#"{"a":{"k":1,"k":2},"b":"\ud800","c":[[[[1]]]],"d":[{"e":1},{"f""#, 3, 3);
         assert_eq!(problem.unwrap().problem.code().as_str(), "duplicate_key");

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_allows_passes() {
+    fn valid_json_passes() {
         for text in [
             "0",
             "-0",
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_forbids_is_refused_with_its_place() {
+    fn invalid_json_is_rejected_with_its_position() {
         for text in [
             "",
             " ",
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_are_refused_at_any_depth_however_they_are_spelt() {
+    fn duplicate_keys_are_rejected_at_any_depth_even_when_escaped() {
         let error = check(br#"{"calls":[{"arguments":{"to":1,"x":2,"t\u006f":3}}]}"#, BOUNDS).unwrap_err();
         assert_eq!(error.problem, JsonProblem::DuplicateKey("to".into()));
         assert_eq!(error.path, "calls[0].arguments");
@@ -194,7 +194,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_byte_of_a_real_message_is_judged_as_serde_judges_it(at in 0usize..90, with in any::<u8>()) {
+        fn one_changed_byte_is_accepted_or_rejected_as_serde_does(at in 0usize..90, with in any::<u8>()) {
             let mut text = br#"{"a":[1,-2.5e3,true,null,"x\u00e9\n"],"b":{"c":{},"d":[]},"e":"\ud83d\ude00","f":false}  "#.to_vec();
             if at < text.len() { text[at] = with; }
             match check(&text, Bounds { bytes_max: 1_000, depth_max: 100 }) {

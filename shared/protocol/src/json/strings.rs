@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_escape_is_read() {
+    fn every_valid_escape_is_decoded() {
         assert_eq!(unescape(r#"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00x"#).unwrap(), "\"\\/\u{8}\u{c}\n\r\té😀x");
         for bad in [r"\", r"\x", r"\u12", r"\ud800", r"\udc00", r"\ud800\u0041", r"\ud800\n"] {
             assert_eq!(unescape(bad), None, "{bad}");
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quoted_reads_back(text in any::<String>()) {
+        fn a_quoted_string_reads_back(text in any::<String>()) {
             let mut quoted = String::new();
             push_quoted(&mut quoted, &text);
             prop_assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text.clone());

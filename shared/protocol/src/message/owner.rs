@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_added_where_the_message_has_none_and_never_replaced() {
+    fn an_owner_is_added_only_when_the_message_has_none() {
         assert_eq!(owned("{}"), r#"{"tenant":"demo","agent":"kelly"}"#);
         assert_eq!(owned(r#" {"calls":[]}"#), r#" {"tenant":"demo","agent":"kelly","calls":[]}"#);
         assert_eq!(owned(r#"{"tenant":"acme","agent":"fran"}"#), r#"{"tenant":"acme","agent":"fran"}"#);

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_nulls_that_stand_for_what_is_left_out_are_dropped() {
+    fn only_nulls_for_omitted_optional_properties_are_dropped() {
         let schema = json!({
             "type": "object",
             "properties": {

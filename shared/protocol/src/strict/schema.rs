@@ -29,7 +29,7 @@ const NEEDED: [&str; 11] = [
 
 /// Keywords that only narrow a value or inform. The strict schema omits these keywords, and the description mentions
 /// them.
-const TOLD: [&str; 9] = [
+const MENTIONED: [&str; 9] = [
     "default",
     "minLength",
     "maxLength",
@@ -42,7 +42,7 @@ const TOLD: [&str; 9] = [
 ];
 
 /// Maximum bytes of a value that a description mentions.
-const TOLD_BYTES_MAX: usize = 120;
+const MENTIONED_BYTES_MAX: usize = 120;
 
 /// Keywords that stay unchanged next to a type.
 const KEPT: [&str; 12] = [
@@ -319,19 +319,19 @@ fn is_known_format(format: &Value) -> bool {
 /// The description, followed by the keywords that the subset does not have.
 fn described(members: &Map<String, Value>) -> Option<String> {
     let unknown_format = members.get("format").filter(|format| !is_known_format(format)).map(|value| ("format", value));
-    let told = TOLD.iter().filter_map(|name| Some((*name, members.get(*name)?)));
-    let told = told.chain(unknown_format).filter(|(_, value)| !value.is_null());
-    let told: Vec<String> = told
+    let mentions = MENTIONED.iter().filter_map(|name| Some((*name, members.get(*name)?)));
+    let mentions = mentions.chain(unknown_format).filter(|(_, value)| !value.is_null());
+    let mentions: Vec<String> = mentions
         .map(|(name, value)| (name, value.to_string()))
-        .filter(|(_, text)| text.len() <= TOLD_BYTES_MAX)
+        .filter(|(_, text)| text.len() <= MENTIONED_BYTES_MAX)
         .map(|(name, text)| format!("{name}: {text}"))
         .collect();
     let description = members.get("description").and_then(Value::as_str);
-    match (description, told.join(", ")) {
-        (None, told) if told.is_empty() => None,
-        (None, told) => Some(told),
-        (Some(text), told) if told.is_empty() => Some(text.to_owned()),
-        (Some(text), told) => Some(format!("{} ({told})", text.trim_end())),
+    match (description, mentions.join(", ")) {
+        (None, mentions) if mentions.is_empty() => None,
+        (None, mentions) => Some(mentions),
+        (Some(text), mentions) if mentions.is_empty() => Some(text.to_owned()),
+        (Some(text), mentions) => Some(format!("{} ({mentions})", text.trim_end())),
     }
 }
 
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_is_closed_and_every_property_required_or_nullable() {
+    fn objects_are_closed_and_optional_properties_become_nullable() {
         let schema = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_optional_becomes_nullable_in_every_form() {
+    fn an_optional_property_becomes_nullable_in_every_schema_form() {
         for (schema, optional) in [
             (json!({"enum": ["a", "b"]}), json!({"type": ["string", "null"], "enum": ["a", "b", null]})),
             (json!({"const": 1}), json!({"type": ["integer", "null"], "enum": [1, null]})),
@@ -443,26 +443,26 @@ mod tests {
     }
 
     #[test]
-    fn references_are_kept_and_may_lead_back() {
+    fn recursive_references_are_kept() {
         let schema = json!({
             "type": "object",
             "properties": {
                 "first": {"$ref": "#/definitions/node"},
-                "told": {"allOf": [{"$ref": "#/definitions/node"}], "description": "A node."}
+                "mentions": {"allOf": [{"$ref": "#/definitions/node"}], "description": "A node."}
             },
-            "required": ["first", "told"],
+            "required": ["first", "mentions"],
             "definitions": {"node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}}}
         });
         let strict = strict_schema(&schema).unwrap();
         assert_eq!(strict["properties"]["first"], json!({"$ref": "#/$defs/node"}));
-        let told = json!({"anyOf": [{"$ref": "#/$defs/node"}], "description": "A node."});
-        assert_eq!(strict["properties"]["told"], told);
+        let mentions = json!({"anyOf": [{"$ref": "#/$defs/node"}], "description": "A node."});
+        assert_eq!(strict["properties"]["mentions"], mentions);
         let next = &strict["$defs"]["node"]["properties"]["next"];
         assert_eq!(next, &json!({"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}));
     }
 
     #[test]
-    fn a_schema_beyond_the_subset_says_which_part_and_why() {
+    fn an_unsupported_schema_is_rejected_with_the_part_and_the_reason() {
         for (schema, why) in [
             (json!(true), "'p' takes any value"),
             (json!({}), "'p' takes any value"),

@@ -57,8 +57,9 @@ const FOREIGN: [&str; 11] = [
 /// The recipient of a message that calls a tool.
 const RECIPIENT: &str = "to=functions.";
 
-/// Start and end of the header of a message that names its recipient.
+/// Possible starts of a message's header. The header can name the recipient.
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
+/// The end of a message's header.
 const HEADER_ENDS: &str = "<|message|>";
 
 /// The calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no calls.
@@ -348,8 +349,9 @@ pub fn problem(call: &Call) -> Option<String> {
         (None, None) => format!("{whose} names no tool: \"tool\" must be a tool's name as a string."),
     };
     let form = r#"{"tool": "<name>", "reason": "<why>", "arguments": {…}}"#;
-    let told = format!("{what} It was not carried out, nor was anything after it. Answer with JSON alone: {form}");
-    Some(bounded(&told, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
+    let error_text =
+        format!("{what} It was not carried out, nor was anything after it. Answer with JSON alone: {form}");
+    Some(bounded(&error_text, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
 /// The mark at the start of broken text, unless JSON follows the mark.
@@ -380,11 +382,11 @@ mod tests {
 
     /// The tool and arguments of each readable call. For an unreadable call, the word `unreadable`.
     fn read(answer: &str) -> Vec<String> {
-        let told = |call: &Call| match problem(call) {
+        let error_text = |call: &Call| match problem(call) {
             None => format!("{} {}", call.tool, call.arguments),
             Some(_) => "unreadable".into(),
         };
-        calls_in(answer).iter().map(told).collect()
+        calls_in(answer).iter().map(error_text).collect()
     }
 
     fn complaint(answer: &str) -> String {
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_found_in_every_usual_dress() {
+    fn a_call_is_found_in_every_common_format() {
         for answer in [
             r#"{"tool": "add", "reason": "asked to", "arguments": {"a": 1}}"#,
             r#"Let me see. {"tool":"add","arguments":{"a": 1}} That should do."#,
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_other_json_are_no_call() {
+    fn prose_and_unrelated_json_contain_no_call() {
         for answer in [
             "",
             "Paris is the capital of France.",
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_breaks_off_never_runs_nor_anything_after_it() {
+    fn a_broken_call_never_runs_and_ends_the_parse() {
         let rm = r#"{"tool":"rm","arguments":{}}"#;
         for answer in [
             r#"{"tool":"add","arguments":{"a":1}"#.to_owned(),
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_behind_a_whole_call_that_has_to_be_mended() {
+    fn no_call_runs_after_a_complete_but_invalid_call() {
         let good = r#"{"tool":"x","arguments":{}}"#;
         for bad in [r#"{"name":"","arguments":{}}"#, r#"{"tool":1,"arguments":{}}"#, r#"{"tool":"y","arguments":"{a"}"#]
         {
@@ -482,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_says_which_call_what_is_wrong_and_what_to_write() {
+    fn an_error_names_the_call_the_fault_and_the_expected_format() {
         let cut = complaint(r#"{"tool":"write_file","arguments":{"path":"a"#);
         assert!(cut.starts_with("Your call of 'write_file' cannot be read: the text ends where the rest of a string"));
         assert!(cut.ends_with(r#"Answer with JSON alone: {"tool": "<name>", "reason": "<why>", "arguments": {…}}"#));
@@ -497,21 +499,21 @@ mod tests {
     }
 
     #[test]
-    fn more_calls_than_a_turn_may_have_are_noticed_and_not_all_read() {
+    fn parsing_stops_one_call_above_the_turn_limit() {
         let answer = r#"{"tool":"a"}"#.repeat(limits::CALLS_PER_TURN_MAX * 3);
         assert_eq!(calls_in(&answer).len(), limits::CALLS_PER_TURN_MAX + 1);
     }
 
     proptest! {
         #[test]
-        fn no_answer_panics_and_every_complaint_is_bounded(answer in "[\\PC{}\\[\\]\",:<>a-z\n]{0,200}") {
+        fn no_answer_panics_and_every_error_is_bounded(answer in "[\\PC{}\\[\\]\",:<>a-z\n]{0,200}") {
             for call in calls_in(&answer) {
-                prop_assert!(problem(&call).is_none_or(|told| told.len() <= limits::ERROR_BYTES_MAX));
+                prop_assert!(problem(&call).is_none_or(|error_text| error_text.len() <= limits::ERROR_BYTES_MAX));
             }
         }
 
         #[test]
-        fn a_call_between_any_words_is_found_and_cut_anywhere_it_never_runs(
+        fn a_call_in_any_text_is_found_and_never_runs_truncated(
             before in "[a-z .,!\n]{0,30}", value in any::<String>(), at in any::<prop::sample::Index>(),
         ) {
             let value = serde_json::to_string(&value).unwrap();
@@ -519,7 +521,7 @@ mod tests {
             let call = format!(r#"{{"tool": "t", "arguments": {arguments}}}"#);
             prop_assert_eq!(read(&format!("{before}{call} bye")), [format!("t {arguments}")]);
             let cut = format!("{before}{}", prefix(&call, at.index(call.len())));
-            prop_assert!(read(&cut).iter().all(|told| told == "unreadable"), "{}", cut);
+            prop_assert!(read(&cut).iter().all(|error_text| error_text == "unreadable"), "{}", cut);
         }
     }
 }

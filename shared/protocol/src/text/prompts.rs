@@ -62,9 +62,9 @@ impl Prompts {
         let one = |tool: &&ToolSpec| {
             let arguments = tool.input_schema.to_string();
             let description = tool.description.trim();
-            let told =
+            let text =
                 fill(&self.tool, &[("name", &tool.name), ("description", description), ("arguments", &arguments)]);
-            told.trim_end().to_owned()
+            text.trim_end().to_owned()
         };
         let list = sorted.iter().map(one).collect::<Vec<_>>().join("\n\n");
         fill(&self.tools, &[("tools", &list)])
@@ -103,7 +103,7 @@ mod tests {
     use crate::definitions::test_tool;
 
     #[test]
-    fn the_list_is_sorted_and_an_empty_one_is_a_sentence() {
+    fn the_tool_list_is_sorted_and_an_empty_list_is_a_sentence() {
         let b = test_tool("b_tool");
         let a = test_tool("a.tool");
         let text = Prompts::default().describe(&[&b, &a]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_placeholder_in_a_tool_stays() {
+    fn a_placeholder_in_a_tool_description_is_not_expanded() {
         let mut tool = test_tool("t");
         tool.description = "Takes {arguments} and {name}.".into();
         let prompts = Prompts::new(["{x} {tools}{".into(), "{name}|{description}|{arguments}".into(), String::new()]);

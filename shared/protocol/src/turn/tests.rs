@@ -38,7 +38,7 @@ fn every_dialect_gives_the_same_calls() {
 }
 
 #[test]
-fn arguments_are_never_made_up_and_keep_their_digits() {
+fn arguments_keep_their_original_text_and_digits() {
     let arguments = |call: &str| {
         let mut turn = parse(&format!(r#"{{"tenant":"acme","agent":"kelly","calls":[{call}]}}"#));
         turn.calls.remove(0).arguments
@@ -54,7 +54,7 @@ fn arguments_are_never_made_up_and_keep_their_digits() {
 }
 
 #[test]
-fn every_rule_has_its_code() {
+fn each_invalid_turn_has_its_rejection_code() {
     let calls = |n: usize| vec![r#"{"name":"ping"}"#; n].join(",");
     for (text, code) in [
         ("{".to_owned(), "malformed_json"),
@@ -96,7 +96,7 @@ fn every_rule_has_its_code() {
 }
 
 #[test]
-fn a_refusal_keeps_whom_to_answer_and_every_readable_call() {
+fn a_rejection_keeps_the_reply_address_and_every_readable_call() {
     let refusal = refuse(
         r#"{"turn_id":"t1","tenant":"acme","agent":"no such:agent","reply_to":"in","correlation_id":"c",
            "priority":7,"tool_calls":[{"id":"a","function":{"name":"x"}},{"oops":1},{"id":"b","function":{"name":"y""#,
@@ -114,7 +114,7 @@ fn a_refusal_keeps_whom_to_answer_and_every_readable_call() {
 }
 
 #[test]
-fn a_refusal_reads_on_after_a_duplicate_key_bad_bytes_or_too_many_of_them() {
+fn a_rejection_keeps_the_fields_after_the_first_fault() {
     let long = "x".repeat(limits::TURN_BYTES_MAX);
     let duplicate = br#"{"calls":[{"name":"x","arguments":{"a":1,"a":2}}],"reply_to":"in","tenant":"acme"}"#.to_vec();
     let bytes =
@@ -157,7 +157,7 @@ fn any_call() -> impl Strategy<Value = Call> {
 }
 
 #[test]
-fn a_malformed_trace_context_is_ignored_and_costs_nothing() {
+fn a_malformed_trace_context_is_ignored() {
     let good = format!("00-{}-{}-01", "a1".repeat(16), "b2".repeat(8));
     let read = |parent: &str, state: &str| {
         let calls = r#""calls":[{"name":"x"}]"#;
@@ -211,7 +211,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back_the_same(turn in any_turn()) {
+    fn a_written_turn_reads_back_the_same(turn in any_turn()) {
         let text = write_turn(&turn);
         let back = parse_turn(text.as_bytes()).map_err(|r| TestCaseError::fail(format!("{text}: {r:?}")))?;
         prop_assert_eq!(format!("{back:?}"), format!("{turn:?}"));
@@ -232,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn the_members_that_hold_calls_are_fields_of_a_turn() {
+fn every_dialects_call_member_is_a_turn_field() {
     for (name, dialect, _) in crate::dialects::members() {
         assert!(FIELDS.contains(&name), "{dialect:?}: {name}");
     }

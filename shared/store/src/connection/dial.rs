@@ -27,7 +27,8 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns true if a server other than `from` is now reported as the primary, and confirms that it is.
+    /// Returns true if a server other than `from` is now reported as the primary, and that server confirms that it is
+    /// the primary.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }

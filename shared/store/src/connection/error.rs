@@ -218,14 +218,14 @@ mod tests {
         ("WRONGTYPE Operation against a key holding the wrong kind of value", Data),
     ];
 
-    fn told(reply: &str) -> redis::RedisError {
+    fn error_reply(reply: &str) -> redis::RedisError {
         redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap().extract_error().unwrap_err()
     }
 
     #[test]
-    fn every_reply_is_the_fault_of_the_data_or_the_connection_or_the_server() {
+    fn every_error_reply_is_a_data_connection_or_server_fault() {
         for (reply, blame) in REPLIES {
-            let error = told(reply);
+            let error = error_reply(reply);
             assert_eq!(super::fault_source(&error), blame, "{reply}");
             assert_eq!(is_of_this_connection(&error), blame == Connection, "{reply}");
             assert_eq!(StoreError::verb("settle", error).is_script_error(), blame == Data, "{reply}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_broke_is_made_anew_and_costs_no_item_anything() {
+    fn a_broken_connection_is_a_connection_fault_not_a_script_error() {
         for kind in [std::io::ErrorKind::TimedOut, std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::Other] {
             let error = redis::RedisError::from(std::io::Error::from(kind));
             assert_eq!(fault_source(&error), Connection, "{kind}");

@@ -35,7 +35,7 @@ use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, wa
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time for retries of a command while servers redirect it or are not ready.
-const TURNED_AWAY_MAX: Duration = Duration::from_secs(1);
+const REDIRECTED_MAX: Duration = Duration::from_secs(1);
 /// Additional wait for the reply to a blocking read, after the read's own timeout.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
@@ -49,7 +49,7 @@ pub trait Observer: Send + Sync {
     /// address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
     /// A server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
-    fn turned_away(&self, answer: &'static str);
+    fn redirected(&self, answer: &'static str);
 }
 
 /// A multiplexed connection. It is opened on first use, and opened again after it broke. Blocking commands never use
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise.
-    /// Commands do not detect the change: a replaced primary that was not notified yet replies as before.
+    /// Commands do not detect the change. Until the old primary learns that it was replaced, it replies as before.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let dial = Arc::clone(&self.dial);
@@ -256,7 +256,7 @@ impl Connection {
 
     fn tell_of(&self, error: &redis::RedisError) {
         if let (Some(observer), Some(answer)) = (&self.observer, answer_of(error)) {
-            observer.turned_away(answer);
+            observer.redirected(answer);
         }
     }
 
@@ -266,7 +266,7 @@ impl Connection {
         self.dial.is_on_its_way(connection).await
     }
 
-    /// Runs a function. Retries for up to `TURNED_AWAY_MAX` if the server redirects the call, or if no server is
+    /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server is
     /// responsible at the moment. `arguments` takes a command and the server's run ID, and adds the arguments to the
     /// command.
     pub(crate) async fn run_function(
@@ -292,7 +292,7 @@ impl Connection {
                     Err(StoreError::Verb { source, .. }) if was_not_run(source) => backoff.pause(),
                     _ => return answer,
                 };
-                if asked.elapsed() + pause > TURNED_AWAY_MAX {
+                if asked.elapsed() + pause > REDIRECTED_MAX {
                     return answer;
                 }
                 tokio::time::sleep(pause).await;

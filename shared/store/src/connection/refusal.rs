@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reply_that_refuses_is_known_by_its_code() {
+    fn each_refusal_reply_is_recognized_by_its_code() {
         for (reply, expected) in [
             ("MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.", Refusal::Disk),
             ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),

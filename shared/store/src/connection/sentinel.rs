@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_configuration_counts_then_most_voices_then_the_order_of_the_url() {
+    fn primaries_rank_by_epoch_then_votes_then_url_order() {
         let named = |port, epoch| Ok(ReportedPrimary { host: "a".into(), port, epoch });
         let cases: [(PrimaryReports, &[u16]); 5] = [
             (vec![named(1, 3), named(1, 3), named(2, 4)], &[2, 1]),

@@ -85,12 +85,12 @@ impl TlsFiles {
 /// Reads a file of certificates. The read blocks the thread, because a few KiB per connection are not worth another
 /// thread.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
-    let told = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
-    let text = std::fs::read(path).map_err(|error| told(&error.to_string()))?;
+    let invalid = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
+    let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;
     match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
         true => Ok(text),
         // The library would read such a file as an empty list.
-        false => Err(told("it holds no certificate in PEM")),
+        false => Err(invalid("it holds no certificate in PEM")),
     }
 }
 

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_of_tls_has_a_remedy() {
+    fn each_tls_failure_has_a_remedy() {
         for (message, expected) in [
             ("invalid peer certificate: UnknownIssuer", Some(TlsFault::UnknownIssuer)),
             (
@@ -101,8 +101,8 @@ mod tests {
             ("received fatal alert: CertificateRequired", Some(TlsFault::OurCertificate)),
             ("Connection refused (os error 111)", None),
         ] {
-            let told = format!("Redis at r:6380 cannot be reached: {message}- InvalidData");
-            assert_eq!(TlsFault::of(&told), expected, "{message}");
+            let text = format!("Redis at r:6380 cannot be reached: {message}- InvalidData");
+            assert_eq!(TlsFault::of(&text), expected, "{message}");
             let source = redis::RedisError::from(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             let error = StoreError::Connect { address: "r:6380".into(), source };
             assert_eq!(error.remedy(), expected.map(TlsFault::remedy), "{message}");

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_of_sentinels_names_them_and_the_primary() {
+    fn a_sentinel_url_names_the_sentinels_and_the_primary() {
         for (url, address) in [
             ("redis+sentinel://a:1,b:2,c/fleet", "fleet (sentinels a:1, b:2, c:26379)"),
             ("redis+sentinel://u:p%40ss@a/fleet.eu-1_x/2", "fleet.eu-1_x (sentinels a:26379)"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_escaped_is_read_and_logins_go_where_they_belong() {
+    fn a_sentinel_url_decodes_escapes_and_keeps_both_logins_apart() {
         let url = "u:p%40%2Fss@a:1,b/fleet/3?sentinel_username=s&sentinel_password=t%3At";
         let read = sentinels_of(url, "rediss://").unwrap();
         let primary = read.info().redis_settings();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_sentinels_that_says_too_little_or_too_much_is_refused() {
+    fn an_incomplete_or_invalid_sentinel_url_is_rejected() {
         for url in [
             "redis+sentinel://",
             "redis+sentinel://a",
@@ -208,25 +208,25 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_a_cluster_names_nodes_of_it_and_no_database() {
+    fn a_cluster_url_names_nodes_and_allows_only_database_0() {
         for (url, address) in [
             ("redis+cluster://a", "any slot (cluster a:6379)"),
             ("redis+cluster://a/0", "any slot (cluster a:6379)"),
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
-            let told = dial_to(url).unwrap().address();
+            let parsed = dial_to(url).unwrap().address();
             // The first node to be asked depends on the process ID. The displayed address must not depend on the
             // process ID.
-            assert_eq!(told, address, "{url}");
+            assert_eq!(parsed, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };
         let login = cluster.login().redis_settings();
         assert_eq!((login.username(), login.password(), login.db()), (Some("u"), Some("p@/ss"), 0));
-        let told = |url: &str| dial_to(url).unwrap_err().to_string();
+        let parsed = |url: &str| dial_to(url).unwrap_err().to_string();
         assert!(
-            told("redis+cluster://a,b/3").contains("a cluster has only database 0"),
+            parsed("redis+cluster://a,b/3").contains("a cluster has only database 0"),
             "{}",
-            told("redis+cluster://a/3")
+            parsed("redis+cluster://a/3")
         );
         for url in ["redis+cluster://", "redis+cluster://a,", "redis+cluster://,a", "redis+cluster://a?x=y"] {
             assert!(matches!(dial_to(url), Err(StoreError::Url(_))), "{url}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn files_for_tls_are_looked_at_and_neither_the_key_nor_its_place_is_told() {
+    fn tls_files_are_validated_and_errors_hide_the_key_and_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).unwrap();
@@ -257,9 +257,9 @@ mod tests {
             (format!("redis+sentinel://a/fleet?tls_ca={cert}"), "need rediss://"),
             (format!("redis+cluster://a?tls_ca={cert}"), "need rediss://"),
         ] {
-            let told = dial_to(&url).unwrap_err().to_string();
-            assert!(told.contains(why), "{url}: {told}");
-            assert!(!told.contains("secret-key") && !told.contains("hunter2"), "{told}");
+            let parsed = dial_to(&url).unwrap_err().to_string();
+            assert!(parsed.contains(why), "{url}: {parsed}");
+            assert!(!parsed.contains("secret-key") && !parsed.contains("hunter2"), "{parsed}");
         }
         assert_eq!(dial_to("rediss://a:1/0?protocol=resp3").unwrap().address(), "a:1");
     }

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(read(&again), [(2, "2".to_owned())]);
         store.forget_inbox(&tenant, &inbox).await.unwrap();
         send(&store, "3").await;
-        let anew = reader.wait(Duration::from_secs(1)).await.unwrap();
-        assert_eq!(read(&anew), [(1, "3".to_owned())]);
+        let again = reader.wait(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(read(&again), [(1, "3".to_owned())]);
     }
 }

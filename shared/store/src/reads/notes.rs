@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_admission_shows_the_caps_of_the_agent_among_all_limits() {
+    fn an_admission_note_shows_the_agents_tick_and_day_caps() {
         let key = |limit: &str| CounterKey::new(limit, "acme:kelly");
         let limits = vec![(key(limits::TASK), 9), (key(limits::TICK), 10), (key("mails"), 3), (key(limits::DAY), 100)];
         let debited = |used, ends_ms| Debited { used, ends_ms, began_ms: 0 };

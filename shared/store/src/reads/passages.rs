@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passages_are_read_as_they_were_written_and_foreign_bytes_as_none() {
+    fn passages_read_back_and_foreign_bytes_are_rejected() {
         let passage = |text: &str| Passage { headings: vec!["A\nB".into()], text: text.into() };
         let whole =
             Passages { passages: vec![passage("ä\n"), passage("")], vectors: vec![vec![-128, 10], vec![0, 127]] };

@@ -53,7 +53,7 @@ pub struct ServerFacts {
 pub enum DefaultUser {
     /// The server lacks the command that checks the permissions.
     #[default]
-    Untold,
+    Unknown,
     /// The user of this connection is not permitted to check the permissions.
     NotAllowed,
     /// The user `default` is permitted to run these commands.
@@ -121,7 +121,7 @@ impl Pool {
                 Ok(said) => return Ok(DefaultUser::Refuses(said)),
                 Err(error) if error.refusal() == Some(Refusal::Rights) => return Ok(DefaultUser::NotAllowed),
                 Err(StoreError::Verb { source, .. }) if !source.is_io_error() && !source.is_timeout() => {
-                    return Ok(DefaultUser::Untold);
+                    return Ok(DefaultUser::Unknown);
                 }
                 Err(error) => return Err(error),
             }
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_products_are_told_apart_by_their_own_version() {
+    fn each_server_product_is_identified_by_its_own_version_field() {
         let redis = facts("# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\naof_enabled:1\r\n");
         assert_eq!((redis.product.as_str(), redis.release(), redis.aof), ("Redis", (7, 0), Some(true)));
         let valkey = facts("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.0\r\n");

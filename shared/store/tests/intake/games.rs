@@ -235,7 +235,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     #[test]
-    fn caps_hold_and_nobody_overtakes_whatever_schedulers_believe(seed in any::<u64>()) {
+    fn caps_and_queue_order_hold_under_random_schedules(seed in any::<u64>()) {
         play(seed);
     }
 }
@@ -253,7 +253,7 @@ fn games_detect_missing_guards() {
 }
 
 #[test]
-fn a_fixed_window_lets_twice_its_maximum_pass_around_a_boundary_and_no_more() {
+fn a_fixed_window_admits_at_most_twice_its_maximum_around_a_boundary() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 1_000)).await;
         fleet.clock.set(BEGIN_MS + TICK_MS - 1);

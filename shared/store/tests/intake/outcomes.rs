@@ -88,7 +88,7 @@ fn an_accepted_id_is_never_refused() {
 }
 
 #[test]
-fn a_submit_is_bounded() {
+fn a_submit_beyond_a_bound_is_rejected() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.bounds.tenant_bytes_max = 3;
@@ -115,7 +115,7 @@ fn an_entry_is_admitted_once() {
 }
 
 #[test]
-fn the_entry_fences_a_scheduler_that_was_slow() {
+fn an_entry_fences_a_slow_scheduler() {
     an_entry_is_admitted_once();
 }
 
@@ -154,7 +154,7 @@ fn a_cancel_may_come_first() {
 }
 
 #[test]
-fn a_turn_that_was_canceled_before_it_came_ends_at_once() {
+fn a_turn_canceled_before_arrival_ends_at_once() {
     a_cancel_may_come_first();
 }
 
@@ -214,12 +214,12 @@ fn no_call_is_refused_within_the_lease_after_a_restart() {
 }
 
 #[test]
-fn a_worker_may_report_what_it_ran_before_a_turn_ends_after_a_restart() {
+fn an_expired_turn_ends_one_lease_after_a_restart() {
     nothing_ends_within_the_lease_after_a_restart();
 }
 
 #[test]
-fn ticks_and_permits_are_closed_after_a_restart() {
+fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("browse", 2, WindowKind::Held, OnReach::Wait)];
@@ -251,7 +251,7 @@ fn a_stale_policy_decides_nothing() {
 }
 
 #[test]
-fn a_newer_policy_stops_a_scheduler() {
+fn a_scheduler_with_a_stale_policy_admits_nothing() {
     a_stale_policy_decides_nothing();
 }
 
@@ -305,7 +305,7 @@ fn a_stale_release_does_not_repeat_calls() {
 }
 
 #[test]
-fn a_release_by_an_old_record_is_detected() {
+fn a_release_from_a_stale_record_repeats_no_calls() {
     a_stale_release_does_not_repeat_calls();
 }
 
@@ -320,7 +320,7 @@ fn a_turn_without_calls_ends_at_once() {
 }
 
 #[test]
-fn calls_beyond_a_tick_wait_for_the_next_one_in_order() {
+fn calls_beyond_the_tick_cap_wait_for_the_next_tick_in_order() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(3, 100)).await;
         let (first, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
@@ -339,7 +339,7 @@ fn calls_beyond_a_tick_wait_for_the_next_one_in_order() {
 }
 
 #[test]
-fn a_day_that_is_used_up_ends_calls_or_defers_them() {
+fn a_reached_daily_cap_rejects_or_defers_calls() {
     block_on(async {
         for (action, ends) in [(DayCapAction::Reject, true), (DayCapAction::Defer, false)] {
             let mut table = Table::new(10, 3);
@@ -362,7 +362,7 @@ fn a_day_that_is_used_up_ends_calls_or_defers_them() {
 }
 
 #[test]
-fn a_tenant_day_counts_the_calls_of_all_agents() {
+fn a_tenants_daily_cap_counts_the_calls_of_all_agents() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.caps.tenant_calls_per_day = Some(3);
@@ -375,7 +375,7 @@ fn a_tenant_day_counts_the_calls_of_all_agents() {
 }
 
 #[test]
-fn a_limit_that_rejects_ends_its_calls_and_the_others_go_on() {
+fn a_rejecting_limit_ends_only_its_own_calls() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("mail", 1, FIXED, OnReach::Reject)];
@@ -404,7 +404,7 @@ fn a_limit_that_rejects_ends_its_calls_and_the_others_go_on() {
 }
 
 #[test]
-fn a_sum_refuses_what_never_fits() {
+fn a_sum_limit_rejects_amounts_that_can_never_fit() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
@@ -425,7 +425,7 @@ fn a_sum_refuses_what_never_fits() {
 }
 
 #[test]
-fn a_limit_in_shadow_mode_counts_and_stops_nothing() {
+fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
     block_on(async {
         let mut table = Table::new(10, 100);
         let mut shadow = (*row("mail", 1, FIXED, OnReach::Reject)).clone();
@@ -438,7 +438,7 @@ fn a_limit_in_shadow_mode_counts_and_stops_nothing() {
 }
 
 #[test]
-fn a_returned_permit_wakes_who_waits() {
+fn a_returned_permit_wakes_the_waiting_turn() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
@@ -460,7 +460,7 @@ fn a_returned_permit_wakes_who_waits() {
 }
 
 #[test]
-fn calls_that_returned_their_permits_take_them_again_and_debit_nothing_else() {
+fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
@@ -556,7 +556,7 @@ fn no_turn_begins_under_a_canceled_task() {
 }
 
 #[test]
-fn an_inner_call_whose_turn_is_over_does_not_run() {
+fn an_inner_call_of_an_ended_turn_does_not_run() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
@@ -571,7 +571,7 @@ fn an_inner_call_whose_turn_is_over_does_not_run() {
 }
 
 #[test]
-fn a_turn_that_waits_ends_when_its_agent_is_removed_or_it_is_canceled_or_expires() {
+fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
     block_on(async {
         for way in 0..3 {
             let mut fleet = Fleet::new(Table::new(1, 100)).await;
@@ -606,7 +606,7 @@ fn a_turn_that_waits_ends_when_its_agent_is_removed_or_it_is_canceled_or_expires
 }
 
 #[test]
-fn a_tenant_that_cannot_be_read_holds_up_nobody() {
+fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.rows = vec![row("mail", 1, FIXED, OnReach::Wait)];
@@ -633,7 +633,7 @@ fn a_tenant_that_cannot_be_read_holds_up_nobody() {
 }
 
 #[test]
-fn a_turn_that_cannot_be_read_is_taken_off_the_queue() {
+fn an_unreadable_turn_is_dead_lettered_and_removed_from_the_queue() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(1, 100)).await;
         arrive(&mut fleet, kelly(), others(1)).await;
@@ -659,12 +659,12 @@ fn a_turn_that_cannot_be_read_is_taken_off_the_queue() {
         fleet.run(None, &[discard]).await;
         assert_eq!(fleet.entries(keys::dead()).await, 1);
         fleet.release(0).await;
-        assert_eq!(fleet.dispatched.len(), 2, "who was behind it goes on");
+        assert_eq!(fleet.dispatched.len(), 2, "the turns behind it are dispatched");
     });
 }
 
 #[test]
-fn a_member_that_waits_for_nothing_leaves_the_queue_and_an_empty_queue_has_no_timer() {
+fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(1, 100)).await;
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
@@ -721,7 +721,7 @@ fn who_joins_before_the_first_is_not_put_off() {
 }
 
 #[test]
-fn a_queue_that_was_joined_meanwhile_is_looked_at_at_once() {
+fn a_stale_rearm_does_not_delay_a_new_first_turn() {
     who_joins_before_the_first_is_not_put_off();
 }
 
@@ -856,7 +856,7 @@ fn what_has_begun_is_never_refused() {
 }
 
 #[test]
-fn a_turn_whose_calls_ran_before_a_restart_is_not_refused() {
+fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
     what_has_begun_is_never_refused();
 }
 

@@ -20,7 +20,7 @@ fn no_room(name: &str, used: u64) -> Result<Committed, Conflict> {
 }
 
 #[tokio::test]
-async fn a_counter_has_room_up_to_its_bound_within_and_across_batches() {
+async fn a_counter_enforces_its_bound_within_and_across_batches() {
     on_each(false, async |b| {
         let results =
             b.commit_all(&[guarded(room("a", 2, 3)), guarded(room("a", 2, 3)), guarded(room("a", 1, 3))]).await;
@@ -91,7 +91,7 @@ async fn store_counter(b: &Bench, name: &str, used: f64, ends_ms: i64, began_ms:
 }
 
 #[tokio::test]
-async fn a_rolling_counter_counts_within_its_length() {
+async fn a_rolling_counter_drops_amounts_older_than_its_window() {
     on_each(false, async |b| {
         let rolling = |amount| Room { window: Window::Rolling { length_ms: 400 }, ..room("r", amount, 3) };
         assert!(b.commit(guarded(rolling(2))).await.is_ok());
@@ -117,7 +117,7 @@ async fn a_rolling_counter_counts_within_its_length() {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_new_goes_behind_those_that_wait() {
+async fn a_new_turn_queues_behind_waiting_turns() {
     on_each(false, async |b| {
         let queue_of = Some(counter("a"));
         let waits = Write::Join { set: set("w"), member: "m".into(), place: 7, queue_of: queue_of.clone() };
@@ -136,7 +136,7 @@ async fn a_turn_that_is_new_goes_behind_those_that_wait() {
 }
 
 #[tokio::test]
-async fn shadow_debits_without_room_and_reports_it() {
+async fn a_shadow_limit_debits_beyond_its_bound_and_reports_it() {
     on_each(false, async |b| {
         let shadow = |name| Guard::Room(Room { shadow: true, ..room(name, 2, 1) });
         let done =
@@ -150,7 +150,7 @@ async fn shadow_debits_without_room_and_reports_it() {
 }
 
 #[tokio::test]
-async fn counters_beyond_the_bound_share_one() {
+async fn counters_beyond_the_bound_share_one_overflow_counter() {
     on_each(false, async |b| {
         let limited = |name, amount| Room { counters_max: 2, ..room(name, amount, 3) };
         let results = b
@@ -190,7 +190,7 @@ async fn amounts_are_added_and_returned() {
 }
 
 #[tokio::test]
-async fn a_stamped_transaction_says_what_it_debited() {
+async fn a_stamped_transaction_records_its_debits() {
     on_each(false, async |b| {
         let now = b.store.shard().await.unwrap().now_ms;
         let window = Window::Day { start_ms: now - 9, end_ms: now + 90_000 };
@@ -214,7 +214,7 @@ async fn a_stamped_transaction_says_what_it_debited() {
 }
 
 #[tokio::test]
-async fn a_counter_that_cannot_be_read_is_used_up_until_its_window_ends_and_costs_no_other() {
+async fn an_unreadable_counter_has_no_room_until_its_window_ends() {
     on_each(false, async |b| {
         let now = b.store.shard().await.unwrap().now_ms;
         let fixed = |name, start_ms, end_ms| {

@@ -7,7 +7,7 @@ fn bytes(text: &str) -> Option<Bytes> {
 }
 
 #[tokio::test]
-async fn records_are_guarded_by_version_absence_and_presence() {
+async fn record_guards_check_version_absence_and_presence() {
     on_each(false, async |b| {
         let first = with(vec![Guard::Absent(key("r"))], vec![put("r", "1{}")]);
         let version = first.version.clone();
@@ -29,7 +29,7 @@ async fn records_are_guarded_by_version_absence_and_presence() {
 }
 
 #[tokio::test]
-async fn time_generation_and_epoch_are_compared() {
+async fn guards_check_time_generation_and_epoch() {
     on_each(false, async |b| {
         let now = b.store.shard().await.unwrap().now_ms;
         assert!(b.commit(with(vec![Guard::Before(now + 60_000), Guard::Since(now)], vec![])).await.is_ok());
@@ -54,7 +54,7 @@ async fn time_generation_and_epoch_are_compared() {
 }
 
 #[tokio::test]
-async fn streams_and_sets_are_bounded_and_have_members() {
+async fn stream_and_set_guards_check_bounds_and_members() {
     on_each(false, async |b| {
         let within = |max| with(vec![Guard::Within(queue("q"), max)], vec![]);
         b.commit(with(vec![], vec![enqueue("q", "1"), join("s", "a", 5)])).await.unwrap();
@@ -74,7 +74,7 @@ async fn streams_and_sets_are_bounded_and_have_members() {
 }
 
 #[tokio::test]
-async fn entries_are_unread_held_or_gone() {
+async fn entry_guards_check_unread_and_held_entries() {
     on_each(false, async |b| {
         b.store.ensure_queues(&[queue("q")]).await.unwrap();
         let entry = b.commit(with(vec![], vec![enqueue("q", "1")])).await.unwrap().entries.pop().unwrap();
@@ -142,7 +142,7 @@ async fn inboxes_are_bounded() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_whichever_guard_fails() {
+async fn a_transaction_with_a_failed_guard_writes_nothing() {
     on_each(false, async |b| {
         b.commit(with(vec![], vec![put("there", "1{}"), join("s", "a", 1), enqueue("q", "x")])).await.unwrap();
         let now = b.store.shard().await.unwrap().now_ms;

@@ -17,8 +17,8 @@ async fn a_repeated_transaction_is_recognized() {
         // A repetition is also recognized within a batch, without guards, and if the repetition makes a guard fail.
         let bare = Transaction { proof: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
-        let told = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
-        let results = b.commit_all(&[bare.clone(), bare, told.clone(), told]).await;
+        let reported = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
+        let results = b.commit_all(&[bare.clone(), bare, reported.clone(), reported]).await;
         let already: Vec<_> = results.into_iter().map(|result| result.unwrap().already).collect();
         assert_eq!(already, vec![false, true, false, true]);
         // Another transaction has written the record in the meantime.
@@ -29,7 +29,7 @@ async fn a_repeated_transaction_is_recognized() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_fails_one_transaction_alone() {
+async fn a_key_of_the_wrong_type_fails_only_its_own_transaction() {
     on_each(false, async |b| {
         for name in ["r", "counters:tick", "seqs:acme"] {
             let _: i64 = b.command(&["SADD", &b.full(name), "x"]).await;
@@ -57,7 +57,7 @@ async fn a_key_of_another_type_fails_one_transaction_alone() {
 }
 
 #[tokio::test]
-async fn a_missing_right_is_no_fault_of_the_transaction() {
+async fn a_missing_permission_fails_the_batch_for_a_retry() {
     on_each(false, async |b| {
         let needs = || [with(vec![], vec![join("s", "m", 1)])];
         let _: String = b.command(&["ACL", "SETUSER", "default", "-zadd"]).await;
@@ -71,7 +71,7 @@ async fn a_missing_right_is_no_fault_of_the_transaction() {
 }
 
 #[tokio::test]
-async fn a_function_that_is_gone_is_loaded_again() {
+async fn a_flushed_function_is_reloaded() {
     on_each(false, async |b| {
         b.commit(with(vec![], vec![put("a", "1{}")])).await.unwrap();
         let _: String = b.command(&["FUNCTION", "FLUSH"]).await;
@@ -83,7 +83,7 @@ async fn a_function_that_is_gone_is_loaded_again() {
 }
 
 #[tokio::test]
-async fn without_functions_the_text_runs_as_a_script() {
+async fn commits_run_as_a_script_when_the_function_cannot_load() {
     on_each(false, async |b| {
         // First, memory is too short to load the library. Then the user is not permitted to load it.
         for step in [vec!["CONFIG", "SET", "maxmemory", "1"], vec!["ACL", "SETUSER", "default", "-function|load"]] {
@@ -103,7 +103,7 @@ async fn without_functions_the_text_runs_as_a_script() {
 }
 
 #[tokio::test]
-async fn after_a_restart_counters_wait_for_what_may_be_lost() {
+async fn a_restart_blocks_short_windows_and_held_counters() {
     on_each(true, async |mut b| {
         let before = b.store.shard().await.unwrap();
         assert_eq!(before.epoch_began_ms, 0);
@@ -149,7 +149,7 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
 }
 
 #[tokio::test]
-async fn a_server_that_lost_all_begins_another_epoch() {
+async fn data_loss_starts_a_new_restart_epoch() {
     on_each(false, async |mut b| {
         let before = b.store.shard().await.unwrap();
         b.server.restart().await;
@@ -203,7 +203,7 @@ async fn shard_time_never_steps_back() {
 }
 
 #[tokio::test]
-async fn shard_time_that_no_clock_leaves_is_not_believed() {
+async fn implausible_shard_time_is_ignored() {
     on_each(false, async |b| {
         let first = b.store.shard().await.unwrap().now_ms;
         let in_centuries = (first + 110_000 * 86_400_000).to_string();
@@ -226,7 +226,7 @@ async fn shard_time_that_no_clock_leaves_is_not_believed() {
 }
 
 #[tokio::test]
-async fn short_memory_is_a_flag_of_the_last_sample() {
+async fn memory_pressure_follows_the_last_sample() {
     on_each(false, async |b| {
         let calm = || with(vec![Guard::Calm], vec![]);
         assert!(b.commit(calm()).await.is_ok());
@@ -248,7 +248,7 @@ async fn short_memory_is_a_flag_of_the_last_sample() {
 }
 
 #[tokio::test]
-async fn a_large_batch_is_one_call() {
+async fn a_batch_of_3000_transactions_commits() {
     on_each(false, async |b| {
         let batch: Vec<Transaction> = (0..3_000)
             .map(|at| {

@@ -11,7 +11,7 @@ fn part(name: &str, part: &str) -> Write {
 }
 
 #[tokio::test]
-async fn records_and_parts_live_and_expire_together() {
+async fn records_and_their_parts_expire_together() {
     on_each(false, async |b| {
         b.commit(with(vec![], vec![part("r", "a"), part("r", "b"), part("r", "c"), put("r", "1{}")])).await.unwrap();
         b.commit(with(vec![], vec![Write::DeleteParts(key("r"), vec!["a".into(), "z".into()])])).await.unwrap();
@@ -75,7 +75,7 @@ async fn timers_and_sets_are_ordered_by_place() {
 }
 
 #[tokio::test]
-async fn a_record_names_the_slice_that_was_enqueued_last() {
+async fn a_record_names_the_last_enqueued_slice() {
     on_each(false, async |b| {
         let t = with(vec![], vec![put("a", "1{}"), enqueue("q", "1"), enqueue("p", "2"), put("b", "1{}")]);
         let version = t.version.clone();
@@ -88,7 +88,7 @@ async fn a_record_names_the_slice_that_was_enqueued_last() {
 }
 
 #[tokio::test]
-async fn a_take_of_empty_queues_does_not_look_at_each_first_until_one_gives_its_full_share() {
+async fn a_take_skips_queue_checks_while_the_queues_are_empty() {
     on_each(false, async |b| {
         b.store.ensure_queues(&[queue("high"), queue("low")]).await.unwrap();
         let looks = async || -> usize {
@@ -202,7 +202,7 @@ async fn logs_are_appended_and_trimmed() {
 }
 
 #[tokio::test]
-async fn replies_are_numbered_by_inbox() {
+async fn replies_are_numbered_per_inbox() {
     on_each(false, async |b| {
         let reply = |name: &str| with(vec![], vec![Write::Reply(inbox(name), Bytes::from_static(b"r"))]);
         let now = b.store.shard().await.unwrap().now_ms;
@@ -253,7 +253,7 @@ async fn records_and_counters_are_listed() {
 }
 
 #[tokio::test]
-async fn replies_that_all_groups_have_acknowledged_are_read() {
+async fn replies_count_as_read_after_all_groups_acknowledge_them() {
     on_each(false, async |b| {
         let log = queue("replies:acme:box");
         assert_eq!(b.store.acknowledged(&log).await.unwrap(), None);
@@ -283,7 +283,7 @@ async fn replies_that_all_groups_have_acknowledged_are_read() {
 }
 
 #[tokio::test]
-async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
+async fn only_entries_of_a_deleted_consumer_are_adopted() {
     on_each(false, async |b| {
         b.store.ensure_queues(&[queue("q")]).await.unwrap();
         let adopt = async || b.store.adopt_lost(&queue("q"), "lost", 3).await.unwrap();
@@ -309,7 +309,7 @@ async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
 /// Many acknowledged entries are deleted by one trim. The trim must not delete an entry that was lost with a deleted
 /// consumer.
 #[tokio::test]
-async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
+async fn a_trim_of_acknowledged_entries_keeps_lost_entries() {
     on_each(false, async |b| {
         b.store.ensure_queues(&[queue("q")]).await.unwrap();
         let trims = async || -> u64 {

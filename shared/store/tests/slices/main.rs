@@ -321,7 +321,7 @@ fn game(cases: u32, max_shrink_iters: u32) -> Result<(), String> {
 }
 
 #[test]
-fn each_call_gets_one_result_whatever_the_order() {
+fn each_call_gets_one_result_in_any_order_of_events() {
     if let Err(error) = game(256, 2_000) {
         panic!("{error}");
     }
@@ -359,7 +359,7 @@ fn a_repeated_settle_is_recognized() {
 
 /// Each guard protects an invariant: if the guard is removed, a game fails.
 #[test]
-fn a_game_detects_each_guard_that_is_missing() {
+fn a_game_detects_each_missing_guard() {
     let guards = [
         "holder_guards_the_version",
         "park_guards_what_it_waits_for",

@@ -71,12 +71,12 @@ pub(super) fn config(bytes: &[u8]) {
         fs::remove_file(&file).expect("a file");
         match loaded {
             Ok(configuration) => assert!(!print(&configuration).is_empty()),
-            Err(errors) => assert_told(&errors, name, &text(yaml)),
+            Err(errors) => assert_errors_are_located(&errors, name, &text(yaml)),
         }
     });
 }
 
-fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
+fn assert_errors_are_located(errors: &ConfigErrors, name: &str, yaml: &str) {
     assert!(!errors.as_slice().is_empty());
     // YAML has several kinds of line breaks.
     let lines = yaml.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64 + 1;

@@ -36,7 +36,7 @@ fn not_after_a_mail(policy: &mut Policy) {
 }
 
 #[tokio::test]
-async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_asked_in_vain() {
+async fn a_call_denied_by_facts_does_not_use_its_approval() {
     let bank = Bank::default();
     let plan = bank.gated(of(1, &["finance"]));
     let tools = plan.tools.iter().cloned().chain([read("mail")]).collect();
@@ -99,7 +99,7 @@ async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_begins() {
+async fn a_call_behind_an_equal_call_uses_its_approval_only_when_it_begins() {
     let paid = Arc::default();
     let gate = Arc::new(Semaphore::new(0));
     let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
@@ -129,7 +129,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
 }
 
 #[tokio::test]
-async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
+async fn an_approval_expires_while_its_call_waits_for_an_equal_call() {
     let paid = Arc::default();
     let gate = Arc::new(Semaphore::new(0));
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
@@ -159,7 +159,7 @@ fn after_a_quote(policy: &mut Policy) {
 }
 
 #[tokio::test]
-async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
+async fn facts_are_checked_against_arguments_changed_by_approvers() {
     let bank = Bank::default();
     let plan = bank.ruled();
     let tools = plan.tools.iter().cloned().chain([read("quote")]).collect();
@@ -185,7 +185,7 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
 }
 
 #[tokio::test]
-async fn a_read_that_ran_beside_one_that_asks_people_is_not_told_as_not_run() {
+async fn a_parallel_read_beside_an_approval_is_not_reported_as_unexecuted() {
     let looked = Arc::new(AtomicUsize::new(0));
     let look = {
         let looked = looked.clone();
@@ -203,7 +203,7 @@ async fn a_read_that_ran_beside_one_that_asks_people_is_not_told_as_not_run() {
     let name = TurnName { tenant: acme(), turn: TurnId::new(turn).unwrap() };
     fleet.store.cancel(&name, "enough").await.unwrap();
     let reply = fleet.reply().await;
-    let told = |at: usize| reply["results"][at]["error"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(told(1).contains("whether it ran is not known"), "{reply}");
+    let reported = |at: usize| reply["results"][at]["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(reported(1).contains("whether it ran is not known"), "{reply}");
     fleet.stop().await;
 }

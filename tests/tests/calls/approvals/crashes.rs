@@ -25,7 +25,7 @@ fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> KillableProcess {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_asked_for_anew() {
+async fn a_changed_tool_or_rule_voids_the_approval_and_requests_a_new_one() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.ruled()).await;
     let stricter: fn(&mut Policy) = |policy| {
@@ -45,7 +45,7 @@ async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_a
         let again = asked_but(&fleet, &first.id).await;
         assert_eq!((bank.paid(), state(&fleet, &first.id).await), (at, "void".into()));
         let why = &again.asked_by[0].why;
-        assert!(again.asked_by[0].place == "asked anew" && why.contains(&first.id), "{why}");
+        assert!(again.asked_by[0].place == "asked again" && why.contains(&first.id), "{why}");
         approve(&fleet, "ann", &again.id).await;
         let reply = fleet.reply().await;
         assert_eq!((outcomes(&reply), bank.paid()), (vec!["ok"], at + 1), "{reply}");
@@ -107,7 +107,7 @@ async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_before_or_after_the_begin_neither_loses_the_consent_nor_uses_it_twice() {
+async fn a_crash_around_the_begin_neither_loses_nor_reuses_the_approval() {
     for has_begun in [false, true] {
         let bank = Bank::default();
         let mut plan = Plan { workers: 0, ..bank.ruled() };
@@ -131,7 +131,7 @@ async fn a_crash_before_or_after_the_begin_neither_loses_the_consent_nor_uses_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
+async fn the_result_of_a_lost_call_names_its_approval() {
     for has_worker in [false, true] {
         let bank = Bank::default();
         let mut plan = Plan { workers: 0, ..bank.ruled() };
@@ -168,7 +168,7 @@ async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_restart_of_redis_has_lost_is_asked_for_anew() {
+async fn an_approval_lost_by_a_redis_restart_is_requested_again() {
     let bank = Bank::default();
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
     let mut plan = Plan { workers: 0, ..bank.ruled() };

@@ -157,7 +157,7 @@ async fn approve(fleet: &Fleet, by: &str, id: &str) -> VerdictResult {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees() {
+async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(Plan { slots: 1, ..bank.gated(of(1, &["finance"])) }).await;
     let turn = fleet.submit(&[("echo", json!({})), pay(700), ("echo", json!({}))]).await;
@@ -213,7 +213,7 @@ async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
 }
 
 #[tokio::test]
-async fn a_denial_ends_the_call_and_its_agent_is_told_why() {
+async fn a_denial_ends_the_call_and_reports_the_reason() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
     fleet.submit(&[pay(1), ("echo", json!({}))]).await;
@@ -232,7 +232,7 @@ async fn a_denial_ends_the_call_and_its_agent_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_decides_expires_and_so_does_a_consent_that_comes_too_late() {
+async fn an_undecided_approval_expires_and_rejects_late_decisions() {
     let bank = Bank::default();
     let demand = ApprovalDemand { expires_ms: Some(5_000), ..of(1, &[]) };
     let mut fleet = Fleet::start(bank.gated(demand)).await;
@@ -251,7 +251,7 @@ async fn a_request_that_nobody_decides_expires_and_so_does_a_consent_that_comes_
 }
 
 #[tokio::test]
-async fn several_have_to_agree_each_counts_once_and_only_those_who_may() {
+async fn each_permitted_approver_counts_once_toward_the_required_number() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(2, &["finance"]))).await;
     fleet.submit(&[pay(1)]).await;
@@ -269,7 +269,7 @@ async fn several_have_to_agree_each_counts_once_and_only_those_who_may() {
 }
 
 #[tokio::test]
-async fn of_two_who_decide_at_once_both_are_told_the_same() {
+async fn concurrent_approval_and_denial_agree_with_the_outcome() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
     for _ in 0..10 {
@@ -288,7 +288,7 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
 }
 
 #[tokio::test]
-async fn a_rule_asks_about_what_does_not_meet_it_and_lets_all_else_pass() {
+async fn a_rule_requires_approval_only_for_calls_that_violate_it() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.ruled()).await;
     fleet.submit(&[pay(400), pay(9_001)]).await;
@@ -304,7 +304,7 @@ async fn a_rule_asks_about_what_does_not_meet_it_and_lets_all_else_pass() {
 }
 
 #[tokio::test]
-async fn a_turn_that_ends_while_it_waits_leaves_nothing_to_decide() {
+async fn a_turn_that_ends_voids_its_pending_approval() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
     let turn = fleet.submit(&[pay(1)]).await;
@@ -325,7 +325,7 @@ async fn a_turn_that_ends_while_it_waits_leaves_nothing_to_decide() {
 }
 
 #[tokio::test]
-async fn a_turn_of_the_same_id_and_content_is_asked_about_anew() {
+async fn a_resubmitted_turn_needs_a_new_approval() {
     let bank = Bank::default();
     let mut plan = bank.gated(of(1, &[]));
     plan.store.dedupe_ms = 1;
@@ -347,7 +347,7 @@ async fn a_turn_of_the_same_id_and_content_is_asked_about_anew() {
 }
 
 #[tokio::test]
-async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once() {
+async fn a_turn_can_request_an_early_pending_approval_reply() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
     let calls = json!([{"name": "pay", "arguments": pay(1).1}]);
@@ -379,7 +379,7 @@ async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
 }
 
 #[tokio::test]
-async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
+async fn pending_approvals_are_limited_per_tenant_and_agent() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
     let of_agent = limits::APPROVALS_WAITING_OF_AGENT_MAX;
@@ -413,7 +413,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
 }
 
 #[tokio::test]
-async fn a_fleet_without_approvers_refuses_at_once() {
+async fn a_fleet_without_approvers_rejects_the_call_at_once() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(Plan { policy: |_| {}, ..bank.gated(of(1, &[])) }).await;
     fleet.submit(&[pay(1)]).await;

@@ -9,7 +9,7 @@ use tickfleet_tests::inspect::outcomes;
 use super::{Bank, VerdictInput, approve, asked, of, pay};
 
 #[tokio::test]
-async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent_is_told() {
+async fn an_approver_may_only_narrow_the_permitted_arguments() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.ruled()).await;
     let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{\"to\":\"kim\",\"amount\":700}"}}]);
@@ -26,8 +26,8 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
     let result = &reply["results"][0];
     assert_eq!((&result["output"]["amount"], &result["output"]["to"]), (&json!(400), &json!("kim")), "{reply}");
     assert_eq!(result["approval"]["arguments"], json!({"to": "kim", "amount": 400}));
-    let told = reply["messages"][0]["content"].as_str().unwrap();
-    assert!(told.contains("ann approved this call with other arguments"), "{told}");
+    let reported = reply["messages"][0]["content"].as_str().unwrap();
+    assert!(reported.contains("ann approved this call with other arguments"), "{reported}");
     let audits = fleet.audits().await;
     let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
     assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
@@ -48,7 +48,7 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
 }
 
 #[tokio::test]
-async fn a_consent_to_other_arguments_is_none_to_these() {
+async fn an_approval_does_not_cover_changed_arguments() {
     let bank = Bank::default();
     let demand = ApprovalDemand { narrow: ["/amount".to_owned()].into(), ..of(2, &[]) };
     let mut fleet = Fleet::start(bank.gated(demand)).await;

@@ -16,7 +16,7 @@ async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_what_is_missing() {
+async fn approvers_see_complete_arguments_and_lists_show_a_short_form() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
     let client = Client::over(vec![fleet.store.clone()]);
@@ -40,10 +40,12 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["to"]), (vec!["ok"], &json!(to)));
     // Observers have seen no secret, and the record does not contain one any more.
-    let told = notices(&fleet, "arguments").await;
+    let reported = notices(&fleet, "arguments").await;
     assert!(
-        told.iter().all(|told| !told.contains(secret) && told.len() <= limits::APPROVAL_SHORT_BYTES_MAX),
-        "{told:?}"
+        reported
+            .iter()
+            .all(|reported| !reported.contains(secret) && reported.len() <= limits::APPROVAL_SHORT_BYTES_MAX),
+        "{reported:?}"
     );
     assert_eq!(
         (notices(&fleet, "abridged").await, notices(&fleet, "bytes").await),
@@ -58,7 +60,7 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
+async fn arguments_too_long_for_an_approval_reject_the_call() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.ruled()).await;
     let most = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
@@ -83,7 +85,7 @@ async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
 }
 
 #[tokio::test]
-async fn what_an_approver_changes_is_told_without_secrets() {
+async fn notices_list_the_arguments_an_approver_changed() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.ruled()).await;
     fleet.submit(&[pay(700)]).await;

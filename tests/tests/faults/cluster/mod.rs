@@ -231,7 +231,7 @@ fn plenty() -> DefaultCaps {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_over_three_primaries_goes_on_when_one_of_them_is_killed() {
+async fn a_fleet_survives_the_loss_of_one_of_three_primaries() {
     let mut fleet = Fleet::start(plenty()).await;
     let tenants = tenants();
     for tenant in &tenants {

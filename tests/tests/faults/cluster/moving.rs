@@ -61,7 +61,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_caps_hold() {
+async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
     // The test takes less than one day of the agent. So wherever the counters are, only the cap limits admissions.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
@@ -92,13 +92,13 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     let after = fleet.epoch(&tenant).await;
     assert_eq!(after.1, before.1 + 1, "another server is another epoch");
     assert_eq!(fleet.metric("tickfleet_state_lost_total"), 0, "streams that move are not lost");
-    assert!(fleet.metric("tickfleet_redis_turned_away_total{answer=\"ASK\"}") > 0);
-    assert!(fleet.metric("tickfleet_redis_turned_away_total{answer=\"MOVED\"}") > 0);
+    assert!(fleet.metric("tickfleet_redis_redirects_total{response=\"ASK\"}") > 0);
+    assert!(fleet.metric("tickfleet_redis_redirects_total{response=\"MOVED\"}") > 0);
     fleet.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loaded_slot_that_moves_as_a_whole_loses_nothing_and_caps_hold() {
+async fn moving_a_loaded_slot_as_a_whole_loses_nothing_and_keeps_caps() {
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let tenant = tenants()[0].clone();
@@ -190,7 +190,7 @@ impl<'a> LongWindow<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_does_its_queue() {
+async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let per_tick = u32::try_from(CAP).unwrap();
     let fleet = Fleet::start(DefaultCaps { tick_ms: LONG_TICK_MS, calls_per_tick: per_tick, ..plenty() }).await;
     let mut window = LongWindow::find(&fleet).await;
@@ -231,7 +231,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
 }
 
 #[tokio::test]
-async fn a_script_that_followed_ask_would_forget_what_was_used() {
+async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
     // Does on purpose what a library would do that follows `ASK` redirections by itself.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
@@ -266,7 +266,7 @@ fn sent_away(error: &StoreError) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn what_is_on_its_way_is_not_told_as_missing() {
+async fn a_watch_during_a_slot_move_reports_no_missing_keys() {
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();

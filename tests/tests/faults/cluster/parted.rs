@@ -5,7 +5,7 @@ use tickfleet_testkit::Network;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_runs_once() {
+async fn durable_calls_run_once_when_an_isolated_primary_is_replaced() {
     if !Network::is_possible().await {
         eprintln!("skipped: servers cannot call from addresses of their own here");
         return;
@@ -41,7 +41,7 @@ async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_that_move_wait_while_the_cluster_is_down() {
+async fn a_key_move_waits_while_the_cluster_is_down() {
     if !Network::is_possible().await {
         eprintln!("skipped: servers cannot call from addresses of their own here");
         return;

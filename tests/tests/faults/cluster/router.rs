@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{RECOVERS_WITHIN, SHARDS, options};
 
 #[tokio::test]
-async fn a_waiting_reader_hears_that_its_slot_has_moved() {
+async fn a_blocked_reader_detects_a_slot_move() {
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -65,7 +65,7 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_one_that_was_asked() {
+async fn announced_hosts_are_used_with_the_queried_node_as_fallback() {
     let cluster = Cluster::start(3, 0).await;
     for (endpoint, host) in [("hostname", "localhost"), ("unknown-endpoint", "127.0.0.1")] {
         for server in &cluster.servers {
@@ -82,11 +82,11 @@ async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_
         loop {
             let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
             store.ensure_groups().await.unwrap();
-            let told = store.connection().primary().unwrap().unwrap();
-            if told.starts_with(&format!("{host}:")) {
+            let reported = store.connection().primary().unwrap().unwrap();
+            if reported.starts_with(&format!("{host}:")) {
                 break;
             }
-            assert!(Instant::now() < deadline, "{endpoint}: {told}");
+            assert!(Instant::now() < deadline, "{endpoint}: {reported}");
             // The nodes exchange the announced names; the deadline bounds the wait.
             sleep(Duration::from_millis(100)).await;
         }
@@ -94,7 +94,7 @@ async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_
 }
 
 #[tokio::test]
-async fn why_nobody_holds_a_slot_is_told_node_by_node_and_no_search_is_endless() {
+async fn an_unowned_slot_is_reported_per_node_within_a_time_limit() {
     let mut cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     let holder = cluster.holder(cluster.slot(store.keys().prefix()).await).await.unwrap();

@@ -82,7 +82,7 @@ async fn play(kill_after: usize) -> ApprovalRun {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everything_dies() {
+async fn an_approved_payment_is_made_at_most_once_after_a_kill_at_any_step() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.paid, whole.given, whole.killed), (1, 1, false), "{whole:?}");
     for kill_after in places(whole.commits, steps(4)) {

@@ -75,7 +75,7 @@ async fn play(kill_after: usize) -> ComposedRun {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies() {
+async fn a_composed_call_reaches_the_same_end_after_a_kill_at_any_step() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.audits.len(), whole.killed), (2, 5, false), "{whole:?}");
     let steps = steps(10);
@@ -85,9 +85,9 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
         let result = &played.reply["results"][0];
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");
         assert_eq!(result["output"]["greeted"], "ok", "killed after {kill_after}: {played:?}");
-        let told = ["first", "second"].map(|post| result["output"][post].as_str().unwrap_or_default().to_owned());
-        let ok = told.iter().filter(|outcome| *outcome == "ok").count();
-        let honest = told.iter().all(|outcome| ["ok", "outcome_unknown"].contains(&outcome.as_str()));
+        let reported = ["first", "second"].map(|post| result["output"][post].as_str().unwrap_or_default().to_owned());
+        let ok = reported.iter().filter(|outcome| *outcome == "ok").count();
+        let honest = reported.iter().all(|outcome| ["ok", "outcome_unknown"].contains(&outcome.as_str()));
         assert!(honest, "killed after {kill_after}: {played:?}");
         // A post that is reported as done was made once. A post that is reported as unknown was made at most once.
         assert!(

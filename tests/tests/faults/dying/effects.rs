@@ -60,7 +60,7 @@ async fn play(kill_after: usize) -> EffectRun {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_turns_make_the_same_payment_once_at_most_wherever_everything_dies() {
+async fn equal_payments_are_made_at_most_once_after_a_kill_at_any_step() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.paid, whole.killed), (1, false), "{whole:?}");
     for kill_after in places(whole.commits, steps(10)) {

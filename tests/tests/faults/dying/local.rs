@@ -68,7 +68,7 @@ async fn caller(fleet: &Fleet, ran: Arc<AtomicUsize>) -> tokio::task::JoinHandle
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_local_call_runs_once_and_ends_well_wherever_the_fleet_dies() {
+async fn a_local_call_runs_once_after_a_kill_of_the_fleet_at_any_step() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.ran, whole.killed, &whole.result["outcome"]), (1, false, &json!("ok")), "{whole:?}");
     for kill_after in places(whole.commits, steps(10)) {

@@ -159,7 +159,7 @@ async fn play(kill_after: usize) -> TaskRun {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
+async fn a_task_of_two_agents_reaches_the_same_end_after_a_kill_at_any_step() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.asked, whole.killed), (1, ASKED, false), "{whole:?}");
     let mut unknown = BTreeMap::new();

@@ -54,7 +54,7 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_reaches_another() {
+async fn a_client_that_reaches_another_sentinel_moves_to_the_new_primary() {
     let Some(trio) = apart(&[]).await else { return };
     // The client knows one Sentinel on each side of the cut. The first Sentinel in the URL names the old primary, and
     // the second names the new primary.
@@ -82,7 +82,7 @@ async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
+async fn durable_calls_do_not_run_on_a_partitioned_primary() {
     let Some(trio) = apart(&[]).await else { return };
     // A client that knows no other Sentinel stays with the old primary.
     let url = trio.url_by(0..1);
@@ -106,7 +106,7 @@ async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_wants_a_replica_takes_nothing_while_it_is_cut_off() {
+async fn a_partitioned_primary_with_min_replicas_rejects_writes() {
     let Some(trio) = apart(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]).await else { return };
     let url = trio.url_by(0..1);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;

@@ -42,7 +42,7 @@ async fn counted(fleet: &Fleet, limit: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_becomes_of_them() {
+async fn model_usage_is_counted_once_per_tenant_and_agent_even_if_the_task_fails() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         ("You are atlas.", 0) => ModelReply::call("echo", json!({"text": "hi"})),
         // The model is called again, and the second call also uses tokens.
@@ -64,7 +64,7 @@ async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_be
 }
 
 #[tokio::test]
-async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_nothing() {
+async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("echo", json!({"text": "hi"})),
         _ => ModelReply::words("Done."),
@@ -101,7 +101,7 @@ async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_noth
 }
 
 #[tokio::test]
-async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_gives_some_back() {
+async fn a_waiting_task_runs_once_other_requests_return_unused_budget() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(300), "Done.".into())).await;
     // A request may use some 2,000 tokens, but uses 110. So one or two requests run at a time, and all run within one
@@ -122,7 +122,7 @@ async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_giv
 }
 
 #[tokio::test]
-async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
+async fn a_budget_in_shadow_mode_counts_but_does_not_block() {
     let model = ScriptedModel::start(|_: &ModelRequest| ModelReply::words("Done.")).await;
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { mode: LimitMode::Shadow, ..tokens(100, Every::Task) }]);
@@ -138,7 +138,7 @@ async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
 
 /// The model also counts answers to workers that were already dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
+async fn a_budget_is_not_exceeded_when_workers_are_killed() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);

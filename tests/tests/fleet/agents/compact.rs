@@ -33,7 +33,7 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 }
 
 #[tokio::test]
-async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
+async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
     // The model counts its calls itself, because its requests no longer show all of them.
     let calls = AtomicUsize::new(0);
     let notes = AtomicUsize::new(0);
@@ -69,13 +69,14 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     // Operators can see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
     let story = tickfleet_client::tasks::task_details(&fleet.store, &name).await.unwrap().unwrap();
-    let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();
-    assert_eq!(told, 3);
+    let reported =
+        story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();
+    assert_eq!(reported, 3);
     fleet.stop().await;
 }
 
 #[tokio::test]
-async fn a_model_that_writes_no_notes_costs_the_task_nothing() {
+async fn a_failed_summary_falls_back_to_shortened_results() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         _ if asked.system.starts_with(KEEPER) => ModelReply::Status(400, 0),
         ROUNDS => ModelReply::words("found"),

@@ -46,7 +46,7 @@ async fn posted(posts: &AtomicUsize) {
 }
 
 #[tokio::test]
-async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made_again() {
+async fn calls_of_a_step_with_an_expired_record_are_unknown_and_not_repeated() {
     let posts = Arc::new(AtomicUsize::new(0));
     let may_end = CancellationToken::new();
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
@@ -66,7 +66,7 @@ async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made
 }
 
 #[tokio::test]
-async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
+async fn an_awaited_task_with_an_expired_record_is_not_delegated_again() {
     let posts = Arc::new(AtomicUsize::new(0));
     let may_end = CancellationToken::new();
     let work = json!({"target_agent": "kelly", "task_description": "Post.", "wait": true});

@@ -40,7 +40,7 @@ struct Long {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
+async fn a_thousand_tasks_finish_with_few_slots_and_within_limits() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("count", json!({})),
         _ => ModelReply::words("counted"),
@@ -77,7 +77,7 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
 }
 
 #[tokio::test]
-async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
+async fn a_task_of_two_hundred_rounds_keeps_its_history_and_requests_bounded() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         ROUNDS => ModelReply::words("enough"),
         n => ModelReply::call("long", json!({"n": n})),
@@ -111,10 +111,10 @@ async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
         .sum();
     assert!((ROUNDS * 2_000..ROUNDS * 2_600).contains(&bytes), "a history of {bytes} bytes");
     let seen = model.seen();
-    let told = |asked: &ModelRequest| -> usize {
+    let reported = |asked: &ModelRequest| -> usize {
         asked.messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
     };
-    let most = seen.iter().map(told).max().unwrap();
+    let most = seen.iter().map(reported).max().unwrap();
     assert!(most < 20_000 + ROUNDS * 300, "a request of {most} bytes");
     fleet.stop().await;
 }

@@ -22,7 +22,7 @@ const VARIABLES: [&str; 10] = [
 #[tokio::test]
 #[ignore = "asks a real provider, with your key: OPENAI_API_KEY and OPENAI_MODEL, or those of another"]
 #[allow(clippy::disallowed_methods, reason = "the key is the tester's own")]
-async fn a_real_model_calls_a_tool_and_answers_with_what_came_back() {
+async fn a_real_model_calls_a_tool_and_answers_with_its_result() {
     let given = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
     let nobody = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(500, 0)).await;
     // No model can guess this word.

@@ -44,7 +44,7 @@ async fn holder(fleet: &Fleet, id: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
+async fn a_cancel_message_also_cancels_the_tasks_descendants() {
     let mut fleet = fleet().await;
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
@@ -75,7 +75,7 @@ async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
 }
 
 #[tokio::test]
-async fn a_task_that_fails_ends_what_it_began() {
+async fn a_failed_task_cancels_its_descendants() {
     let mut fleet = fleet().await;
     let leased = family(&fleet, json!({"task_id": "job"})).await;
     let error = json!({"code": "broken", "message": "It cannot be done."});
@@ -85,7 +85,7 @@ async fn a_task_that_fails_ends_what_it_began() {
 }
 
 #[tokio::test]
-async fn a_task_that_ended_well_leaves_what_it_began_to_go_on() {
+async fn a_successful_task_does_not_cancel_its_descendants() {
     let mut fleet = fleet().await;
     let leased = family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(leased.message("finish", json!({"output": 1}))).await;
@@ -97,7 +97,7 @@ async fn a_task_that_ended_well_leaves_what_it_began_to_go_on() {
 }
 
 #[tokio::test]
-async fn what_runs_under_a_task_expires_with_it() {
+async fn descendants_of_a_task_expire_with_it() {
     let mut fleet = fleet().await;
     let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 12_000);
     // All of this runs before the deadline.
@@ -111,7 +111,7 @@ async fn what_runs_under_a_task_expires_with_it() {
 }
 
 #[tokio::test]
-async fn a_task_that_a_call_waits_for_ends_with_the_calls_turn() {
+async fn cancelling_a_turn_ends_the_task_that_its_call_awaits() {
     let mut fleet = fleet().await;
     let mut waits = delegate("emma", "never");
     waits["arguments"]["wait"] = json!(true);

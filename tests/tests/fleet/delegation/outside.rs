@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn the_fleet_creates_the_group_of_a_runtime_outside_with_the_first_task() {
+async fn the_first_task_creates_the_consumer_group_of_an_external_runtime() {
     let fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
@@ -15,7 +15,7 @@ async fn the_fleet_creates_the_group_of_a_runtime_outside_with_the_first_task() 
 }
 
 #[tokio::test]
-async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
+async fn long_output_of_an_external_runtime_is_truncated() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -28,7 +28,7 @@ async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
 }
 
 #[tokio::test]
-async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent() {
+async fn an_external_stream_drops_ended_tasks_and_is_deleted_with_its_agent() {
     let mut fleet = Fleet::start(plan(5_000)).await;
     let waiting = async |fleet: &Fleet| fleet.ask::<u64>("XLEN", "external:acme:archy", &[]).await;
     fleet.delegate("archy", json!({"task_id": "done"})).await;
@@ -60,7 +60,7 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
 }
 
 #[tokio::test]
-async fn a_runtime_that_beats_keeps_its_task_for_longer_than_a_lease() {
+async fn heartbeats_extend_the_lease_of_an_external_runtime() {
     let mut fleet = Fleet::start(plan(6_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -75,7 +75,7 @@ async fn a_runtime_that_beats_keeps_its_task_for_longer_than_a_lease() {
 }
 
 #[tokio::test]
-async fn an_external_runtime_leases_makes_turns_and_finishes() {
+async fn an_external_runtime_leases_a_task_submits_turns_and_finishes_it() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -104,7 +104,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
 }
 
 #[tokio::test]
-async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
+async fn a_retryable_failure_redelivers_the_task_and_a_final_one_ends_it() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let first = fleet.lease_task("archy", "r1").await;
@@ -123,7 +123,7 @@ async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
 }
 
 #[tokio::test]
-async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
+async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
     // archy's runtimes report within their lease. link's runtimes never report.
     let mut plan = plan(5_000);
     plan.handlers.insert(AgentId::new("link").unwrap(), external(250));
@@ -155,7 +155,7 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
 }
 
 #[tokio::test]
-async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
+async fn a_leased_task_that_is_cancelled_or_expires_ends_as_outcome_unknown() {
     // A silent runtime keeps its task until its lease ends. Only then does a canceled or expired task end. The cancel
     // and the deadline must come before the end of the lease, and the task must be leased before the deadline.
     let mut fleet = Fleet::start(plan(5_000)).await;
@@ -163,16 +163,16 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     let leased = fleet.lease_task("archy", "r1").await;
     fleet.say(json!({"op": "cancel", "task_id": "cancelled", "reason": "The customer called."})).await;
     let reply = fleet.reply().await;
-    let told = |reply: &Value| result(reply)["error"]["message"].as_str().unwrap().to_owned();
+    let reported = |reply: &Value| result(reply)["error"]["message"].as_str().unwrap().to_owned();
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
-    assert!(told(&reply).contains("cancelled (reason: The customer called.) after a runtime had taken"), "{reply}");
+    assert!(reported(&reply).contains("cancelled (reason: The customer called.) after a runtime had taken"), "{reply}");
     fleet.say(leased.message("finish", json!({"output": 1}))).await;
     let deadline = fleet.in_ms(4_000).await;
     fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;
     fleet.lease_task("archy", "r1").await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["task_id"], &result(&reply)["outcome"]), (&json!("expired"), &json!("outcome_unknown")));
-    assert!(told(&reply).contains("came after a runtime had taken the task"), "{reply}");
+    assert!(reported(&reply).contains("came after a runtime had taken the task"), "{reply}");
     assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool="delegate_task"} 2"#), "{metrics}");

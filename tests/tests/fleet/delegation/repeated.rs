@@ -7,7 +7,7 @@ use tickfleet_tools::{Environment, ToolFailure};
 use super::*;
 
 #[tokio::test]
-async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_a_conflict() {
+async fn a_repeated_task_message_is_a_duplicate_and_a_changed_one_a_conflict() {
     let mut fleet = Fleet::start(plan(1_000)).await;
     let entry = fleet.delegate("fran", json!({"task_description": "Ohne Id"})).await;
     let reply = fleet.reply().await;
@@ -35,7 +35,7 @@ async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_
 }
 
 #[tokio::test]
-async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_out_again() {
+async fn a_delegation_with_a_possibly_expired_record_is_not_repeated() {
     let mut fleet = Fleet::start(plan(1_000)).await;
     // A task can only begin under a turn that is unfinished.
     fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "sleep", "arguments": {"ms": 20_000}}]})).await;

@@ -23,7 +23,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
 }
 
 #[test]
-fn the_dashboards_are_what_their_script_writes() {
+fn the_dashboards_match_the_output_of_their_script() {
     let script = root().join("helm/dashboards/generate.py");
     // With -B, Python writes no compiled files next to the sources.
     let run = Command::new("python3").arg("-B").arg(script).arg("--check").output().unwrap();
@@ -31,7 +31,7 @@ fn the_dashboards_are_what_their_script_writes() {
 }
 
 #[test]
-fn there_are_four_with_stable_ids_that_link_to_each_other() {
+fn four_dashboards_have_stable_ids_and_link_to_each_other() {
     let dashboards = dashboards();
     let uids: Vec<&str> = dashboards.keys().map(String::as_str).collect();
     assert_eq!(uids, ["tickfleet-fleet", "tickfleet-governance", "tickfleet-redis", "tickfleet-reliability"]);
@@ -45,7 +45,7 @@ fn there_are_four_with_stable_ids_that_link_to_each_other() {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_in_which_unit_and_where_it_is_bad() {
+fn every_panel_has_a_description_unit_and_thresholds() {
     for (uid, dashboard) in dashboards() {
         let mut titles = BTreeSet::new();
         for panel in panels(&dashboard) {
@@ -62,7 +62,7 @@ fn every_panel_says_what_it_shows_in_which_unit_and_where_it_is_bad() {
 }
 
 #[test]
-fn panels_lie_side_by_side_on_the_grid() {
+fn panels_do_not_overlap_or_exceed_the_grid() {
     for (uid, dashboard) in dashboards() {
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -78,7 +78,7 @@ fn panels_lie_side_by_side_on_the_grid() {
 }
 
 #[test]
-fn every_query_is_about_the_chosen_fleet_and_source_and_about_metrics_that_are_exported() {
+fn every_query_selects_the_chosen_fleet_and_uses_exported_metrics() {
     let exported = exported();
     for (uid, dashboard) in dashboards() {
         let variables: Vec<&str> =

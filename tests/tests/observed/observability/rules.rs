@@ -98,7 +98,7 @@ fn every_alert_fires_when_it_should_and_not_otherwise() {
 }
 
 #[test]
-fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_a_firing_and_a_silent_test_case() {
     let mut fires = BTreeSet::new();
     let mut keeps_still = BTreeSet::new();
     for case in parsed::<CaseFile>(CASES).into_iter().flat_map(|file| file.tests) {
@@ -117,7 +117,7 @@ fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
 
 /// promtool evaluates groups that are not listed in any order. So alerts could see old recorded values.
 #[test]
-fn cases_evaluate_what_is_recorded_first_and_every_group() {
+fn test_cases_evaluate_recording_rules_first_and_cover_every_group() {
     let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();
     for file in parsed::<CaseFile>(CASES) {
         assert_eq!(file.group_eval_order.first().unwrap(), "tickfleet.recording");
@@ -126,7 +126,7 @@ fn cases_evaluate_what_is_recorded_first_and_every_group() {
 }
 
 #[test]
-fn every_alert_says_how_bad_it_is_and_has_a_runbook() {
+fn every_alert_has_a_severity_and_a_complete_runbook() {
     let page = read(RUNBOOKS);
     let placeholder = Regex::new(r"\{\{.*?\}\}").unwrap();
     for (name, rule) in alerts() {
@@ -157,7 +157,7 @@ fn every_alert_says_how_bad_it_is_and_has_a_runbook() {
 }
 
 #[test]
-fn every_runbook_is_an_alerts() {
+fn every_runbook_belongs_to_an_alert() {
     let page = read(RUNBOOKS);
     let headings: BTreeSet<String> = page
         .lines()
@@ -168,7 +168,7 @@ fn every_runbook_is_an_alerts() {
 }
 
 #[test]
-fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
+fn no_alert_or_scaling_rule_counts_capped_turns() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
@@ -185,7 +185,7 @@ fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
 }
 
 #[test]
-fn rules_ask_only_for_metrics_that_are_exported_and_values_that_are_recorded() {
+fn rules_use_only_exported_metrics_and_recorded_values() {
     let exported = exported();
     let recorded: BTreeSet<String> = rules().into_iter().filter_map(|rule| rule.record).collect();
     let colons = Regex::new(r"\b[a-z_]+:[a-z_]+:[a-z_0-9]+\b").unwrap();

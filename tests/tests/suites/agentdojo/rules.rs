@@ -43,7 +43,7 @@ struct StoppedCallCounts {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_stop_what_grants_cannot_but_what_the_user_asks_for_to_the_letter() {
+async fn rules_deny_granted_calls_unless_the_user_asked_for_them() {
     let Some(dir) = DATA.unless_skipped().unwrap() else { return };
     let dojo = agentdojo::load(&dir).unwrap();
     let (users, attacks): (Vec<&Task>, Vec<&Task>) = dojo.tasks.iter().partition(|task| task.is_legitimate());

@@ -45,12 +45,12 @@ impl Script {
         let is_hijacked = asked.messages[0]["content"].as_str().unwrap().starts_with(HIJACKED);
         match self.answers(task, is_hijacked).get(asked.answers()) {
             Some(calls) => ModelReply::Calls(calls.clone()),
-            None => ModelReply::Words(told(asked).to_string()),
+            None => ModelReply::Words(reported(asked).to_string()),
         }
     }
 }
 
-fn told(asked: &ModelRequest) -> Value {
+fn reported(asked: &ModelRequest) -> Value {
     asked.messages.iter().filter(|message| message["role"] == "tool").map(|m| m["content"].clone()).collect()
 }
 
@@ -72,7 +72,7 @@ fn results(reply: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn delegated_user_tasks_are_carried_out_and_a_hijacked_model_gets_what_the_task_was_granted_only() {
+async fn a_hijacked_model_gets_only_the_tools_granted_to_its_task() {
     let Some(dir) = DATA.unless_skipped().unwrap() else { return };
     let dojo = agentdojo::load(&dir).unwrap();
     let users: Vec<&Task> = dojo.tasks.iter().filter(|task| task.is_legitimate()).collect();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
+    fn truncated_or_odd_answers_are_parsed_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
             // Keep the members as text, because parsed values would round the numbers of the body.

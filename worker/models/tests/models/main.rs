@@ -71,7 +71,7 @@ fn continued(calls: Vec<ToolCall>) -> ModelRequest {
 }
 
 #[tokio::test]
-async fn a_conversation_with_calls_and_results_is_what_each_provider_takes() {
+async fn each_provider_accepts_a_conversation_with_calls_and_results() {
     for api in APIS {
         let server = StandIn::start(api, vec![Reply::Calls, Reply::Words("Posted.")]).await;
         let models = ModelChain::new(vec![provider(api, &server.base, "one")]);
@@ -88,7 +88,7 @@ async fn a_conversation_with_calls_and_results_is_what_each_provider_takes() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_with_another_provider() {
+async fn a_conversation_continues_with_another_provider() {
     for (at, from) in APIS.into_iter().enumerate() {
         let to = APIS[(at + 1) % APIS.len()];
         let first = StandIn::start(from, vec![Reply::Calls, Reply::Status(503, json!({}), "")]).await;
@@ -103,7 +103,7 @@ async fn a_conversation_goes_on_with_another_provider() {
 }
 
 #[tokio::test]
-async fn refusals_are_typed_and_hold_no_key() {
+async fn provider_errors_are_classified_and_contain_no_key() {
     let message = |text: &str| json!({ "error": { "message": text } });
     let spent = json!({ "error": { "message": "You exceeded your quota", "code": "insufficient_quota" } });
     let delay = json!({ "error": { "message": "slow", "details": [{ "retryDelay": "7s" }] } });
@@ -133,17 +133,17 @@ async fn refusals_are_typed_and_hold_no_key() {
 }
 
 #[tokio::test]
-async fn who_asks_for_a_pause_is_left_alone() {
+async fn a_provider_is_not_called_during_its_requested_pause() {
     let server = StandIn::start(ProviderApi::Anthropic, vec![Reply::Status(429, json!({}), "60")]).await;
     let models = ModelChain::new(vec![provider(ProviderApi::Anthropic, &server.base, "one")]);
     assert_eq!(models.ask(&asking()).await.unwrap_err().retry_after(), Some(Duration::from_secs(60)));
     let ModelChainError::All(all) = models.ask(&asking()).await.unwrap_err() else { panic!("it was sent") };
-    assert_eq!(all[0].failure, ModelFailure::Resting);
+    assert_eq!(all[0].failure, ModelFailure::BreakerOpen);
     assert_eq!(server.asked(), 1);
 }
 
 #[tokio::test]
-async fn broken_and_endless_answers_end() {
+async fn malformed_and_oversized_answers_fail() {
     // After parsing, each of these values takes seventy bytes of memory.
     let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
@@ -163,7 +163,7 @@ async fn broken_and_endless_answers_end() {
 }
 
 #[tokio::test]
-async fn a_model_without_function_calling_plans_in_words() {
+async fn a_model_without_function_calling_plans_in_text() {
     let planned = r#"{"tool": "post_to_x", "reason": "asked", "arguments": {"text": "hi"}}"#;
     let none = r#"{"tool": "none", "reason": "done", "arguments": {}}"#;
     let server =
@@ -183,7 +183,7 @@ async fn a_model_without_function_calling_plans_in_words() {
 }
 
 #[tokio::test]
-async fn what_every_provider_refuses_is_not_sent() {
+async fn invalid_requests_are_rejected_before_sending() {
     let models = ModelChain::new(Vec::new());
     let call = ToolCall { id: "a".into(), tool: "search_x".into(), arguments: "{}".into(), signature: None };
     let mut unanswered = asking();

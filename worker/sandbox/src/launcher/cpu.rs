@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn time_counts_once_whoever_reaps_and_also_where_nobody_does() {
+    fn cpu_time_counts_once_for_reaped_and_unreaped_processes() {
         let mut meter = CpuMeter::default();
         assert_eq!(meter.add(sample(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
         // Process 2 was reaped by process 1, process 3 by the launcher, and process 4 by no one.
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
+    fn a_child_reaped_during_a_sample_is_not_counted_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
         // The second sample read process 1 before process 1 reaped process 2. Process 2 was gone when the sample

@@ -237,14 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_count_where_they_are_kept() {
+    fn resident_swapped_and_page_table_memory_is_counted() {
         let status = "Name:\tx\nVmPeak:\t 900 kB\nVmRSS:\t   10 kB\nVmPTE:\t  2 kB\nVmSwap:\t 30 kB\n";
         assert_eq!(kept(status), 42 * 1_024);
         assert_eq!(kept("Name:\tzombie\nState:\tZ (zombie)\n"), 0);
     }
 
     #[test]
-    fn a_mapped_file_without_a_name_is_known_by_its_number() {
+    fn a_mapped_deleted_file_is_identified_by_its_inode() {
         let line = b"7f0000-7f1000 r--s 00000000 fd:01 4711                       /app/workspace/a b (deleted)";
         assert_eq!(nameless_mapping(line, Level::Strict), Some((makedev(0xfd, 1), 4_711)));
         for other in [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_known_by_its_number() {
+    fn queued_bytes_of_a_socket_are_parsed_with_its_inode() {
         let line =
             "   3: 0100007F:1F90 0100007F:A1B2 01 00000010:00000020 00:00000000 00000000  1000        0 4711 1 x";
         assert_eq!(queue(line), Some((4_711, 48)));

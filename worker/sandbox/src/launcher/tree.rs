@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_blanks_moves_no_field() {
+    fn a_process_name_with_brackets_and_spaces_is_parsed_correctly() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 5 0 99 1000 6 18446744073709551615";
         assert_eq!(parse(text).unwrap(), Stat { threads: 5, is_headless: false, started: 99, own: 3, reaped: 7 });
         assert_eq!(parse(&text.replace(") S", ") Z")).unwrap().threads, 4, "the first has ended, the others live");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen() {
+    fn stat_reads_the_current_process() {
         assert!(stat(Pid::this()).unwrap().threads >= 1);
     }
 }

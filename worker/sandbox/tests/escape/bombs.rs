@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 #[tokio::test]
-async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
+async fn a_fork_bomb_is_stopped_and_no_process_survives() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mark = format!("bomb{}{level}", std::process::id());
@@ -25,7 +25,7 @@ async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
 }
 
 #[tokio::test]
-async fn memory_is_bounded_in_one_process_and_over_all_of_them() {
+async fn memory_is_limited_per_process_and_in_total() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut one = python(
@@ -48,7 +48,7 @@ time.sleep(60)";
 }
 
 #[tokio::test]
-async fn memory_that_no_process_shows_cannot_be_made() {
+async fn memory_that_belongs_to_no_process_cannot_be_allocated() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -183,7 +183,7 @@ time.sleep(60)",
 ];
 
 #[tokio::test]
-async fn memory_outside_of_resident_pages_is_bounded() {
+async fn memory_outside_resident_pages_is_limited() {
     for (level, sandbox) in each_level().await {
         for (name, script) in HIDDEN_MEMORY {
             let folder = workspace();
@@ -218,7 +218,7 @@ for thread in threads: thread.join()";
 }
 
 #[tokio::test]
-async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
+async fn commands_have_the_highest_oom_score() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mark = format!("victim{}{level}", std::process::id());
@@ -244,7 +244,7 @@ async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
 }
 
 #[tokio::test]
-async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
+async fn cpu_time_is_limited_per_process_and_in_total() {
     for (level, sandbox) in each_level().await {
         for script in ["while True: pass", "os.fork(); os.fork()\nwhile True: pass"] {
             let folder = workspace();
@@ -257,7 +257,7 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
 }
 
 #[tokio::test]
-async fn time_of_processes_that_have_ended_counts_whoever_reaps_them() {
+async fn cpu_time_of_ended_processes_counts_toward_the_limit() {
     // Each round waits until the process that burns time ends, which closes the pipe.
     let burn = "
 def burn():
@@ -293,7 +293,7 @@ for _ in range(30):
 }
 
 #[tokio::test]
-async fn what_of_a_workspace_cannot_be_counted_is_over_its_limit() {
+async fn deep_unreadable_or_unlinked_files_still_hit_the_workspace_limit() {
     let deep = "
 for _ in range(400): os.mkdir('d'); os.chdir('d')
 for number in range(40): open('f%d' % number, 'wb').write(b'x' * 500_000)
@@ -326,7 +326,7 @@ time.sleep(60)";
 }
 
 #[tokio::test]
-async fn disk_is_not_taken_beyond_the_length_of_a_file() {
+async fn fallocate_cannot_take_disk_beyond_the_file_size() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -338,13 +338,13 @@ for mode in (0, 1, 2, 3, 8, 16):
     print(errno.errorcode[ctypes.get_errno()])";
         let mut spec = python(script, folder.path());
         spec.limits.file_bytes = 1 << 20;
-        let told = attack_with(&sandbox, level, spec).await;
-        assert_eq!(told, format!("['ok None', 'EFBIG']{}", "\nENOTSUP".repeat(6)), "{level}");
+        let reported = attack_with(&sandbox, level, spec).await;
+        assert_eq!(reported, format!("['ok None', 'EFBIG']{}", "\nENOTSUP".repeat(6)), "{level}");
     }
 }
 
 #[tokio::test]
-async fn files_and_workspace_are_bounded() {
+async fn file_size_workspace_size_and_file_count_are_limited() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut one =
@@ -365,7 +365,7 @@ async fn files_and_workspace_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_workspace_that_is_too_big_at_the_end_is_told_even_if_no_look_saw_it() {
+async fn an_oversized_workspace_is_detected_when_the_command_ends() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("head -c 100000 /dev/zero > f", folder.path());
@@ -375,7 +375,7 @@ async fn a_workspace_that_is_too_big_at_the_end_is_told_even_if_no_look_saw_it()
 }
 
 #[tokio::test]
-async fn an_output_bomb_fills_nothing() {
+async fn endless_output_is_truncated_at_its_limit() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("yes & yes >&2", folder.path());
@@ -388,7 +388,7 @@ async fn an_output_bomb_fills_nothing() {
 }
 
 #[tokio::test]
-async fn scratch_space_in_memory_has_a_size() {
+async fn tmp_and_dev_shm_have_a_size_limit() {
     let Some(sandbox) = sandbox(Level::Strict).await else { return };
     let folder = workspace();
     let mut spec = shell(
@@ -403,7 +403,7 @@ async fn scratch_space_in_memory_has_a_size() {
 }
 
 #[tokio::test]
-async fn no_memory_is_left_behind_in_dev_shm() {
+async fn a_command_at_basic_cannot_write_to_dev_shm() {
     let Some(sandbox) = sandbox(Level::Basic).await else { return };
     let folder = workspace();
     let answer = attack(&sandbox, Level::Basic, "print(attempt(lambda: open('/dev/shm/x', 'w')))", folder.path()).await;
@@ -411,7 +411,7 @@ async fn no_memory_is_left_behind_in_dev_shm() {
 }
 
 #[tokio::test]
-async fn disk_of_files_without_a_name_that_are_only_mapped_is_counted() {
+async fn disk_space_of_mapped_unlinked_files_is_counted() {
     let unlinked = "file = os.open('f', os.O_RDWR | os.O_CREAT); os.unlink('f')";
     let nameless = "file = os.open('.', os.O_RDWR | os.O_TMPFILE)";
     for (level, sandbox) in each_level().await {
@@ -440,7 +440,7 @@ time.sleep(60)"
 }
 
 #[tokio::test]
-async fn files_without_a_name_that_programs_map_stay_within_the_workspace() {
+async fn ordinary_mapped_temporary_files_fit_the_workspace_limit() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -463,7 +463,7 @@ print('done')";
 }
 
 #[tokio::test]
-async fn the_kernel_bounds_a_command_that_has_a_cgroup() {
+async fn a_cgroup_limits_the_memory_of_a_command() {
     for (level, sandbox) in each_level().await {
         if let Some(why) = &sandbox.abilities().cgroup {
             eprintln!("skipped: {level}: {why}");
@@ -488,7 +488,7 @@ time.sleep(60)";
 }
 
 #[tokio::test]
-async fn of_a_workspace_that_is_over_its_limit_a_command_may_delete_and_add_nothing() {
+async fn a_command_in_a_full_workspace_can_delete_but_not_add_files() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         std::fs::write(folder.path().join("large"), vec![1_u8; 8 << 20]).unwrap();

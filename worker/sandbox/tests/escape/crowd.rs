@@ -103,7 +103,7 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
 /// 72,000 runs at two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
-async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
+async fn thousands_of_concurrent_runs_leak_nothing() {
     let rounds = rounds();
     for (level, sandbox) in each_level().await {
         let mark = format!("crowd{}{level}", std::process::id());
@@ -137,7 +137,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
 
 /// If the counts did not include leftovers, the test above would prove nothing.
 #[tokio::test]
-async fn what_a_command_could_leave_is_counted() {
+async fn leftovers_of_a_running_command_are_counted() {
     for (level, sandbox) in each_level().await {
         let mark = format!("counted{}{level}", std::process::id());
         let folders = [workspace()];

@@ -61,7 +61,7 @@ async fn a_container_gets_no_network_no_privilege_and_one_mount() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_given_up_is_removed_by_its_name() {
+async fn a_timed_out_container_is_removed_by_name() {
     let folder = workspace();
     let tools = tempfile::tempdir().unwrap();
     let sandbox = sandbox_with(recorder(tools.path(), "exec sleep 600"), folder.path()).await;
@@ -83,7 +83,7 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_secrets() {
+async fn a_container_over_its_limit_is_stopped_and_its_client_gets_no_secrets() {
     let folder = workspace();
     let tools = tempfile::tempdir().unwrap();
     for rest in ["exec sleep 600", "exit 0"] {
@@ -108,7 +108,7 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
 }
 
 #[tokio::test]
-async fn what_a_container_has_not_is_refused() {
+async fn docker_rejects_grants_and_reports_a_missing_engine() {
     let folder = workspace();
     let tools = tempfile::tempdir().unwrap();
     let sandbox = sandbox_with(recorder(tools.path(), "exit 0"), folder.path()).await;

@@ -9,7 +9,7 @@ use tickfleet_sandbox::{Grant, Level, Spec};
 use crate::support::*;
 
 #[tokio::test]
-async fn files_of_the_machine_are_neither_read_nor_written() {
+async fn a_command_cannot_read_or_write_files_of_the_machine() {
     let secret = workspace();
     fs::write(secret.path().join("secret"), "hunter2").unwrap();
     for open in [secret.path().to_owned(), secret.path().join("secret")] {
@@ -45,7 +45,7 @@ for what in (lambda: os.listdir('{0}'), lambda: os.truncate('{0}/secret', 0), la
 }
 
 #[tokio::test]
-async fn links_out_of_the_workspace_lead_nowhere() {
+async fn links_out_of_the_workspace_cannot_be_opened() {
     let other = workspace();
     fs::write(other.path().join("secret"), "hunter2").unwrap();
     for open in [other.path().to_owned(), other.path().join("secret")] {
@@ -72,7 +72,7 @@ for path in ('planted/secret', 'made/secret', '/proc/1/root{0}/secret', '/proc/s
 }
 
 #[tokio::test]
-async fn a_race_of_renames_between_a_folder_and_a_link_wins_nothing() {
+async fn a_rename_race_between_folder_and_link_gives_no_access() {
     let other = workspace();
     fs::write(other.path().join("secret"), "hunter2").unwrap();
     for open in [other.path().to_owned(), other.path().join("secret")] {
@@ -102,7 +102,7 @@ os.wait()
 }
 
 #[tokio::test]
-async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are() {
+async fn a_command_cannot_change_metadata_of_the_workers_files() {
     // The file belongs to the user that runs the command. This is the worker's user or, if the suite runs as root, the
     // workspace's owner.
     for (level, sandbox) in each_level().await {
@@ -133,7 +133,7 @@ print(call(452, -100, path.encode(), 0o777, 0))
 /// At `basic`, if the worker is not root, calls that change a mode by path are forbidden, even for the workspace's own
 /// files. A command can still change their modes through an open descriptor.
 #[tokio::test]
-async fn modes_in_the_workspace_change_by_path_at_strict_and_where_the_worker_is_root() {
+async fn chmod_by_path_works_in_the_workspace_except_at_basic_without_root() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -149,7 +149,7 @@ print(attempt(lambda: os.fchmod(os.open('mine', os.O_RDONLY), 0o700)))
 }
 
 #[tokio::test]
-async fn that_a_file_which_may_be_read_keeps_its_mode_at_basic_is_not_promised() {
+async fn a_read_only_grant_does_not_protect_file_modes_at_basic() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let granted = workspace();
@@ -168,7 +168,7 @@ async fn that_a_file_which_may_be_read_keeps_its_mode_at_basic_is_not_promised()
 }
 
 #[tokio::test]
-async fn two_tenants_workspaces_do_not_see_each_other() {
+async fn a_command_cannot_reach_the_workspace_of_another_tenant() {
     for (level, sandbox) in each_level().await {
         let root = workspace();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -200,7 +200,7 @@ for what in (lambda: open('{0}/plan').read(), lambda: open('../globex/plan').rea
 }
 
 #[tokio::test]
-async fn that_a_file_of_the_machine_is_not_known_to_exist_is_promised_by_strict_alone() {
+async fn basic_reveals_and_strict_hides_that_a_machine_file_exists() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let other = workspace();
@@ -213,7 +213,7 @@ async fn that_a_file_of_the_machine_is_not_known_to_exist_is_promised_by_strict_
 }
 
 #[tokio::test]
-async fn watching_folders_of_the_machine_is_forbidden_where_they_are_seen() {
+async fn inotify_is_forbidden_at_basic() {
     let Some(sandbox) = sandbox(Level::Basic).await else { return };
     let folder = workspace();
     let script = "

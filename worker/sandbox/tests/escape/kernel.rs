@@ -5,7 +5,7 @@ use tickfleet_sandbox::Level;
 use crate::support::*;
 
 #[tokio::test]
-async fn calls_that_widen_the_sandbox_are_forbidden() {
+async fn system_calls_that_widen_the_sandbox_are_forbidden() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         // The numbers in `old` are those of x86-64. Newer calls have the same number on every architecture.
@@ -33,7 +33,7 @@ print([name for name, number in unknown.items() if call(number, 0, 0, 0, 0, 0, 0
 }
 
 #[tokio::test]
-async fn no_namespace_can_be_made_or_entered() {
+async fn a_command_cannot_create_namespaces() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -54,7 +54,7 @@ print(made)
 }
 
 #[tokio::test]
-async fn there_is_no_privilege_and_none_can_be_got() {
+async fn a_command_has_no_privileges_and_cannot_gain_any() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -73,7 +73,7 @@ print(attempt(lambda: os.setuid(0)), attempt(lambda: os.setgid(0)), attempt(lamb
 }
 
 #[tokio::test]
-async fn the_worker_gets_no_signal_and_keeps_its_limits_and_its_priority() {
+async fn a_command_cannot_signal_the_worker_or_change_its_limits_or_priority() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         // This process acts as the worker. `parent` is the launcher, or the first process of the namespace.
@@ -106,7 +106,7 @@ pair[1].send(b'x')
 }
 
 #[tokio::test]
-async fn a_signal_to_all_processes_ends_the_command_alone() {
+async fn a_signal_to_all_processes_ends_only_the_command() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("kill -9 -1; echo alive", folder.path())).await;
@@ -116,7 +116,7 @@ async fn a_signal_to_all_processes_ends_the_command_alone() {
 }
 
 #[tokio::test]
-async fn a_command_cannot_outlive_its_launcher_by_taking_orphans_or_its_death_signal_away() {
+async fn a_command_cannot_change_its_death_signal_or_become_a_subreaper() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "print([libc.prctl(option, 0, 0, 0, 0) for option in (1, 36, 0x59616d61, 35)])";
@@ -125,7 +125,7 @@ async fn a_command_cannot_outlive_its_launcher_by_taking_orphans_or_its_death_si
 }
 
 #[tokio::test]
-async fn that_the_kernel_itself_is_hidden_is_not_promised() {
+async fn a_command_can_see_the_kernel_release() {
     let Some(sandbox) = sandbox(Level::Strict).await else { return };
     let folder = workspace();
     let script = "print(os.uname().release == open('/proc/sys/kernel/osrelease').read().strip())";

@@ -47,7 +47,7 @@ print('done')"
 }
 
 #[tokio::test]
-async fn a_chain_of_processes_that_fork_and_exit_is_caught() {
+async fn a_chain_of_forking_processes_is_killed_with_the_command() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mark = format!("chain{}{level}", std::process::id());
@@ -80,7 +80,7 @@ async fn dropping_the_future_kills_everything() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_leaves_nothing_running() {
+async fn no_process_survives_a_killed_worker() {
     // A separate process acts as the worker: it starts a launcher and dies without a message.
     for (level, _) in each_level().await {
         let folder = workspace();
@@ -116,7 +116,7 @@ os.kill(os.getpid(), 9)  # {mark}"
 }
 
 #[tokio::test]
-async fn a_command_cannot_kill_its_launcher_and_run_on() {
+async fn a_command_cannot_kill_its_launcher() {
     let Some(sandbox) = sandbox(Level::Basic).await else { return };
     let folder = workspace();
     let outcome = run(&sandbox, Level::Basic, shell("kill -9 $PPID; echo refused", folder.path())).await;
@@ -124,7 +124,7 @@ async fn a_command_cannot_kill_its_launcher_and_run_on() {
 }
 
 #[tokio::test]
-async fn many_runs_at_once_leave_no_process_descriptor_or_mount() {
+async fn concurrent_runs_leak_no_process_descriptor_or_mount() {
     for (level, sandbox) in each_level().await {
         let count = |path: &str| std::fs::read_dir(path).unwrap().count();
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();

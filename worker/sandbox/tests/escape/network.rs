@@ -10,7 +10,7 @@ use tickfleet_sandbox::{Level, Network, Spec};
 use crate::support::*;
 
 #[tokio::test]
-async fn no_socket_of_any_family_can_be_made() {
+async fn a_command_cannot_create_sockets_of_any_family() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -28,7 +28,7 @@ print(made)
 }
 
 #[tokio::test]
-async fn metadata_addresses_and_listening_services_of_the_machine_are_out_of_reach() {
+async fn metadata_addresses_and_local_services_are_unreachable() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = service.local_addr().unwrap().port();
     for (level, sandbox) in each_level().await {
@@ -44,7 +44,7 @@ for address in (('127.0.0.1', {port}), ('169.254.169.254', 80), ('100.100.100.20
 }
 
 #[tokio::test]
-async fn unix_sockets_by_path_and_by_abstract_name_are_out_of_reach() {
+async fn unix_sockets_are_unreachable_by_path_and_abstract_name() {
     let folder = workspace();
     let path = folder.path().join("service");
     let _by_path = UnixListener::bind(&path).unwrap();
@@ -74,7 +74,7 @@ print(attempt(lambda: stream.sendto(b'x', '{0}/datagrams')))
 }
 
 #[tokio::test]
-async fn a_granted_port_is_reached_and_no_other_port_and_no_other_protocol() {
+async fn only_a_granted_tcp_port_is_reachable() {
     let granted = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
@@ -109,7 +109,7 @@ print(attempt(lambda: socket.socket().bind(('127.0.0.1', 0))))
 }
 
 #[tokio::test]
-async fn that_a_granted_port_leads_to_some_hosts_only_is_not_promised() {
+async fn a_granted_port_is_reachable_on_any_host() {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let Some(sandbox) = sandbox(Level::Basic).await else { return };

@@ -9,7 +9,7 @@ use tickfleet_sandbox::{Launcher, Level, RunError, Sandbox, Spec};
 use crate::support::*;
 
 #[tokio::test]
-async fn a_machine_whose_launcher_confines_nothing_holds_no_level() {
+async fn a_launcher_that_confines_nothing_supports_no_level() {
     let folder = workspace();
     // `/bin/true` ends without a report, like a launcher that a container's policy kills.
     let sandbox = Sandbox::probe(Launcher::program("/bin/true"), None, folder.path()).await;
@@ -21,12 +21,15 @@ async fn a_machine_whose_launcher_confines_nothing_holds_no_level() {
 }
 
 #[tokio::test]
-async fn a_launcher_that_is_not_there_is_told() {
+async fn a_missing_launcher_is_reported() {
     let folder = workspace();
     let sandbox = Sandbox::probe(Launcher::program("/no/such/launcher"), None, folder.path()).await;
-    let told = sandbox.abilities().to_string();
-    assert!(told.contains("/no/such/launcher") && told.contains("basic: no"), "{told}");
-    assert!(told.contains("a cgroup for each command: no (this machine supports no level that needs one)"), "{told}");
+    let reported = sandbox.abilities().to_string();
+    assert!(reported.contains("/no/such/launcher") && reported.contains("basic: no"), "{reported}");
+    assert!(
+        reported.contains("a cgroup for each command: no (this machine supports no level that needs one)"),
+        "{reported}"
+    );
 }
 
 /// A launcher for a machine with fewer features. `restrict` is Python code that removes features before the launcher
@@ -64,7 +67,7 @@ os.execv('{0}', ['{0}'])
 }
 
 #[tokio::test]
-async fn a_machine_without_namespaces_without_landlock_or_without_either_says_so_and_refuses() {
+async fn a_machine_without_namespaces_or_landlock_rejects_the_affected_levels() {
     let folder = workspace();
     let whole = Sandbox::probe(launcher(), None, folder.path()).await;
     let basic = whole.abilities().basic.is_none();
@@ -91,7 +94,7 @@ async fn a_machine_without_namespaces_without_landlock_or_without_either_says_so
 }
 
 #[tokio::test]
-async fn root_runs_nothing_in_a_workspace_of_root() {
+async fn root_cannot_run_commands_in_a_workspace_owned_by_root() {
     if !is_root() {
         eprintln!("skipped: the suite is not root");
         return;
@@ -104,7 +107,7 @@ async fn root_runs_nothing_in_a_workspace_of_root() {
 }
 
 #[tokio::test]
-async fn a_grant_that_a_command_could_redirect_is_refused() {
+async fn a_run_with_a_redirectable_grant_is_rejected() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = Spec::new(["true"], folder.path());

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::*;
 
 #[tokio::test]
-async fn a_command_gets_its_arguments_its_input_and_a_writable_workspace_and_nothing_more() {
+async fn a_command_gets_its_arguments_input_and_a_writable_workspace() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("cat > got; echo \"$1|$2\"; echo oops >&2; pwd; exit 7", folder.path());
@@ -25,7 +25,7 @@ async fn a_command_gets_its_arguments_its_input_and_a_writable_workspace_and_not
 }
 
 #[tokio::test]
-async fn python_runs_starts_children_and_makes_temporary_files() {
+async fn python_can_start_children_and_create_temporary_files() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = "
@@ -41,7 +41,7 @@ child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait()
 }
 
 #[tokio::test]
-async fn a_command_without_a_limit_of_processor_time_computes_for_seconds() {
+async fn a_command_without_a_cpu_limit_can_compute_for_seconds() {
     // Docker's limit has other bounds, and no command without a limit runs there.
     for (level, sandbox) in each_level().await.into_iter().filter(|(level, _)| *level != Level::Docker) {
         let folder = workspace();
@@ -53,7 +53,7 @@ async fn a_command_without_a_limit_of_processor_time_computes_for_seconds() {
 }
 
 #[tokio::test]
-async fn a_missing_program_is_told_and_nothing_runs() {
+async fn a_missing_program_is_reported_as_not_started() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let ran = try_run(&sandbox, level, Spec::new(["no-such-program"], folder.path())).await;
@@ -62,7 +62,7 @@ async fn a_missing_program_is_told_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_granted_path_is_reached_as_it_was_granted() {
+async fn a_granted_path_is_readable_or_writable_as_granted() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let read = workspace();
@@ -86,7 +86,7 @@ async fn a_granted_path_is_reached_as_it_was_granted() {
 }
 
 #[tokio::test]
-async fn output_beyond_the_limit_is_dropped_and_the_command_still_ends_well() {
+async fn output_beyond_the_limit_is_dropped_and_the_command_continues() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("head -c 3000000 /dev/zero; echo end >&2; exit 3", folder.path());
@@ -98,7 +98,7 @@ async fn output_beyond_the_limit_is_dropped_and_the_command_still_ends_well() {
 }
 
 #[tokio::test]
-async fn wall_time_and_cancellation_end_a_run() {
+async fn a_wall_time_limit_or_cancellation_ends_a_run() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("echo begun; sleep 600", folder.path());
@@ -122,7 +122,7 @@ async fn wall_time_and_cancellation_end_a_run() {
 }
 
 #[tokio::test]
-async fn the_workspace_is_found_where_the_level_puts_it() {
+async fn the_workspace_is_at_app_workspace_only_at_strict() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;

@@ -226,7 +226,7 @@ impl Calls {
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
-            json!({"place": "asked anew", "why": why})
+            json!({"place": "asked again", "why": why})
         });
         let each = asked.iter().map(|asked| json!({"place": asked.place, "why": self.redactor.text(&asked.why)}));
         let mut all: Vec<Value> = again.into_iter().chain(each).collect();

@@ -19,7 +19,7 @@ use crate::calls::messages;
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
     /// Number of equal calls in a row after which the agent gets a note.
-    pub tell_after: u32,
+    pub warn_after: u32,
     /// How often a call must be repeated until the call is denied, and for how long.
     pub bounds: StreakBounds,
     /// Tools that may be called repeatedly, by name.
@@ -77,7 +77,7 @@ impl LoopBreaker {
     }
 
     pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
-        self.metrics.loop_broken(LoopAction::Refused);
+        self.metrics.loop_broken(LoopAction::Denied);
         let tool = &attempt.call.tool;
         let until = rfc3339(until_ms);
         // This call may be a read that ran in parallel to a call that was then retried. The read's result was dropped,
@@ -109,10 +109,10 @@ impl LoopBreaker {
     pub(in crate::calls) fn note(&self, counted: StreakCount) -> Option<String> {
         let options = self.options.as_ref()?;
         let StreakCount { count, refused_until_ms } = counted;
-        if count < u64::from(options.tell_after) {
+        if count < u64::from(options.warn_after) {
             return None;
         }
-        self.metrics.loop_broken(LoopAction::Told);
+        self.metrics.loop_broken(LoopAction::Warned);
         let refused = refused_until_ms.map(|ms| format!(" It is refused until {}.", rfc3339(ms))).unwrap_or_default();
         Some(format!(
             "You have made this same call {count} times in a row, and each time got the same result. {IN_CIRCLES}{refused}"

@@ -48,7 +48,7 @@ impl Calls {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }
         let tries = attempt.tries();
-        let error = messages::tool_unavailable(&attempt.call.tool, open_breaker.endurance.failures_max, tries);
+        let error = messages::tool_unavailable(&attempt.call.tool, open_breaker.settings.failures_max, tries);
         let final_result = CallResult { attempts: tries, ..attempt.result(Outcome::Transient, error) };
         let unavailable = Box::new(ToolUnavailable {
             delay: open_breaker.recheck_after(&attempt.id),

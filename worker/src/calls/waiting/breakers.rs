@@ -23,13 +23,13 @@ use crate::tools::ToolFailure;
 const TENANTS_MAX: usize = 1_000;
 /// While a trial of the tool is in progress, other calls are checked again after a breaker's open time divided by
 /// this number.
-const RECHECKS_PER_REST: u32 = 4;
+const RECHECKS_PER_COOLDOWN: u32 = 4;
 
 /// The circuit breakers of a process's tools. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Breakers {
     /// `None` disables circuit breakers: every tool is called.
-    endurance: Option<BreakerSettings>,
+    settings: Option<BreakerSettings>,
     tools: Arc<Mutex<HashMap<String, ToolBreakers>>>,
     since: Instant,
 }
@@ -62,7 +62,7 @@ pub(crate) struct OpenBreaker {
     /// The time until the tool may be called.
     pub(crate) left: Duration,
     /// The number of failures that open the breaker, and how long the breaker stays open.
-    pub(crate) endurance: BreakerSettings,
+    pub(crate) settings: BreakerSettings,
     /// The longest duration of the attempts that failed in a row.
     pub(crate) slowest: Duration,
 }
@@ -71,13 +71,13 @@ impl OpenBreaker {
     /// The time until a call that is not sent is checked again. The checks are spread over half of the time that a
     /// breaker stays open, so that a recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
-        let spread = self.endurance.rest / 2;
+        let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
         self.left + spread.mul_f64(f64::from(place) / f64::from(u32::MAX))
     }
 
     pub(crate) fn why(&self, tool: &str) -> String {
-        format!("{tool} failed {} times in a row", self.endurance.failures_max)
+        format!("{tool} failed {} times in a row", self.settings.failures_max)
     }
 }
 
@@ -91,8 +91,8 @@ pub(crate) enum ToolHealth {
 
 impl Breakers {
     #[must_use]
-    pub fn new(endurance: Option<BreakerSettings>) -> Self {
-        Self { endurance, tools: Arc::default(), since: Instant::now() }
+    pub fn new(settings: Option<BreakerSettings>) -> Self {
+        Self { settings, tools: Arc::default(), since: Instant::now() }
     }
 
     pub(crate) fn permit<'a>(
@@ -103,24 +103,24 @@ impl Breakers {
     ) -> Result<CallPermit<'a>, OpenBreaker> {
         const AS_ALWAYS: BreakerPermit = BreakerPermit { is_trial: false };
         let permit = |given| CallPermit { breakers: self, tool, tenant, given };
-        let Some(endurance) = self.endurance else { return Ok(permit(None)) };
+        let Some(settings) = self.settings else { return Ok(permit(None)) };
         let now = self.since.elapsed();
         let mut tools = self.tools.lock();
         let Some(of_tool) = tools.get_mut(tool) else { return Ok(permit(Some((AS_ALWAYS, AS_ALWAYS)))) };
         let slowest = of_tool.slowest;
-        let open_breaker = |rests| OpenBreaker {
-            left: match rests {
+        let open_breaker = |rejection| OpenBreaker {
+            left: match rejection {
                 BreakerRejection::Open(left) => left,
-                BreakerRejection::TrialInProgress => endurance.rest / RECHECKS_PER_REST,
+                BreakerRejection::TrialInProgress => settings.cooldown / RECHECKS_PER_COOLDOWN,
             },
-            endurance,
+            settings,
             slowest,
         };
         let all = of_tool.all.acquire(now).map_err(open_breaker)?;
         let own = of_tool.of_tenants.get_mut(tenant).map_or(Ok(AS_ALWAYS), |own| own.acquire(now));
-        let own = own.map_err(|rests| {
+        let own = own.map_err(|rejection| {
             of_tool.all.release(all);
-            open_breaker(rests)
+            open_breaker(rejection)
         })?;
         if all.is_trial || own.is_trial {
             metrics.breaker(tool, BreakerEvent::Tried);
@@ -131,8 +131,8 @@ impl Breakers {
 
 /// The number of tools whose breaker is open for at least one tenant.
 fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
-    let rests = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
-    tools.values().filter(rests).count()
+    let has_open = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
+    tools.values().filter(has_open).count()
 }
 
 impl<'a> CallPermit<'a> {
@@ -142,13 +142,13 @@ impl<'a> CallPermit<'a> {
     }
 
     pub(crate) fn report(mut self, health: ToolHealth, took: Duration, metrics: &Metrics) {
-        let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
+        let (Some(given), Some(settings)) = (self.given.take(), self.breakers.settings) else { return };
         let now = self.breakers.since.elapsed();
         let mut tools = self.breakers.tools.lock();
         match health {
             ToolHealth::Unknown => {
                 if let Some(of_tool) = tools.get_mut(self.tool) {
-                    of_tool.unsaid(self.tenant, given);
+                    of_tool.release(self.tenant, given);
                 }
             }
             ToolHealth::Responds => {
@@ -160,23 +160,23 @@ impl<'a> CallPermit<'a> {
                 if given.0.is_trial || given.1.is_trial {
                     tracing::info!(tool = self.tool, "circuit breaker closed; tool responds again");
                     metrics.breaker(self.tool, BreakerEvent::Closed);
-                    metrics.tools_resting(open_count(&tools, now));
+                    metrics.tool_breakers_open(open_count(&tools, now));
                 }
             }
             ToolHealth::Failed => {
                 let of_tool = tools.entry(self.tool.to_owned()).or_default();
                 of_tool.slowest = of_tool.slowest.max(took);
-                if of_tool.failed(self.tenant, given, now, endurance) {
-                    let failures = endurance.failures_max;
-                    let rest = endurance.rest;
+                if of_tool.failed(self.tenant, given, now, settings) {
+                    let failures = settings.failures_max;
+                    let cooldown = settings.cooldown;
                     tracing::warn!(
                         tool = self.tool,
                         failures,
-                        ?rest,
+                        ?cooldown,
                         "circuit breaker open after consecutive failures; calls wait"
                     );
                     metrics.breaker(self.tool, BreakerEvent::Opened);
-                    metrics.tools_resting(open_count(&tools, now));
+                    metrics.tool_breakers_open(open_count(&tools, now));
                 }
             }
         }
@@ -190,14 +190,14 @@ impl ToolBreakers {
         tenant: &TenantId,
         (all, own): (BreakerPermit, BreakerPermit),
         now: Duration,
-        endurance: BreakerSettings,
+        settings: BreakerSettings,
     ) -> bool {
-        let is_told_apart = self.of_tenants.len() < TENANTS_MAX || self.of_tenants.contains_key(tenant);
-        let own_breaker = is_told_apart.then(|| self.of_tenants.entry(tenant.clone()).or_default());
-        let of_own = own_breaker.map(|breaker| (breaker.record_failure(own, None, now, endurance), breaker.failures()));
+        let has_own_breaker = self.of_tenants.len() < TENANTS_MAX || self.of_tenants.contains_key(tenant);
+        let own_breaker = has_own_breaker.then(|| self.of_tenants.entry(tenant.clone()).or_default());
+        let of_own = own_breaker.map(|breaker| (breaker.record_failure(own, None, now, settings), breaker.failures()));
         // A single tenant never opens the breaker of the whole tool.
-        if all.is_trial || of_own.is_none_or(|(_, failures)| failures <= endurance.failures_max / 2) {
-            return self.all.record_failure(all, None, now, endurance) || of_own.is_some_and(|(opened, _)| opened);
+        if all.is_trial || of_own.is_none_or(|(_, failures)| failures <= settings.failures_max / 2) {
+            return self.all.record_failure(all, None, now, settings) || of_own.is_some_and(|(opened, _)| opened);
         }
         self.all.release(all);
         of_own.is_some_and(|(opened, _)| opened)
@@ -218,7 +218,7 @@ impl ToolBreakers {
         self.all.is_new() && self.of_tenants.is_empty()
     }
 
-    fn unsaid(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit)) {
+    fn release(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit)) {
         self.all.release(all);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
             breaker.release(own);
@@ -230,7 +230,7 @@ impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
         let Some(given) = self.given.take() else { return };
         if let Some(of_tool) = self.breakers.tools.lock().get_mut(self.tool) {
-            of_tool.unsaid(self.tenant, given);
+            of_tool.release(self.tenant, given);
         }
     }
 }
@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 4, rest: Duration::from_secs(10) };
+    const SETTINGS: BreakerSettings = BreakerSettings { failures_max: 4, cooldown: Duration::from_secs(10) };
     const TRY: Duration = Duration::from_millis(300);
 
     struct World {
@@ -273,7 +273,7 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            Self { breakers: Breakers::new(Some(ENDURANCE)), metrics: Metrics::new().unwrap() }
+            Self { breakers: Breakers::new(Some(SETTINGS)), metrics: Metrics::new().unwrap() }
         }
 
         fn is_called(&self, tenant: &str) -> bool {
@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_one_tenant_sends_stops_its_own_calls_alone() {
+    async fn failures_of_one_tenant_open_the_breaker_only_for_that_tenant() {
         let world = World::new();
-        for _ in 0..ENDURANCE.failures_max {
+        for _ in 0..SETTINGS.failures_max {
             world.report("acme", ToolHealth::Failed);
         }
         assert!(!world.is_called("acme"));
@@ -299,16 +299,16 @@ mod tests {
         assert!(world.is_called("initech"), "the failures of one tenant, and one of another, are no reason");
         world.report("globex", ToolHealth::Failed);
         assert!(!world.is_called("initech"), "two tenants had half of them each");
-        tokio::time::advance(ENDURANCE.rest).await;
+        tokio::time::advance(SETTINGS.cooldown).await;
         world.report("initech", ToolHealth::Responds);
         assert!(world.is_called("initech") && world.is_called("globex"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_answers_in_between_is_well_and_is_forgotten() {
+    async fn a_response_resets_and_removes_the_breaker() {
         let world = World::new();
         for _ in 0..3 {
-            for _ in 1..ENDURANCE.failures_max {
+            for _ in 1..SETTINGS.failures_max {
                 world.report("acme", ToolHealth::Failed);
             }
             world.report("acme", ToolHealth::Responds);
@@ -318,16 +318,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trial_that_came_to_nothing_makes_room_for_the_next() {
+    async fn an_inconclusive_trial_allows_the_next_trial() {
         let world = World::new();
-        for _ in 0..ENDURANCE.failures_max {
+        for _ in 0..SETTINGS.failures_max {
             world.report("acme", ToolHealth::Failed);
         }
-        tokio::time::advance(ENDURANCE.rest).await;
+        tokio::time::advance(SETTINGS.cooldown).await;
         let acme = TenantId::new("acme").unwrap();
         let trial = world.breakers.permit("post", &acme, &world.metrics).unwrap();
         let open_breaker = world.breakers.permit("post", &acme, &world.metrics).unwrap_err();
-        assert_eq!((open_breaker.left, open_breaker.slowest), (ENDURANCE.rest / RECHECKS_PER_REST, TRY));
+        assert_eq!((open_breaker.left, open_breaker.slowest), (SETTINGS.cooldown / RECHECKS_PER_COOLDOWN, TRY));
         drop(trial);
         world.report("acme", ToolHealth::Unknown);
         world.report("acme", ToolHealth::Failed);
@@ -335,8 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_come_back_one_after_the_other() {
-        let open_breaker = OpenBreaker { left: Duration::from_secs(3), endurance: ENDURANCE, slowest: TRY };
+    fn rechecks_of_an_open_breaker_are_staggered() {
+        let open_breaker = OpenBreaker { left: Duration::from_secs(3), settings: SETTINGS, slowest: TRY };
         let call = |position| CallId { turn: tickfleet_model::TurnId::new("t1").unwrap(), position };
         let after: Vec<Duration> = (0..8).map(|position| open_breaker.recheck_after(&call(position))).collect();
         assert!(

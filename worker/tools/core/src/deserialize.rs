@@ -76,16 +76,16 @@ mod tests {
     }
 
     #[test]
-    fn a_parse_error_names_its_argument_and_what_was_found_there() {
-        let told = message(json!({"when": "tomorrow at ten", "guests": []}));
+    fn a_parse_error_names_the_argument_and_its_value() {
+        let text = message(json!({"when": "tomorrow at ten", "guests": []}));
         let expected = r#"Argument 'when' cannot be read: input contains invalid characters; found "tomorrow at ten"."#;
-        assert_eq!(told, expected);
+        assert_eq!(text, expected);
         let when = "2026-01-01T10:00:00Z";
-        let told = message(json!({"when": when, "guests": [{"age": 7}, {"age": 700}]}));
-        assert!(told.starts_with("Argument 'guests[1].age' cannot be read: invalid value: integer `700`"), "{told}");
-        assert!(told.ends_with("; found 700."), "{told}");
+        let text = message(json!({"when": when, "guests": [{"age": 7}, {"age": 700}]}));
+        assert!(text.starts_with("Argument 'guests[1].age' cannot be read: invalid value: integer `700`"), "{text}");
+        assert!(text.ends_with("; found 700."), "{text}");
         assert_eq!(message(json!({"when": when})), "The arguments cannot be read: missing field `guests`.");
-        let told = message(json!({"when": when, "guests": [], "password": "hunter2"}));
-        assert_eq!(told, "Argument 'password' cannot be read: it has another form; found another text.");
+        let text = message(json!({"when": when, "guests": [], "password": "hunter2"}));
+        assert_eq!(text, "Argument 'password' cannot be read: it has another form; found another text.");
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_stand_in_for_unset_and_empty_variables() {
+    fn defaults_replace_unset_and_empty_variables() {
         let environment = Environment::of([("HOST", "api.example.com"), ("EMPTY", "")]);
         assert_eq!(environment.expand("https://${HOST:-x}:${PORT:-443}/"), Ok("https://api.example.com:443/".into()));
         assert_eq!(environment.expand("${EMPTY:-default}"), Ok("default".into()));

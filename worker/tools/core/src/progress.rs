@@ -46,7 +46,7 @@ mod tests {
     use crate::tests::context;
 
     #[test]
-    fn a_report_is_bounded_and_the_latest_one_stays() {
+    fn a_report_is_bounded_and_replaces_the_previous_one() {
         let (sink, reports) = ProgressSink::new();
         let context = CallContext { progress: sink, ..context(1) };
         context.progress(Some(0.1), "first");

@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_found_by_the_name_that_a_dialect_shows_also_where_that_is_shortened() {
+    fn a_tool_resolves_by_its_encoded_or_shortened_name() {
         let short = "crm.find".to_owned();
         let long = format!("crm.Find.by_{}", "n".repeat(45));
         let tool = json!({"description": "Reads.", "input_schema": {"type": "object"}});
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_an_agents_own_are_not_kept_for_a_tenant() {
+    fn an_agent_specific_tool_rejects_a_tenant_cache() {
         let tool = |per| {
             let tool = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
             tool.cache(Duration::from_secs(60), per)
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tool_that_is_only_declared_answers_that_it_is_not_configured() {
+    async fn a_declared_tool_without_configuration_reports_not_configured() {
         let schema = json!({"type": "object"});
         let http = json!({"method": "GET", "base_url": "${CRM_URL}", "path": "/"});
         let registry = build(json!({"tools": {
@@ -701,7 +701,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_declaration_and_a_typed_tool_of_one_name_are_one_tool() {
+    async fn a_declaration_merges_with_the_typed_tool_of_its_name() {
         let registry = build(json!({"tools": {"echo": {
             "description": "Says it back.", "effect": "idempotent", "timeout_ms": 50, "required_capabilities": ["talk"],
             "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -732,12 +732,15 @@ mod tests {
         assert_eq!((echo.display_name.as_str(), &echo.required_features), ("Echo", &vec!["talk".to_owned()]));
         let once = build(json!({"tools": {"echo": {"effect": "once"}}})).unwrap();
         assert_eq!(once.get("echo").unwrap().spec.effect, Effect::Once, "the stricter one");
-        let told = errors(json!({"tools": {"echo": {"durable": "local"}}}));
-        assert!(told.len() == 1 && told[0].contains("durable is for a tool whose effect is once"), "{told:?}");
+        let problems = errors(json!({"tools": {"echo": {"durable": "local"}}}));
+        assert!(
+            problems.len() == 1 && problems[0].contains("durable is for a tool whose effect is once"),
+            "{problems:?}"
+        );
     }
 
     #[test]
-    fn versions_of_a_tool_stand_side_by_side_and_a_selector_takes_one() {
+    fn a_selector_picks_one_of_several_tool_versions() {
         let version =
             |effect: &str| json!({"description": effect, "effect": effect, "input_schema": {"type": "object"}});
         let file = json!({"find": version("read"), "find@2": version("once"), "find@10.1": version("read")});
@@ -761,7 +764,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported_in_one_go() {
+    fn all_declaration_errors_are_reported_together() {
         let schema = json!({"type": "object"});
         let http = json!({"method": "BREW", "base_url": "http://example.com", "path": "/"});
         let errors = errors(json!({"tools": {
@@ -788,7 +791,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_registered_twice_is_an_error_and_a_wrong_name_has_neighbours() {
+    fn a_duplicate_name_is_rejected_and_a_wrong_name_gets_suggestions() {
         let mut registry = build(json!({})).unwrap();
         let again = RegisteredTool::clone(registry.get("echo").unwrap());
         assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));

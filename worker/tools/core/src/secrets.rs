@@ -168,14 +168,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_filled_in_once_and_never_within_a_secret() {
+    fn a_secret_reference_is_filled_once_and_not_recursively() {
         let secrets = Secrets::of([("A", "${B}"), ("B", "two")]);
         assert_eq!(secrets.fill("Bearer ${A}, ${B}; ${C} ${"), "Bearer ${B}, two; ${C} ${");
         assert_eq!(secrets.scrub("token ${B}!"), "token [REDACTED]!");
     }
 
     #[test]
-    fn an_echoed_secret_is_scrubbed_in_every_form() {
+    fn an_echoed_secret_is_redacted_in_every_encoding() {
         let secrets = Secrets::of([("TOKEN", "12:ab/c+\"d")]);
         for echo in ["12:ab/c+\"d", "12%3Aab%2Fc%2B%22d", "12:ab/c+\\\"d", "12:ab\\/c+\\\"d", "12:ab%2Fc+%22d"] {
             assert_eq!(secrets.scrub(&format!("<{echo}>")), "<[REDACTED]>", "{echo}");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_secret_is_named_and_a_file_is_read_at_each_use() {
+    async fn a_secret_file_is_read_on_each_use_and_an_empty_one_is_missing() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_string_lossy().into_owned();
         let references = BTreeMap::from([("KEY".to_owned(), SecretRef::File(path.clone()))]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_tenant_has_its_own_secret_and_no_two_share_one() {
+    async fn each_tenant_gets_only_its_own_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
         std::fs::create_dir(folder.path().join("inner")).unwrap();

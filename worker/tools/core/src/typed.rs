@@ -535,8 +535,8 @@ mod tests {
     struct Nothing {}
 
     #[derive(Serialize, JsonSchema)]
-    struct Told {
-        told: String,
+    struct Revealed {
+        revealed: String,
     }
 
     fn tool() -> TypedTool {
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_comes_from_the_types_and_their_doc_comments_alone() {
+    fn the_schema_is_derived_from_types_and_doc_comments() {
         let expected = json!({
             "type": "object",
             "properties": {
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_and_failures_come_back_as_data() {
+    async fn a_handler_returns_json_output_and_structured_failures() {
         let handler = handler(tool());
         let sent = handler.call(&context(1), &arguments(json!({"to": {"mailbox": "kim"}}))).await.unwrap();
         assert_eq!(sent.json.get(), r#"{"mailbox":"kim","copies":1}"#);
@@ -589,17 +589,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn secrets_are_handed_over_for_each_tenant_and_taken_out_of_what_comes_back() {
+    async fn tenant_secrets_are_passed_to_tools_and_redacted_from_results() {
         let leaky = TypedTool::new("leaky", "Tells all.", Effect::Read, |context, _: Nothing| async move {
-            let told = format!("the key is {}", context.secret("KEY")?);
-            if context.agent.as_str() == "kelly" { Ok(Told { told }) } else { Err(ToolError::Permanent(told)) }
+            let revealed = format!("the key is {}", context.secret("KEY")?);
+            if context.agent.as_str() == "kelly" {
+                Ok(Revealed { revealed })
+            } else {
+                Err(ToolError::Permanent(revealed))
+            }
         })
         .secret_from_env("KEY", "LEAKY_{tenant}");
         let environment = Environment::of([("LEAKY_acme", "s3cret-of-acme")]);
         let (spec, handler) = leaky.into_parts(Duration::from_secs(1), &environment);
         assert!(spec.configured, "a tenant's own secret may come with the tenant");
-        let told = handler.call(&context(1), &arguments(json!({}))).await.unwrap();
-        assert_eq!(told.json.get(), r#"{"told":"the key is [REDACTED]"}"#);
+        let revealed = handler.call(&context(1), &arguments(json!({}))).await.unwrap();
+        assert_eq!(revealed.json.get(), r#"{"revealed":"the key is [REDACTED]"}"#);
         let tina = CallContext { agent: tickfleet_model::AgentId::new("tina").unwrap(), ..context(1) };
         let Err(ToolFailure::Ended { message, .. }) = handler.call(&tina, &arguments(json!({}))).await else {
             panic!("refused")
@@ -613,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_cannot_say_is_validated_before_anything_happens() {
+    fn a_custom_validator_rejects_arguments_before_the_call() {
         let tool =
             tool().validate(
                 |mail: &Mail| {
@@ -627,7 +631,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tools_start_and_stop_together_and_one_that_fails_stops_the_others() {
+    async fn a_failed_start_hook_stops_the_other_tools() {
         use std::sync::Mutex;
 
         use crate::{start_all, stop_all};
@@ -636,7 +640,7 @@ mod tests {
         let hooked = |name: &'static str, fails: bool| {
             let started = Arc::clone(&log);
             let stopped = Arc::clone(&log);
-            TypedTool::new(name, "", Effect::Read, |_, _: Nothing| async { Ok(Told { told: String::new() }) })
+            TypedTool::new(name, "", Effect::Read, |_, _: Nothing| async { Ok(Revealed { revealed: String::new() }) })
                 .secret_from_env("KEY", "KEY")
                 .on_start(move |startup| {
                     let started = Arc::clone(&started);

@@ -60,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_keeps_characters_whole_and_the_bound() {
+    fn a_cut_text_keeps_whole_characters_and_fits_the_limit() {
         assert_eq!(cut("short", 5), "short");
         assert_eq!(cut("ééééé", 8), "éé…");
         assert_eq!(cut("abc", 2), "…", "no room for text: the mark alone, never a panic");
     }
 
     #[test]
-    fn the_nearest_name_comes_first_and_far_names_are_not_offered() {
+    fn only_similar_names_are_suggested() {
         let names = ["send_telegram", "send_email", "read_file", "write_file"];
         assert_eq!(closest("sendTelegram", names.into_iter(), 3), ["send_telegram"]);
         assert_eq!(closest("raed_file", names.into_iter(), 3), ["read_file"]);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_stay_with_their_origin() {
+    fn a_cross_origin_redirect_drops_the_authorization_header() {
         let same = follow(Method::GET, None, 302, "/b").unwrap();
         assert!(same.headers.contains_key(header::AUTHORIZATION) && same.url.path() == "/b");
         for other in ["https://evil.example.com/", "https://api.example.com:444/", "//evil.example.com/"] {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_changes_neither_method_nor_safety_on_the_quiet() {
+    fn an_ambiguous_or_unsafe_redirect_is_rejected() {
         assert!(follow(Method::POST, Some("{}"), 302, "/b").is_err(), "POST or GET?");
         assert!(follow(Method::POST, Some("{}"), 307, "https://evil.example.com/").is_err(), "a secret body");
         assert!(follow(Method::GET, None, 302, "http://api.example.com/").is_err(), "away from https");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handshake_that_hangs_ends_as_not_sent() {
+    async fn a_hanging_tls_handshake_counts_as_not_sent() {
         tickfleet_outbound::install_crypto_provider();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let rules = mapping(json!([
             {"status": [409], "outcome": "ok"},
             {"at": "/error", "equals": ["ratelimited", "busy"], "outcome": "not_executed", "retry_after": "/wait"},
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rules_message_and_wait_come_from_the_body() {
+    fn a_rule_reads_its_message_and_retry_after_from_the_body() {
         let rules = mapping(json!([{"at": "/ok", "outcome": "transient", "message": "/why", "retry_after": "/wait"}]));
         let rules = rules.unwrap();
         let rule = &rules.0[0];
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_cannot_work_is_refused() {
+    fn an_invalid_rule_is_rejected() {
         for bad in [
             json!([{"outcome": "ok"}]),
             json!([{"status": [200], "equals": 1, "outcome": "ok"}]),

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_what_the_rfc_says_encoded() {
+    fn a_token_request_is_encoded_as_the_rfc_requires() {
         let basic = credentials(ClientAuth::Basic, None).request(None).unwrap();
         assert_eq!(basic.body.as_deref(), Some(&b"grant_type=client_credentials&scope=a%20b"[..]));
         let expected = format!("Basic {}", STANDARD.encode("me%3A1:p%26w%20d"));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_is_another_identity() {
+    fn a_different_secret_gives_a_different_identity() {
         let one = credentials(ClientAuth::Basic, None);
         let mut other = credentials(ClientAuth::Basic, None);
         assert_eq!(one.identity(), other.identity());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_refusal_only_the_code_is_told() {
+    fn a_token_error_exposes_only_its_code() {
         assert_eq!(
             code(br#"{"error":"invalid_client","error_description":"secret p&w"}"#),
             Some("invalid_client".into())

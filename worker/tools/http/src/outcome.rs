@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wished_wait_is_read_in_every_form() {
+    fn retry_after_is_parsed_in_every_form() {
         let after = header::RETRY_AFTER;
         let date = header::DATE;
         assert_eq!(wait(&[(after.clone(), "7")], None), Some(7));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_its_meaning() {
+    fn each_status_maps_to_its_outcome() {
         let rules = OutcomeRules {
             not_executed: BTreeSet::from([409, 503]),
             mapping: Mapping::default(),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_services_own_words_are_passed_on_bounded() {
+    fn a_service_error_message_is_passed_on_and_bounded() {
         let not_executed = BTreeSet::new();
         let mapping = Mapping::default();
         let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_some_readers_refuse_is_an_answer() {
+    fn a_response_with_nonportable_json_is_normalized() {
         let rules = serde_json::from_value::<Vec<tickfleet_config::tools::OutcomeRule>>(json!([
             {"at": "/total", "present": false, "outcome": "transient"}, {"at": "/paid", "equals": false, "outcome": "permanent"}
         ]));

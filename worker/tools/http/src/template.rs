@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_its_own_encoding() {
+    fn each_position_has_its_own_encoding() {
         let nasty = r#"{"a":"xy?z#&=;%2e \"q\""}"#;
         let path = Ok(Some("/u/xy%3Fz%23%26%3D%3B%252e%20%22q%22/e".to_owned()));
         assert_eq!(render("/u/{{a}}/e", nasty, TemplatePosition::Path), path);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_would_leave_their_place_are_refused() {
+    fn path_traversal_and_header_injection_are_rejected() {
         for bad in ["..", ".", "a/../b", "..\\\\x", "", "c7/admin", "c7\\\\admin", "/", "c7%2fadmin", "c7%252Fadmin"]
             .into_iter()
             .chain([
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_never_taken_for_a_reference() {
+    fn an_argument_is_never_expanded_as_a_reference() {
         let text = render("{{a}}", r#"{"a":"${TOKEN} {{a}}"}"#, TemplatePosition::Text);
         assert_eq!(text, Ok(Some("${TOKEN} {{a}}".into())));
     }
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_keeps_values_whole_and_leaves_absent_members_out() {
+    fn a_body_keeps_value_types_and_omits_absent_members() {
         let template = json!({"id": "{{n}}", "text": "Hi {{name}}", "cc": "{{cc}}", "tags": ["{{tag}}", "x"], "v": 1});
         let arguments = r#"{"n":123456789012345678901,"name":"\"Bo\"\n","tag":{"k":[1]}}"#;
         let expected = r#"{"id":123456789012345678901,"text":"Hi \"Bo\"\n","tags":[{"k":[1]},"x"],"v":1}"#;
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_references_are_found_when_the_template_is_read() {
+    fn a_template_with_a_malformed_reference_fails_to_parse() {
         for bad in ["{{a", "${A", "{{}}", "{{a b}}", "${A:-b}", "{{a}"] {
             assert!(Template::parse(bad).is_err(), "{bad}");
         }
@@ -419,7 +419,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_string_escapes_its_place(text in "\\PC{0,40}|[\\x00-\\x7f]{0,20}") {
+        fn no_argument_escapes_its_position(text in "\\PC{0,40}|[\\x00-\\x7f]{0,20}") {
             let arguments = json!({"a": text}).to_string();
             let inert = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b));
             for place in [TemplatePosition::Path, TemplatePosition::Query] {

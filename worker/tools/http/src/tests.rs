@@ -143,7 +143,7 @@ fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
 }
 
 #[tokio::test]
-async fn a_call_becomes_the_request_that_its_templates_describe() {
+async fn a_call_renders_its_templates_into_a_request() {
     let (service, address) = Service::start([]).await;
     let def = json!({
         "base_url": format!("http://{address}/v1/"), "path": "/bot${TOKEN}/users/{{a}}",
@@ -165,7 +165,7 @@ async fn a_call_becomes_the_request_that_its_templates_describe() {
 }
 
 #[tokio::test]
-async fn an_argument_that_would_leave_its_place_stops_the_call_before_it_is_sent() {
+async fn an_unsafe_argument_rejects_the_call_before_sending() {
     let (service, address) = Service::start([]).await;
     let tool = get(&address, json!({"path": "/users/{{a}}/profile", "headers": {"X-B": "{{b}}"}}));
     for args in [
@@ -183,7 +183,7 @@ async fn an_argument_that_would_leave_its_place_stops_the_call_before_it_is_sent
 }
 
 #[tokio::test]
-async fn statuses_become_outcomes_and_carry_the_services_words() {
+async fn an_error_status_becomes_an_outcome_with_the_service_message() {
     let limited = r#"{"ok":false,"description":"Too Many Requests","parameters":{"retry_after":12}}"#;
     let answers = [
         status(429, &[], limited),
@@ -208,7 +208,7 @@ async fn statuses_become_outcomes_and_carry_the_services_words() {
 }
 
 #[tokio::test]
-async fn answers_of_every_kind_become_json() {
+async fn every_response_body_becomes_json() {
     let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
     let binary = (axum::http::StatusCode::OK, [("content-type", "image/png")], vec![0xff, 0xfe]).into_response();
     let answers = [status(200, &[], "plain \"text\""), status(204, &[], ""), status(200, &[], &deep), binary];
@@ -226,7 +226,7 @@ async fn answers_of_every_kind_become_json() {
 }
 
 #[tokio::test]
-async fn no_secret_comes_back_and_a_missing_one_is_named() {
+async fn a_response_redacts_secrets_and_a_missing_secret_is_named() {
     let echo = r#"{"url":"/bot12:secret\/token/x","message":"bad token 12%3Asecret%2Ftoken"}"#;
     let (service, address) = Service::start([status(200, &[], echo), status(400, &[], echo)]).await;
     let def = json!({"path": "/bot${TOKEN}/x", "secrets": {"TOKEN": {"env": "BOT"}}});
@@ -246,7 +246,7 @@ async fn no_secret_comes_back_and_a_missing_one_is_named() {
 }
 
 #[tokio::test]
-async fn private_hosts_are_refused_unless_named_with_their_port() {
+async fn a_private_host_is_rejected_unless_allowed() {
     let (service, address) = Service::start([]).await;
     let port = address.rsplit(':').next().unwrap();
     let local = format!("http://localhost:{port}");
@@ -264,7 +264,7 @@ async fn private_hosts_are_refused_unless_named_with_their_port() {
 }
 
 #[tokio::test]
-async fn redirects_are_bounded_checked_again_and_never_followed_for_once() {
+async fn redirects_are_limited_rechecked_and_never_followed_for_once_tools() {
     let to = |location: &str| status(302, &[("location", location)], "");
     let endless = || (0..9).map(|_| to("/again"));
     let (service, address) = Service::start(endless()).await;
@@ -295,7 +295,7 @@ async fn redirects_are_bounded_checked_again_and_never_followed_for_once() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_another_origin_takes_no_header_along() {
+async fn a_redirect_to_another_origin_drops_configured_headers() {
     let (other, other_address) = Service::start([]).await;
     let (_, address) = Service::start([status(307, &[("location", &format!("http://{other_address}/x"))], "")]).await;
     let def = json!({"redirects_max": 1, "headers": {"X-Key": "${KEY}"}, "secrets": {"KEY": {"env": "KEY"}},
@@ -306,7 +306,7 @@ async fn a_redirect_to_another_origin_takes_no_header_along() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_is_told_from_what_was_lost() {
+async fn only_an_unsent_request_counts_as_not_executed() {
     // The listener was bound and dropped, so nothing listens on this port.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let refused = call(&get(&closed, json!({})), json!({})).await;
@@ -340,7 +340,7 @@ async fn what_was_not_sent_is_told_from_what_was_lost() {
 }
 
 #[tokio::test]
-async fn an_endless_answer_is_read_up_to_its_bound_only() {
+async fn an_endless_response_is_read_only_up_to_its_limit() {
     let (sent, mut ended) = tokio::sync::mpsc::channel(1);
     let drip = raw_server(move |mut stream| {
         let sent = sent.clone();
@@ -368,7 +368,7 @@ async fn an_endless_answer_is_read_up_to_its_bound_only() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_hangs_up_on_the_service() {
+async fn a_dropped_call_closes_its_connection() {
     let (events, mut event) = tokio::sync::mpsc::channel(2);
     let hang = raw_server(move |mut stream| {
         let events = events.clone();
@@ -389,7 +389,7 @@ async fn a_dropped_call_hangs_up_on_the_service() {
 }
 
 #[test]
-fn a_declaration_that_cannot_work_is_refused_when_it_is_loaded() {
+fn an_invalid_declaration_is_rejected_at_load_time() {
     let base = |more: Value| {
         let mut def = json!({"method": "POST", "base_url": "https://example.com", "path": "/"});
         def.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -7,7 +7,7 @@ fn tool(address: &str, outcomes: Value) -> HttpTool {
 }
 
 #[tokio::test]
-async fn a_refusal_in_a_body_is_no_success_and_a_known_status_is_no_failure() {
+async fn outcome_rules_override_the_status() {
     let answers = [
         status(200, &[], r#"{"ok":false,"error":"channel_not_found"}"#),
         status(200, &[("retry-after", "9")], r#"{"ok":false,"error":"ratelimited"}"#),
@@ -38,7 +38,7 @@ async fn a_refusal_in_a_body_is_no_success_and_a_known_status_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_rules_were_not_read_is_not_called_done() {
+async fn an_oversized_response_is_transient_if_rules_need_its_body() {
     let (_, address) = Service::start([status(200, &[], &"x".repeat(201)), status(200, &[], &"x".repeat(201))]).await;
     let failing = tool(&address, json!([{"at": "/ok", "equals": false, "outcome": "permanent"}]));
     assert_eq!(transient(call(&failing, json!({})).await), Some(false), "nobody knows");
@@ -47,7 +47,7 @@ async fn an_answer_whose_rules_were_not_read_is_not_called_done() {
 }
 
 #[tokio::test]
-async fn what_happened_is_done_however_long_its_answer_is() {
+async fn an_oversized_success_response_still_counts_as_executed() {
     for effect in [Effect::Once, Effect::Idempotent] {
         let (_, address) = Service::start([status(201, &[], &"x".repeat(201))]).await;
         let tool = tool_for(with(&address, "POST", json!({"response_bytes_max": 200})), effect).unwrap();
@@ -59,7 +59,7 @@ async fn what_happened_is_done_however_long_its_answer_is() {
 }
 
 #[tokio::test]
-async fn a_redirect_that_is_not_followed_does_not_say_that_nothing_happened() {
+async fn an_unfollowed_redirect_does_not_count_as_not_executed() {
     for number in [301, 302, 303, 307, 308] {
         for (effect, expected) in [(Effect::Once, Some(false)), (Effect::Idempotent, None), (Effect::Read, None)] {
             let (service, address) = Service::start([status(number, &[("location", "/payments/7")], "")]).await;
@@ -78,7 +78,7 @@ async fn a_redirect_that_is_not_followed_does_not_say_that_nothing_happened() {
 }
 
 #[tokio::test]
-async fn rules_judge_a_redirect_that_is_not_followed_as_any_other_answer() {
+async fn outcome_rules_apply_to_an_unfollowed_redirect() {
     let to = |number, body: &str| status(number, &[("location", "/payments/7")], body);
     let answers = [to(303, r#"{"id":7}"#), to(303, ""), to(302, r#"{"why":"sign in"}"#), to(307, ""), to(308, "")];
     let (service, address) = Service::start(answers).await;
@@ -99,7 +99,7 @@ async fn rules_judge_a_redirect_that_is_not_followed_as_any_other_answer() {
 }
 
 #[tokio::test]
-async fn a_pointer_chooses_the_result_and_what_lies_beside_it_is_not_shown() {
+async fn a_result_pointer_selects_the_output_and_hides_other_members() {
     let answers = [
         r#"{"ok":true,"result":{"id":12345678901234567890123}}"#,
         r#"{"ok":true,"hidden":"h1"}"#,
@@ -130,7 +130,7 @@ async fn a_pointer_chooses_the_result_and_what_lies_beside_it_is_not_shown() {
 }
 
 #[tokio::test]
-async fn text_in_a_declared_charset_is_read_by_rules_by_pointers_and_by_models() {
+async fn a_declared_charset_applies_to_rules_messages_and_output() {
     let latin = |number: u16, kind: &'static str, body: &'static [u8]| {
         (axum::http::StatusCode::from_u16(number).unwrap(), [("content-type", kind)], body).into_response()
     };

@@ -111,7 +111,7 @@ async fn seen(tool: &HttpTool) -> String {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_once_and_used_until_it_ends() {
+async fn a_token_is_requested_once_and_reused() {
     let (identity, address) = TokenService::start(INVALID).await;
     let tool = tool(&address, Effect::Read, json!({"params": {"audience": "crm & co"}}));
     for _ in 0..3 {
@@ -126,7 +126,7 @@ async fn a_token_is_asked_for_once_and_used_until_it_ends() {
 }
 
 #[tokio::test]
-async fn calls_that_come_while_a_token_is_asked_for_wait_for_that_one() {
+async fn concurrent_calls_share_one_token_request() {
     let (identity, address) = TokenService::start(INVALID).await;
     identity.gate.forget_permits(1_000);
     let tool = Arc::new(tool(&address, Effect::Read, json!({})));
@@ -149,7 +149,7 @@ async fn calls_that_come_while_a_token_is_asked_for_wait_for_that_one() {
 }
 
 #[tokio::test]
-async fn who_waited_for_a_sign_in_shares_its_failure_and_the_next_call_tries_again() {
+async fn waiting_calls_share_a_sign_in_failure_and_the_next_call_retries() {
     let (identity, address) = TokenService::start(INVALID).await;
     identity.gate.forget_permits(1_000);
     identity.refusals.lock().unwrap().push_back(status(503, &[("retry-after", "4")], "token-9 p&w"));
@@ -178,7 +178,7 @@ async fn who_waited_for_a_sign_in_shares_its_failure_and_the_next_call_tries_aga
 }
 
 #[tokio::test]
-async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
+async fn a_rejected_token_is_replaced_once_and_the_call_is_repeated() {
     let (identity, address) = TokenService::start(INVALID).await;
     for effect in [Effect::Read, Effect::Once] {
         let tool = tool(&address, effect, json!({}));
@@ -198,7 +198,7 @@ async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
 }
 
 #[tokio::test]
-async fn a_bare_401_repeats_a_read_and_never_a_once_tool() {
+async fn a_401_without_a_token_error_retries_only_a_read() {
     let (identity, address) = TokenService::start("Basic realm=\"x\"").await;
     identity.revoke("token-1");
     identity.revoke("token-3");
@@ -209,7 +209,7 @@ async fn a_bare_401_repeats_a_read_and_never_a_once_tool() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_that_is_replaced_is_followed_and_forgotten_when_refused() {
+async fn a_rotated_refresh_token_replaces_the_configured_one() {
     let (identity, address) = TokenService::start(INVALID).await;
     let grant = json!({"grant": "refresh_token", "refresh_token": "${OLD}", "client_auth": "body"});
     let tool = tool(&address, Effect::Read, grant);
@@ -228,7 +228,7 @@ async fn a_refresh_token_that_is_replaced_is_followed_and_forgotten_when_refused
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_token_service_is_final_and_says_no_more_than_its_code() {
+async fn a_token_service_rejection_is_final_and_exposes_only_its_code() {
     let (identity, address) = TokenService::start(INVALID).await;
     let refusal = r#"{"error":"invalid_client","error_description":"no client me with key-secret"}"#;
     let odd = [status(400, &[], refusal), status(200, &[], r#"{"token":"x"}"#), status(302, &[("location", "/x")], "")];
@@ -246,7 +246,7 @@ async fn a_refusal_of_the_token_service_is_final_and_says_no_more_than_its_code(
 }
 
 #[tokio::test]
-async fn a_token_service_that_is_away_leaves_the_call_unmade() {
+async fn an_unreachable_token_service_counts_as_not_executed() {
     let (_, address) = Service::start([]).await;
     // The listener was bound and dropped, so nothing listens on this port.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
@@ -258,7 +258,7 @@ async fn a_token_service_that_is_away_leaves_the_call_unmade() {
 }
 
 #[tokio::test]
-async fn tenants_sign_in_each_for_itself_and_share_no_token() {
+async fn each_tenant_signs_in_for_its_own_token() {
     let (identity, address) = TokenService::start(INVALID).await;
     let environment = Environment::of([("PW_acme", "pw-of-acme"), ("PW_other", "pw-of-other")]);
     let def = json!({"path": "/api", "secrets": {"PASSWORD": {"env": "PW_{tenant}"}}, "oauth2": {
@@ -281,7 +281,7 @@ async fn tenants_sign_in_each_for_itself_and_share_no_token() {
 }
 
 #[tokio::test]
-async fn tools_that_sign_in_alike_share_their_token() {
+async fn tools_with_equal_credentials_share_a_token() {
     tickfleet_outbound::install_crypto_provider();
     let (identity, address) = TokenService::start(INVALID).await;
     let clients = HttpClients::default();
@@ -297,7 +297,7 @@ async fn tools_that_sign_in_alike_share_their_token() {
 }
 
 #[test]
-fn a_sign_in_that_cannot_work_is_refused_when_it_is_loaded() {
+fn an_invalid_oauth2_declaration_is_rejected_at_load_time() {
     let load = |oauth2: Value, more: Value| {
         let mut def = json!({"oauth2": oauth2, "secrets": {"S": {"env": "KEY"}}});
         def.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deed_is_of_who_did_it_and_a_task_of_who_gave_it_too() {
+    fn an_action_is_indexed_by_its_actor_and_its_agent() {
         let mut log = ShardLog::default();
         log.take_in(&entry("acme", ("agent", "kelly"), None, 1));
         log.take_in(&entry("acme", ("agent", "atlas"), Some("kelly"), 2));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_held_than_is_allowed_and_the_oldest_goes() {
+    fn the_log_evicts_its_oldest_entries_beyond_the_limit() {
         let mut log = ShardLog::default();
         for turn in 0..HELD_MAX + 10 {
             log.take_in(&entry("acme", ("agent", if turn < 5 { "old" } else { "new" }), None, turn));

@@ -74,7 +74,7 @@ impl KnowledgeBase {
         let mut index = self.index.write();
         index.generation = generation;
         if index.lexicon.needs_rebuild() {
-            index.make_anew();
+            index.rebuild();
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Index {
     }
 
     /// Rebuilds the index without the removed texts.
-    fn make_anew(&mut self) {
+    fn rebuild(&mut self) {
         let held: Vec<Arc<CachedDocument>> =
             self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();
         *self = Self { generation: self.generation, ..Self::default() };
@@ -237,7 +237,7 @@ mod tests {
     /// Measures how long a question takes in a base of the maximum size. The figures are in docs/adr/0013.
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
-    async fn how_long_a_question_takes_in_the_largest_base() {
+    async fn search_time_is_measured_in_the_largest_base() {
         let base = KnowledgeBase::default();
         let of_document = limits::DOCUMENT_PASSAGES_MAX;
         let bytes_max = usize::try_from(limits::KNOWLEDGE_BYTES_MAX).unwrap_or(usize::MAX);

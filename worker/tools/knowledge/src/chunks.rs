@@ -108,12 +108,12 @@ impl Cutter {
         }
     }
 
-    fn end_passage(&mut self, goes_on: bool) {
+    fn end_passage(&mut self, has_more: bool) {
         let text = std::mem::take(&mut self.passage);
         if !self.is_new {
             return;
         }
-        if goes_on {
+        if has_more {
             tail(&text, OVERLAP_CHARS).clone_into(&mut self.passage);
         }
         self.is_new = false;
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passages_know_the_headings_that_they_stand_under() {
+    fn passages_carry_the_headings_above_them() {
         let text = "---\nx: y\n---\n# The Guide #\nIntro.\n\n## Caps\nTen.\n\n### Days\nMany.\n```sh\n# no heading\n```\n## Other\nEnd.";
         let cut = markdown(text);
         assert_eq!(cut.title.as_deref(), Some("The Guide"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_where_something_ends_and_overlap_a_little() {
+    fn a_long_text_is_split_at_sentence_ends() {
         let sentence = "Every agent has a cap of ten calls, which nobody ever passes. ";
         let cut = plain(&sentence.repeat(100));
         assert!(cut.passages.len() > 5);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_is_cut_in_two_and_no_text_is_lost() {
+    fn splitting_keeps_whole_characters_and_all_text() {
         let text = "äöü🦀".repeat(2_000);
         let cut = plain(&text);
         let without_blanks: String = cut.passages.iter().map(|passage| passage.text.as_str()).collect();

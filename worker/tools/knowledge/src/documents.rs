@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused_with_the_reason() {
+    fn an_invalid_file_is_rejected_with_the_reason() {
         assert!(why(FileFormat::Markdown, b"a\0b").contains("NUL"));
         assert!(why(FileFormat::Text, b"abc\xff\xfe").contains("byte 3 is not UTF-8"));
         assert!(why(FileFormat::Markdown, &vec![b'x'; 10 << 20]).contains("10485760 bytes"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_a_file_are_documents_and_a_bad_one_costs_itself() {
+    fn each_json_line_becomes_a_document_and_a_bad_line_fails_alone() {
         let lines = b"{\"text\":\"one\",\"title\":\"A\",\"source\":\"s\"}\n\nno\n{\"text\":\"two\",\"category\":\"c\"}";
         let read = read("x.jsonl", FileFormat::Lines, lines, "given");
         let documents: Vec<_> = read.iter().map(|draft| draft.as_ref().map(|draft| &draft.document)).collect();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_stays_the_same_one_when_its_text_or_title_changes() {
+    fn a_document_keeps_its_id_when_its_title_changes() {
         let of = |text: &str| read("a/b.md", FileFormat::Markdown, text.as_bytes(), "").remove(0).unwrap().document;
         let one = of("# A\n\nx");
         let other = of("# B\n\nx");

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_a_number_keeps_the_direction() {
+    fn byte_quantization_preserves_cosine_similarity() {
         let vector: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37).sin() / 20.0).collect();
         let other: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37 + 1.0).sin() * 3.0).collect();
         let exact: f32 = vector.iter().zip(&other).map(|(a, b)| a * b).sum::<f32>()
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_one_address_is_never_sent_to_another() {
+    fn an_api_key_is_never_sent_to_another_endpoint() {
         tickfleet_outbound::install_crypto_provider();
         let of = |variables: &[(&str, &str)]| Embedder::from_environment(&Environment::of(variables.to_vec()));
         let key = |embedder: &Embedder| embedder.key.as_ref().map(|key| key.expose_secret().to_owned());

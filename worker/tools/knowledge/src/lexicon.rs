@@ -6,8 +6,8 @@ use std::collections::HashMap;
 const SATURATION: f32 = 1.2;
 /// How strongly the length of a text reduces its score (BM25's `b`).
 const LENGTH: f32 = 0.75;
-/// Words of removed texts stay in the index. If more than one in `GONE_SHARE` texts has been removed, the index is
-/// rebuilt.
+/// Words of removed texts stay in the index. If more than one in `GONE_SHARE` texts has been removed, an index of more
+/// than 1,000 texts is rebuilt.
 const GONE_SHARE: usize = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rare_word_counts_more_than_a_common_one_and_a_short_text_more_than_a_long_one() {
+    fn rare_words_and_short_texts_rank_higher() {
         let lexicon = lexicon(&[
             "the fleet has agents and the agents have calls",
             "agents wait for the quarantine",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_is_neither_found_nor_counted() {
+    fn a_removed_text_is_neither_found_nor_counted() {
         let mut lexicon = lexicon(&["alpha beta", "alpha gamma"]);
         lexicon.remove(0);
         lexicon.remove(0);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_held_than_is_allowed_and_who_asked_last_stays() {
+    fn the_cache_evicts_the_least_recently_used_agent() {
         let owner = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
         let memory = || Memory { id: "m".into(), text: "x".repeat(8 << 20), tags: Vec::new(), at_ms: 0 };
         let mut held = MemoryCache::default();

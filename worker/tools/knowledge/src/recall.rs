@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_source_is_named_and_the_others_findings_come() {
+    async fn a_slow_or_failed_source_is_reported_as_incomplete() {
         let quick = found(Source::Memory, "quick", 0.5, None);
         let searches: Vec<(Source, BoxFuture<'_, SourceResult>)> = vec![
             (Source::Memory, Box::pin(async { Ok((vec![quick.clone()], Ranking::Words)) })),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_says_the_same_comes_once_and_the_best_of_it() {
+    async fn duplicate_findings_are_reduced_to_the_best_one() {
         let searches: Vec<(Source, BoxFuture<'_, SourceResult>)> = vec![
             (
                 Source::Memory,

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_of_one_word_are_one_word() {
+    fn word_forms_share_one_stem() {
         for forms in [
             &["limit", "limits", "limited", "limiting"][..],
             &["policy", "policies"],
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_asked_by_what_it_says() {
+    fn a_query_drops_stop_words_and_duplicates() {
         assert_eq!(query_words("How do I limit the calls of an agent's calls?"), ["limit", "call", "agent", "s"]);
         assert_eq!(query_words("what is it"), ["what", "is", "it"]);
         assert!(query_words("\0 \u{7} ?!").is_empty());
     }
 
     #[test]
-    fn scripts_without_blanks_are_pairs_of_characters_and_long_runs_are_cut() {
+    fn text_without_spaces_is_split_into_character_pairs() {
         assert_eq!(words("東京都 Größe"), ["東京", "京都", "größe"]);
         assert_eq!(words("都"), ["都"]);
         assert_eq!(words(&"ä".repeat(500))[0].len(), WORD_BYTES_MAX);

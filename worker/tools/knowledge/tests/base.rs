@@ -69,7 +69,7 @@ fn memory(id: &str, text: &str, at_ms: i64) -> Memory {
 }
 
 #[tokio::test]
-async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_agent() {
+async fn documents_are_private_to_a_tenant_and_memories_to_an_agent() {
     let store = store();
     let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "The secret recipe has saffron.", "").await;
@@ -97,7 +97,7 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
 }
 
 #[tokio::test]
-async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker_sees_a_change_at_once() {
+async fn an_unchanged_import_writes_nothing_and_workers_see_changes_at_once() {
     let store = store();
     let one = wordy();
     let other = wordy();
@@ -170,7 +170,7 @@ impl Endpoint {
 }
 
 #[tokio::test]
-async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endpoint_is_down() {
+async fn search_uses_meaning_and_falls_back_to_words() {
     let endpoint = Endpoint::start().await;
     let store = store();
     let knowledge = endpoint.knowledge();
@@ -202,7 +202,7 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
 }
 
 #[tokio::test]
-async fn hostile_questions_find_nothing_and_break_nothing() {
+async fn hostile_queries_never_break_a_search() {
     let store = store();
     let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
@@ -217,7 +217,7 @@ async fn hostile_questions_find_nothing_and_break_nothing() {
 }
 
 #[tokio::test]
-async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
+async fn corrupt_data_affects_only_its_own_entry() {
     let store = store();
     let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
@@ -239,7 +239,7 @@ async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
 }
 
 #[tokio::test]
-async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
+async fn the_oldest_memories_are_evicted_and_duplicates_are_ignored() {
     let store = store();
     let acme = tenant("acme");
     let kelly = agent("kelly");
@@ -263,7 +263,7 @@ async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
 }
 
 #[tokio::test]
-async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
+async fn memory_pressure_rejects_writes_but_accepts_deletions() {
     let memory_store = MemoryStore::new(MemoryOptions { bytes_max: 8 << 20, ..MemoryOptions::default() });
     let store = Store::in_memory(memory_store.clone(), 0, Arc::new(StoreOptions::default()));
     let sample = async || store.seam().sample_memory().await.unwrap();

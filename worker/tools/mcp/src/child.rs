@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_environment_is_what_the_configuration_names_and_path() {
+    async fn a_server_gets_only_configured_variables_and_path() {
         let (process, mut output, input) =
             started("env | grep -v ^_= | grep -v ^PWD= | sort", &[("KEY", "k ${T}")]).await;
         let mut text = String::new();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_ignores_every_request_to_end_is_ended_with_its_children() {
+    async fn a_server_that_ignores_termination_is_killed_with_its_children() {
         let script = "trap '' TERM; sleep 600 & echo $!; while :; do wait; done";
         let (process, output, input) = started(script, &[]).await;
         let mut child = String::new();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_the_same_however_they_arrive() {
+    fn event_parsing_does_not_depend_on_chunk_size() {
         let stream =
             b": hi\r\nevent: message\r\nid: 7\r\ndata: {\r\ndata:}\r\n\r\ndata: caf\xe9\n\nid: 8\n\n\rdata:x\r\r";
         let expected = [
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_too_large_costs_itself() {
+    fn an_oversized_event_does_not_affect_the_next_one() {
         let most = limits::MCP_MESSAGE_BYTES_MAX;
         for (bytes, lines, fits) in [(most, 1, true), (most + 1, 1, false), (3 * most, 1, false), (most / 2, 3, false)]
         {

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_too_large_ends_its_request_and_no_other() {
+    async fn an_oversized_response_fails_only_its_own_request() {
         let of = |id: u64, bytes: usize| {
             let around = format!("{{\"id\":{id},\"result\":\"\"}}\n").len();
             format!("{{\"result\":\"{}\",\"id\":{id}}}\n", "x".repeat(bytes - around))
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_cannot_be_read_ends_its_request_at_once_and_the_next_is_read() {
+    async fn an_unreadable_response_fails_only_its_own_request() {
         let deep = format!("{{\"id\":1,\"result\":{}{}}}", "[".repeat(200), "]".repeat(200));
         let spread = "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 1,\n  \"result\": {\n    \"content\": []\n  }\n}";
         let late = "{\n  \"result\": {\n    \"id\": 2\n  },\n  \"id\": 1\n}";
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn noise_is_logged_and_ends_nothing() {
+    async fn noise_is_logged_and_fails_no_request() {
         let noise = "ready\n{\"level\":\"info\"}\n[1]\n{ starting\n12\n\"x\"\n\u{feff}\n".repeat(3);
         let output = [noise.as_bytes(), b"\xef\xbb\xbf{\"id\":1,\"result\":{}}\n"].concat();
         let (got, warnings) = messages(&[1, 2], &output).await;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_the_file_cannot_hold_is_refused_and_every_other_can_be_pinned() {
+    fn an_unpinnable_definition_is_rejected_and_others_are_pinned() {
         let folder = tempfile::tempdir().unwrap();
         let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
         let file = "servers: {s: {url: \"https://mcp.example.com\"}}";

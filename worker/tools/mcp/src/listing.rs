@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_tool_is_named_and_costs_itself() {
+    fn a_malformed_tool_is_reported_and_others_are_listed() {
         let fine = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": "yes"}});
         let large = json!({"name": "large", "description": "x".repeat(70_000), "inputSchema": {}});
         let tools = json!([
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_an_end_is_refused_as_what_it_is() {
+    fn an_endless_or_malformed_list_is_rejected_with_the_reason() {
         let tool = |n: usize| json!([{"name": format!("t{n}"), "inputSchema": {}}]);
         let mut same = Listing::default();
         assert_eq!(same.take(&page(tool(1), Some("x"))), Ok(Some("x".to_owned())));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_values_of_a_list_are_bounded_whatever_its_tools_are() {
+    fn the_bytes_and_values_of_a_tool_list_are_limited() {
         let heavy = json!([{"name": "a", "inputSchema": {}, "icons": ["x".repeat(1_000_000)]}]);
         let mut listing = Listing::default();
         let error = (0..9).find_map(|n| listing.take(&page(heavy.clone(), Some(&n.to_string()))).err()).unwrap();

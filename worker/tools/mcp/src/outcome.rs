@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn digits_are_kept_and_a_result_is_not_read_into_values() {
+    async fn a_result_keeps_every_digit_and_limits_its_content_blocks() {
         let text = r#"{"content": [], "structuredContent": {"n": 1180591620717411303424, "x": 1.10, "y": 1e400}}"#;
         let got = output_of(text).await.unwrap();
         assert_eq!(got.json.get(), r#"{"n":1180591620717411303424,"x":1.10,"y":1e400}"#);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_that_is_not_known_is_named_as_what_it_is() {
+    async fn unknown_or_malformed_content_is_described() {
         let blocks = json!({"content": [
             {"type": "text", "text": "one"}, {"type": "video", "data": "AAAA"}, {"type": "text"}, {"text": "x"}, 7,
             {"type": "image"}, {"type": "resource", "resource": 1}
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn structured_content_is_the_output_and_other_content_is_told_in_words() {
+    async fn structured_content_is_returned_and_other_content_is_described() {
         let secrets = secrets().await;
         let both =
             json!({"content": [{"type": "text", "text": "t"}], "structuredContent": {"b": 1, "a": "s3cret-value"}});
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tools_own_refusal_is_permanent_and_its_secrets_are_gone() {
+    async fn a_tool_error_is_permanent_and_redacts_secrets() {
         let refused = json!({"isError": true, "content": [{"type": "text", "text": "no: s3cret-value"}]});
         match output(result(refused), Effect::Once, true, &secrets().await) {
             Err(ToolFailure::Ended { message, .. }) => assert_eq!(message, "no: [REDACTED]"),
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_result_of_a_tool_does_not_say_that_nothing_was_done() {
+    async fn an_invalid_result_never_counts_as_not_executed() {
         let secrets = secrets().await;
         let input = json!({"resultType": "input_required", "requestState": "s"});
         for (answer, expected) in [
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_certainly_did_not_run_counts_as_not_executed() {
+    async fn only_a_provably_unexecuted_call_counts_as_not_executed() {
         let secrets = secrets().await;
         let executed = |error: ServiceError| match failure("s", &error, Effect::Once, &secrets).failure {
             ToolFailure::Transient { not_executed, .. } => Some(!not_executed),

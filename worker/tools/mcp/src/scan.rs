@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_request_that_a_line_answers_is_found_in_the_message_itself_alone() {
+    fn a_response_id_is_read_only_at_the_top_level() {
         let response_id = |line: &str| {
             let mut read = MessageScan::default();
             read.take_all(line.as_bytes());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn flaws_are_found_in_texts_and_nesting_alone() {
+    fn lone_surrogates_and_deep_nesting_are_flaws() {
         let nest = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         for fine in [r#""\ud83d\ude00 \\ud83d \u00e9""#.to_owned(), format!(r#""{}""#, nest(500)), nest(128)] {
             assert_eq!(flaw(&fine), None, "{fine}");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn space_between_values_goes_and_nothing_else() {
+    fn compacting_removes_only_whitespace_between_values() {
         let json = "{ \"a b\" : [ 1.0 ,\n\t2e400 ] , \"c\\\" \" : \"d  e\" }";
         assert_eq!(compact(json), r#"{"a b":[1.0,2e400],"c\" ":"d  e"}"#);
         assert!(values(json) >= 5);

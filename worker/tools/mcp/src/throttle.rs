@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_while_a_server_announces_changes_and_end_when_it_is_quiet() {
+    fn pauses_back_off_for_a_noisy_server_and_reset_after_quiet() {
         let mut throttle = Throttle::default();
         let mut now = Instant::now();
         let mut warnings = 0;

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_says_why_and_names_its_request_where_it_can() {
+    fn an_unreadable_response_reports_the_reason_and_its_request() {
         let deep = format!(r#"{{"id":1,"result":{}{}}}"#, "[".repeat(200), "]".repeat(200));
         for (bytes, id, why) in [
             (br#"{"id":1,"result":{"n":NaN}}"#.as_slice(), None, "not a JSON message"),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_revision_with_a_handshake_is_taken_and_what_is_wrong_is_said_in_words() {
+    fn an_unsupported_protocol_revision_is_rejected_with_the_reason() {
         let server = r#""capabilities":{},"serverInfo":{"name":"s","version":"1"}"#;
         let said = |answer: &str| initialized(answer).map(|read| read.protocol_version.to_string());
         assert_eq!(said(&format!(r#"{{"protocolVersion":"2025-06-18",{server}}}"#)), Ok("2025-06-18".to_owned()));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_leave_as_they_came() {
+    fn arguments_are_sent_unchanged() {
         let text = r#"{"z":123456789012345678901234567890,"a":1.0}"#;
         let mut call = CallToolRequest::new(CallToolRequestParams::new("t"));
         call.extensions.insert(RawArguments(text.into()));

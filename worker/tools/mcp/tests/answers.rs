@@ -42,17 +42,17 @@ def answer(request):
         return line(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server})
     if request["method"] == "tools/list":
         return line(request, {"tools": TOOLS})
-    told = params["arguments"]
-    if "line" in told:
-        return told["line"].replace("ID", str(request["id"])).encode("latin-1") + b"\n"
-    if "numbers" in told:
-        return line(request, {"content": [], "structuredContent": {"n": [0] * told["numbers"]}}).replace(" ", "")
-    if "echo" in told:
-        return line(request, {"content": [], "structuredContent": told})
-    if "result" in told:
-        return line(request, told["result"])
+    arguments = params["arguments"]
+    if "line" in arguments:
+        return arguments["line"].replace("ID", str(request["id"])).encode("latin-1") + b"\n"
+    if "numbers" in arguments:
+        return line(request, {"content": [], "structuredContent": {"n": [0] * arguments["numbers"]}}).replace(" ", "")
+    if "echo" in arguments:
+        return line(request, {"content": [], "structuredContent": arguments})
+    if "result" in arguments:
+        return line(request, arguments["result"])
     text = lambda length: line(request, {"content": [{"type": "text", "text": "x" * length}], "id": 1})
-    return text(told["bytes"] - len(text(0)))
+    return text(arguments["bytes"] - len(text(0)))
 
 
 for request in sys.stdin:
@@ -110,7 +110,7 @@ fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_ends_its_call_at_once_and_no_other() {
+async fn an_oversized_response_fails_only_its_own_call() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
     let most = limits::MCP_MESSAGE_BYTES_MAX;
@@ -131,7 +131,7 @@ async fn an_answer_that_is_too_large_ends_its_call_at_once_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_result_is_told_as_what_came() {
+async fn an_invalid_result_is_described_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
     for (result, said) in
@@ -147,7 +147,7 @@ async fn an_answer_that_is_no_result_is_told_as_what_came() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_ends_its_call_at_once_and_the_session_lives_on() {
+async fn an_unreadable_response_fails_its_call_and_the_session_continues() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
     let of = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":ID,"result":{result}}}"#);
@@ -170,7 +170,7 @@ async fn an_answer_that_cannot_be_read_ends_its_call_at_once_and_the_session_liv
 }
 
 #[tokio::test]
-async fn digits_are_kept_there_and_back_and_a_promised_structure_that_is_missing_is_named() {
+async fn numbers_round_trip_and_missing_structured_content_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
     let arguments = r#"{"echo":123456789012345678901234567890,"b":[1180591620717411303424]}"#;
@@ -182,7 +182,7 @@ async fn digits_are_kept_there_and_back_and_a_promised_structure_that_is_missing
 }
 
 #[tokio::test]
-async fn a_handshake_is_made_in_a_revision_that_has_one_or_refused_in_words() {
+async fn a_handshake_rejects_an_unsupported_revision_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("server.py");
     std::fs::write(&script, SERVER).unwrap();
@@ -209,7 +209,7 @@ fn peak() -> usize {
 }
 
 #[tokio::test]
-async fn a_result_of_four_mib_takes_a_few_times_its_bytes_however_many_values_it_has() {
+async fn a_large_result_with_many_values_uses_bounded_memory() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
     assert!(call(&tools["look"], json!({"numbers": 10})).await.is_ok());
@@ -255,18 +255,18 @@ class Handler(BaseHTTPRequestHandler):
             asked = request["params"]["protocolVersion"]
             version = asked if self.path == "/mcp" else self.path.strip("/")
             result = {"protocolVersion": version, "capabilities": {}, "serverInfo": server}
-        told = request.get("params", {}).get("arguments", {})
-        if "echo" in told:
-            result = {"content": [], "structuredContent": told}
+        arguments = request.get("params", {}).get("arguments", {})
+        if "echo" in arguments:
+            result = {"content": [], "structuredContent": arguments}
         body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
-        if "raw" in told:
-            body = told["raw"].replace("ID", str(request["id"])).encode("latin-1")
-        if told.get("bytes"):
-            body = body + b" " * told["bytes"]
-        if told.get("stream"):
+        if "raw" in arguments:
+            body = arguments["raw"].replace("ID", str(request["id"])).encode("latin-1")
+        if arguments.get("bytes"):
+            body = body + b" " * arguments["bytes"]
+        if arguments.get("stream"):
             noise = b": hi\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n"
             body = noise + b"data: " + body + b"\n\n"
-        self.answer(200, "text/event-stream" if told.get("stream") else "application/json", body)
+        self.answer(200, "text/event-stream" if arguments.get("stream") else "application/json", body)
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -275,7 +275,7 @@ server.serve_forever()
 "#;
 
 #[tokio::test]
-async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_call() {
+async fn an_unreadable_http_response_fails_its_call_and_digits_are_kept() {
     use tokio::io::{AsyncBufReadExt, BufReader};
     tickfleet_outbound::install_crypto_provider();
     let folder = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ for request in sys.stdin:
 "#;
 
 #[tokio::test]
-async fn texts_of_a_server_show_no_secret_nothing_hidden_and_are_short() {
+async fn server_texts_are_redacted_escaped_and_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("server.py");
     std::fs::write(&script, INDISCREET).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn private_places_are_private_in_every_form() {
+    fn private_addresses_are_private_in_every_form() {
         for private in [
             "10.0.0.1",
             "172.16.0.1",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_and_odd_addresses_are_forbidden_in_every_form() {
+    fn metadata_and_reserved_addresses_are_forbidden_in_every_form() {
         for forbidden in [
             "169.254.169.254",
             "::ffff:169.254.169.254",
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_clouds_services_is_forbidden_in_every_form_of_ipv6() {
+    fn cloud_service_addresses_are_forbidden_in_every_ipv6_form() {
         for cloud in ["168.63.129.16", "100.100.100.200", "192.0.0.192", "169.254.169.254", "169.254.170.23"] {
             let v4: Ipv4Addr = cloud.parse().unwrap();
             let [a, b, c, d] = v4.octets().map(u16::from);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_certificate_is_named() {
+    fn a_certificate_error_names_its_cause() {
         let wrapped = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
         let certificate = |error| connect_failure(&wrapped(rustls::Error::InvalidCertificate(error)));
         assert!(certificate(CertificateError::UnknownIssuer).contains("UnknownIssuer"));

@@ -15,10 +15,8 @@ use super::address::{self, AddressBlock, NotPublic};
 /// Why a host must not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
-    /// The scheme is neither http nor https.
     #[error("the address does not start with http:// or https://")]
     Scheme,
-    /// The URL has no host.
     #[error("the address has no host")]
     NoHost,
     /// The URL contains a user name or password.
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_private_address_is_refused_however_it_is_written() {
+    fn a_literal_private_address_is_rejected_in_every_spelling() {
         for url in [
             "http://127.0.0.1/",
             "http://2130706433/",
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_allowed_and_nothing_beside_it() {
+    fn an_allow_entry_trusts_only_its_own_host_and_port() {
         let by_port = guard(&["127.0.0.1:8080", "Crm.internal:80", "10.1.0.0/16", "[::1]:9", "fd00:ec2::254"]);
         assert_eq!(check(&by_port, "http://127.0.0.1:8080/"), Ok(HostTrust::Named));
         assert!(check(&by_port, "http://127.0.0.1:8081/").is_err());
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_never_leads_to_metadata_and_mixed_answers_lose_their_private_part() {
+    fn a_dns_answer_loses_metadata_and_untrusted_private_addresses() {
         let metadata = "169.254.169.254:0";
         let public = "1.1.1.1:0";
         let private = "10.0.0.1:0";
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_entries_schemes_and_users_are_refused() {
+    fn invalid_entries_unknown_schemes_and_userinfo_are_rejected() {
         for bad in ["http://host", "host/path", "10.0.0.0/40", "a b", "user@host", "host?x", "host:99999"] {
             assert_eq!(Guard::parse([bad]), Err(bad.to_owned()), "{bad}");
         }

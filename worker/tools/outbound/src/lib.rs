@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_private_address_is_refused_unless_it_is_named() {
+    fn a_private_address_is_rejected_unless_allowed() {
         install_crypto_provider();
         let client = |allowed: &[&str]| {
             let allowed = allowed.iter().map(|a| (*a).to_owned()).collect();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_sends_is_checked_and_may_be_left_out() {
+    fn optional_fields_of_a_definition_are_validated() {
         assert_eq!(definition(&json!({})).check(), Ok(()));
         let all = definition(&json!({
             "id": "payments.pay", "approval": {"by": ["finance"], "narrow": ["/amount"]}, "durable": "replica",
@@ -217,7 +217,7 @@ mod tests {
         );
         let reconcile = spec.reconcile.unwrap();
         assert_eq!((reconcile.tries, reconcile.arguments.len()), (RECONCILE_TRIES_DEFAULT, 2));
-        for (more, told) in [
+        for (more, expected) in [
             (json!({"timeout_ms": 3_600_001}), "timeout_ms is 3600001"),
             (json!({"version": "one"}), "version is one"),
             (json!({"approval": {"quorum": 17}}), "approval.quorum is 17; expected 1 to 16"),
@@ -233,7 +233,7 @@ mod tests {
             ),
         ] {
             let refused = definition(&more).check().unwrap_err();
-            assert!(refused.starts_with(&format!("the tool 'pay': {told}")), "{refused}");
+            assert!(refused.starts_with(&format!("the tool 'pay': {expected}")), "{refused}");
         }
     }
 }

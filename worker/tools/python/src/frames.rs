@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn frames_come_back_as_they_were_written_until_the_end() {
+    async fn frames_round_trip_until_the_end() {
         let wire = [encode(&"one").unwrap(), encode(&2).unwrap()].concat();
         let mut from = wire.as_slice();
         assert_eq!(read(&mut from).await.unwrap().unwrap(), b"\"one\"");
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_beyond_the_bound_is_neither_written_nor_read() {
+    async fn an_oversized_frame_is_neither_written_nor_read() {
         let text = "x".repeat(FRAME_BYTES_MAX);
         assert!(matches!(encode(&text), Err(FrameError::TooLarge(_))));
         let mut from: &[u8] = &[0xff; 8];
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_breaks_off_is_an_error() {
+    async fn a_truncated_frame_is_an_error() {
         let wire = encode(&"one").unwrap();
         for cut in 1..wire.len() {
             assert!(matches!(read(&mut &wire[..cut]).await, Err(FrameError::Socket(_))), "{cut}");

@@ -27,7 +27,7 @@ type Key = (String, ModulesDef, String);
 /// The pools of a process.
 pub struct Pools {
     machine: Arc<Machine>,
-    /// True if an entry is left out while its tool host is absent.
+    /// True if a configuration entry is skipped while its tool host is absent. Otherwise, an absent host is an error.
     may_lack_hosts: bool,
     known: Mutex<KnownPools>,
 }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_with_whatever_an_interpreter_left_in_it() {
+    fn a_dropped_folder_is_removed_with_its_contents() {
         let scratch = Scratch::new().unwrap();
         let path = scratch.path().to_owned();
         std::fs::create_dir_all(path.join("a/b")).unwrap();

@@ -84,18 +84,18 @@ fn outcome(tool: &str, answer: CallReply) -> Result<ToolOutput, ToolFailure> {
 
 fn failed(failure: Failure) -> ToolFailure {
     let Failure { kind, message, details, retry_after, not_executed } = failure;
-    let told = || wording::cut(&message, limits::ERROR_BYTES_MAX);
+    let text = || wording::cut(&message, limits::ERROR_BYTES_MAX);
     match kind {
-        FailureKind::InvalidArguments => ToolFailure::InvalidArguments { message: told() },
-        FailureKind::Permanent => ToolFailure::permanent(told(), details),
+        FailureKind::InvalidArguments => ToolFailure::InvalidArguments { message: text() },
+        FailureKind::Permanent => ToolFailure::permanent(text(), details),
         FailureKind::Transient => ToolFailure::Transient {
-            message: told(),
+            message: text(),
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             not_executed,
         },
         // The worker cancels a call only when no one waits for its result anymore. If the host cancels a call by
         // itself, the call did not complete.
-        FailureKind::Cancelled => ToolFailure::Transient { message: told(), retry_after: None, not_executed: false },
+        FailureKind::Cancelled => ToolFailure::Transient { message: text(), retry_after: None, not_executed: false },
         FailureKind::Internal => ToolFailure::Internal { message },
     }
 }

@@ -96,7 +96,7 @@ fn described(pools: &Pools, def: &ModulesDef) -> Result<BTreeSet<String>, String
 }
 
 #[tokio::test]
-async fn its_tools_are_called_like_those_of_a_process_of_ones_own() {
+async fn a_host_runs_tools_like_a_local_process() {
     let host = ToolHost::start(4);
     let tools = Tools::of(host.def());
     assert_eq!(tools.call("add", json!({"a": 40})).await.unwrap(), json!({"sum": 42}));
@@ -109,7 +109,7 @@ async fn its_tools_are_called_like_those_of_a_process_of_ones_own() {
 }
 
 #[tokio::test]
-async fn a_crash_takes_its_own_calls_and_what_they_started_and_the_next_call_runs() {
+async fn a_crash_ends_its_calls_and_children_and_the_next_call_runs() {
     let host = ToolHost::start(4);
     let mut def = host.def();
     def.processes = 1;
@@ -126,7 +126,7 @@ async fn a_crash_takes_its_own_calls_and_what_they_started_and_the_next_call_run
 }
 
 #[tokio::test]
-async fn a_call_that_ignores_its_cancellation_costs_its_interpreter() {
+async fn a_call_that_ignores_cancellation_ends_its_interpreter() {
     let host = ToolHost::start(4);
     let mut def = host.def();
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_millis(300));
@@ -141,7 +141,7 @@ async fn a_call_that_ignores_its_cancellation_costs_its_interpreter() {
 }
 
 #[tokio::test]
-async fn a_worker_that_has_gone_leaves_nothing_behind_and_a_told_host_ends() {
+async fn a_terminated_host_ends_after_its_worker_disconnects() {
     let mut host = ToolHost::start(4);
     let tools = Tools::of(host.def());
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap().as_i64().unwrap();
@@ -156,7 +156,7 @@ async fn a_worker_that_has_gone_leaves_nothing_behind_and_a_told_host_ends() {
 }
 
 #[tokio::test]
-async fn a_killed_host_that_comes_back_serves_again() {
+async fn a_restarted_host_serves_calls_again() {
     let mut host = ToolHost::start(4);
     let tools = Tools::of(host.def());
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
@@ -174,7 +174,7 @@ async fn a_killed_host_that_comes_back_serves_again() {
 }
 
 #[tokio::test]
-async fn a_host_with_other_tools_takes_no_call_until_it_was_asked_again() {
+async fn a_host_with_changed_tools_rejects_calls() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("shop.sock");
     let shop = |name: &str| {
@@ -197,7 +197,7 @@ async fn a_host_with_other_tools_takes_no_call_until_it_was_asked_again() {
 }
 
 #[test]
-fn what_is_wrong_with_a_host_is_told_in_words() {
+fn a_host_error_is_reported_with_its_cause() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("shop.sock");
     let def = ModulesDef { start_timeout: Duration::from_millis(300), ..entry(&socket) };
@@ -215,7 +215,7 @@ fn what_is_wrong_with_a_host_is_told_in_words() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_full_says_so() {
+async fn a_full_host_reports_its_limit() {
     let host = ToolHost::start(1);
     let mut def = host.def();
     def.processes = 1;

@@ -63,7 +63,7 @@ async fn call(tools: &Tools, calls: &Arc<ScriptedInnerCalls>, tool: &str, of: &s
 }
 
 #[tokio::test]
-async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_the_function_for_now() {
+async fn an_unfinished_inner_call_suspends_its_function() {
     let tools = Tools::of(def());
     for ended in 0..2 {
         let calls = ScriptedInnerCalls::calls(ended);
@@ -84,7 +84,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
 }
 
 #[tokio::test]
-async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_catches() {
+async fn a_blocking_function_releases_its_thread_during_an_inner_call() {
     let mut def = def();
     // If a thread did not end, its process would be killed, and the next call would be lost.
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_secs(30));
@@ -101,7 +101,7 @@ async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_
 }
 
 #[tokio::test]
-async fn outside_of_a_fleet_no_other_tool_can_be_called() {
+async fn an_inner_call_without_a_fleet_is_rejected() {
     let tools = Tools::of(def());
     let refused = tools.call("relay", json!({"tool": "echo", "text": "hi"})).await;
     let Err(ToolFailure::Ended { message, .. }) = refused else { panic!("{refused:?}") };

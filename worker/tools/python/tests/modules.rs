@@ -28,7 +28,7 @@ fn refused(def: ModulesDef) -> String {
 const STOCK: &str = "from tickfleet import tool\n\n@tool\ndef stock(sku: str) -> int:\n    'Counts.'\n    return 7\n";
 
 #[test]
-fn what_cannot_be_imported_is_told_with_the_users_own_lines_alone() {
+fn an_import_error_shows_only_lines_of_user_code() {
     let folder = tempfile::tempdir().unwrap();
     let error = refused(shop(folder.path(), "import json\njson.loads('{')\n"));
     assert!(error.starts_with("python.shop: a module cannot be imported:\nTraceback"), "{error}");
@@ -43,7 +43,7 @@ fn what_cannot_be_imported_is_told_with_the_users_own_lines_alone() {
 }
 
 #[test]
-fn an_interpreter_that_does_not_do_is_told_in_words() {
+fn an_unusable_interpreter_is_reported_with_its_cause() {
     let error = refused(ModulesDef { interpreter: "no-such-python".into(), ..def() });
     assert!(error.contains("'no-such-python' could not be started"), "{error}");
     let error = refused(ModulesDef { interpreter: "cat".into(), ..def() });
@@ -54,7 +54,7 @@ fn an_interpreter_that_does_not_do_is_told_in_words() {
 }
 
 #[test]
-fn a_module_that_is_never_done_is_given_up() {
+fn a_module_that_never_loads_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let def = shop(folder.path(), "import time\ntime.sleep(600)\n");
     let error = refused(ModulesDef { start_timeout: std::time::Duration::from_millis(700), ..def });
@@ -62,7 +62,7 @@ fn a_module_that_is_never_done_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_process_whose_tools_are_others_than_described_takes_no_call() {
+async fn a_process_with_changed_tools_rejects_calls() {
     let folder = tempfile::tempdir().unwrap();
     let tools = Tools::with_timeout(shop(folder.path(), STOCK), std::time::Duration::from_secs(4));
     fs::write(folder.path().join("shop.py"), STOCK.replace("sku: str", "article: str")).unwrap();
@@ -72,7 +72,7 @@ async fn a_process_whose_tools_are_others_than_described_takes_no_call() {
 }
 
 #[test]
-fn a_change_of_a_python_file_is_seen_and_nothing_else() {
+fn only_python_file_changes_alter_the_code_fingerprint() {
     let folder = tempfile::tempdir().unwrap();
     let def = shop(folder.path(), STOCK);
     let first = code_fingerprint([&def]);

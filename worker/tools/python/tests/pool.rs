@@ -22,7 +22,7 @@ fn lost(ran: Result<Value, ToolFailure>) -> bool {
 }
 
 #[tokio::test]
-async fn tools_come_with_their_definitions_and_a_call_with_its_context() {
+async fn a_tool_carries_its_definition_and_a_call_carries_its_context() {
     let tools = Tools::of(def());
     let add = tools.spec("add");
     assert_eq!((add.description.as_str(), add.effect), ("Adds.", Effect::Read));
@@ -38,7 +38,7 @@ async fn tools_come_with_their_definitions_and_a_call_with_its_context() {
 }
 
 #[tokio::test]
-async fn every_way_to_fail_says_what_it_is_and_no_secret() {
+async fn each_python_error_maps_to_its_failure_and_hides_secrets() {
     let mut def = def();
     def.secrets.insert("K".into(), tickfleet_config::tools::SecretRef::Env("SHOP_KEY".into()));
     def.env.insert("KEY".into(), "${K}".into());
@@ -71,7 +71,7 @@ async fn every_way_to_fail_says_what_it_is_and_no_secret() {
 }
 
 #[tokio::test]
-async fn a_process_that_crashes_takes_its_own_calls_and_no_others() {
+async fn a_crash_loses_only_the_calls_of_its_process() {
     let mut def = def();
     (def.processes, def.concurrency) = (2, 2);
     let tools = Tools::of(def);
@@ -92,7 +92,7 @@ async fn a_process_that_crashes_takes_its_own_calls_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
+async fn a_dropped_call_is_canceled_and_its_process_continues() {
     let mut def = def();
     (def.processes, def.concurrency) = (1, 1);
     let tools = Tools::of(def);
@@ -104,7 +104,7 @@ async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
 }
 
 #[tokio::test]
-async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() {
+async fn a_call_that_ignores_cancellation_ends_its_process_after_a_grace() {
     let mut def = def();
     (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_secs(5));
     let tools = Tools::of(def);
@@ -122,7 +122,7 @@ async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() 
 }
 
 #[tokio::test]
-async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
+async fn large_results_and_rogue_bytes_do_not_break_later_calls() {
     let mut def = def();
     (def.processes, def.concurrency) = (1, 4);
     let tools = Tools::of(def);
@@ -137,7 +137,7 @@ async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
 }
 
 #[tokio::test]
-async fn a_process_is_replaced_after_its_calls_or_its_memory_and_no_call_is_lost() {
+async fn a_process_is_recycled_at_its_call_or_memory_limit() {
     let mut by_calls = def();
     (by_calls.processes, by_calls.recycle_after_calls) = (1, 5);
     let tools = Tools::of(by_calls);
@@ -158,7 +158,7 @@ async fn a_process_is_replaced_after_its_calls_or_its_memory_and_no_call_is_lost
 }
 
 #[tokio::test]
-async fn what_tools_have_started_ends_with_their_process() {
+async fn processes_started_by_tools_end_with_the_interpreter() {
     let tools = Tools::of(def());
     let left = tools.call("leave_behind", json!({})).await.unwrap();
     let left: Vec<i64> = left.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
@@ -169,7 +169,7 @@ async fn what_tools_have_started_ends_with_their_process() {
 }
 
 #[tokio::test]
-async fn two_hundred_calls_at_once_run_in_four_processes_and_leave_none_behind() {
+async fn two_hundred_concurrent_calls_run_in_at_most_four_processes() {
     let mut def = def();
     (def.processes, def.concurrency) = (4, 50);
     let tools = Tools::of(def);
@@ -185,7 +185,7 @@ async fn two_hundred_calls_at_once_run_in_four_processes_and_leave_none_behind()
 }
 
 #[tokio::test]
-async fn a_pool_that_nothing_uses_any_more_ends_its_processes() {
+async fn an_unused_pool_ends_its_processes() {
     let tools = Tools::of(def());
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap().as_i64().unwrap();
     drop(tools);
@@ -193,7 +193,7 @@ async fn a_pool_that_nothing_uses_any_more_ends_its_processes() {
 }
 
 #[tokio::test]
-async fn a_full_pool_says_that_nothing_was_sent() {
+async fn a_full_pool_reports_not_executed() {
     let mut def = def();
     (def.processes, def.concurrency) = (1, 1);
     let tools = Tools::with_timeout(def, Duration::from_secs(3));
@@ -211,7 +211,7 @@ async fn a_full_pool_says_that_nothing_was_sent() {
 /// `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
-async fn the_way_to_an_interpreter_and_back() {
+async fn the_call_overhead_of_an_interpreter_is_measured() {
     let mut def = def();
     (def.processes, def.concurrency) = (4, 50);
     let tools = Tools::of(def);

@@ -71,7 +71,7 @@ mod tests {
     use super::step_by_step;
 
     #[test]
-    fn step_by_step_a_path_leads_beneath_its_folder_and_no_link_is_followed() {
+    fn step_by_step_open_stays_below_its_folder_and_follows_no_link() {
         let folder = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/b")).unwrap();

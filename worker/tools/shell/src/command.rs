@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_stays_what_it_is_within_its_element() {
+    fn an_argument_is_inserted_verbatim() {
         assert_eq!(render("--name={{a}}!", json!({"a": "x y; $(z) {{b}}"})).unwrap(), "--name=x y; $(z) {{b}}!");
         assert_eq!(render("{{n}}{{t}}", json!({"n": 5, "t": true})).unwrap(), "5true");
         assert_eq!(render("{{list}}", json!({"list": [1, "a"]})).unwrap(), r#"[1,"a"]"#);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_whose_argument_is_absent_is_left_out() {
+    fn an_element_with_an_absent_argument_is_omitted() {
         assert!(render("--n={{n}}", json!({})).is_none() && render("{{n}}", json!({"n": null})).is_none());
         assert!(Template::parse("a {{b").is_err());
     }

@@ -226,7 +226,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_either_name() {
+    fn relative_and_absolute_paths_name_the_same_file() {
         let folder = tempfile::tempdir().unwrap();
         let files = files(folder.path());
         files.write("a/b/c.txt", b"one").unwrap();
@@ -254,27 +254,24 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_walk_over_many_folders_holds_few_descriptors_and_says_what_it_left_out() {
-        with_few_descriptors(
-            "files::tests::a_walk_over_many_folders_holds_few_descriptors_and_says_what_it_left_out",
-            || {
-                let folder = tempfile::tempdir().unwrap();
-                for number in 0..200 {
-                    fs::create_dir_all(folder.path().join(format!("wide/{number:03}/below"))).unwrap();
-                }
-                let files = files(folder.path());
-                let (all, more) = files.walk("", 1_000).unwrap();
-                assert_eq!((all.len(), more), (401, false));
-                let deep = ["x"; DEPTH_MAX + 5].join("/");
-                fs::create_dir_all(folder.path().join("deep").join(deep)).unwrap();
-                let (all, more) = files.walk("deep", 1_000).unwrap();
-                assert_eq!((all.len(), more), (DEPTH_MAX - 1, true), "folders too deep to look into are more");
-            },
-        );
+    fn a_walk_of_many_folders_uses_few_descriptors_and_reports_omissions() {
+        with_few_descriptors("files::tests::a_walk_of_many_folders_uses_few_descriptors_and_reports_omissions", || {
+            let folder = tempfile::tempdir().unwrap();
+            for number in 0..200 {
+                fs::create_dir_all(folder.path().join(format!("wide/{number:03}/below"))).unwrap();
+            }
+            let files = files(folder.path());
+            let (all, more) = files.walk("", 1_000).unwrap();
+            assert_eq!((all.len(), more), (401, false));
+            let deep = ["x"; DEPTH_MAX + 5].join("/");
+            fs::create_dir_all(folder.path().join("deep").join(deep)).unwrap();
+            let (all, more) = files.walk("deep", 1_000).unwrap();
+            assert_eq!((all.len(), more), (DEPTH_MAX - 1, true), "folders too deep to look into are more");
+        });
     }
 
     #[test]
-    fn no_path_and_no_link_leads_out() {
+    fn no_path_or_link_escapes_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "hunter2").unwrap();
@@ -293,7 +290,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn writers_in_one_folder_do_not_meet_and_leave_nothing() {
+    fn concurrent_writers_do_not_interfere() {
         let folder = tempfile::tempdir().unwrap();
         let writers = 8;
         let times = 50;
@@ -314,7 +311,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_leaves_nothing() {
+    fn a_failed_write_creates_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let longer_than_names_are = "x".repeat(300);
         assert!(files(folder.path()).write(&longer_than_names_are, b"x").is_err());
@@ -322,7 +319,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_pipe_hangs_nobody_and_a_big_file_is_refused_with_its_size() {
+    fn reading_a_pipe_or_an_oversized_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         rustix::fs::mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         fs::write(folder.path().join("big"), "0123456789").unwrap();

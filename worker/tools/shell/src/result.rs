@@ -47,8 +47,8 @@ impl CommandResult {
         let code = self.exit_code.and_then(|code| u8::try_from(code).ok());
         let is_in = |codes: &BTreeSet<u8>| code.is_some_and(|code| codes.contains(&code));
         let message = || {
-            let told = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
-            format!("The command ended with exit code {}: {}", code.unwrap_or_default(), told.trim())
+            let output = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+            format!("The command ended with exit code {}: {}", code.unwrap_or_default(), output.trim())
         };
         if is_in(transient) {
             return Err(ToolFailure::Transient { message: message(), retry_after: None, not_executed: false });

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_no_name_is_removed() {
+    fn a_file_that_is_not_persisted_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let open = File::open(folder.path()).unwrap();
         let dropped = make(&open);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_its_name_replaces_what_had_it_and_stays() {
+    fn a_persisted_file_replaces_the_existing_one() {
         let folder = tempfile::tempdir().unwrap();
         let open = File::open(folder.path()).unwrap();
         let one = make(&open);

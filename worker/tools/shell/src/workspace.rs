@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_has_a_workspace_of_its_own_and_finds_it_again() {
+    fn each_name_maps_to_its_own_workspace() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
         let one = workspaces.get(&["task", "acme", "t1"]).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_somebody_else_is_not_taken_for_ones_own() {
+    fn a_folder_of_another_user_is_rejected() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
         assert!(workspaces.scratch().is_ok());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_long_is_removed_and_what_was_is_kept() {
+    fn only_a_long_unused_workspace_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
         let old = workspaces.get(&["old"]).unwrap();
@@ -215,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn an_old_workspace_is_removed_however_deep_its_folders_are() {
-        let test = "workspace::tests::an_old_workspace_is_removed_however_deep_its_folders_are";
+    fn an_old_workspace_with_deep_folders_is_removed() {
+        let test = "workspace::tests::an_old_workspace_with_deep_folders_is_removed";
         crate::files::tests::with_few_descriptors(test, || {
             let root = tempfile::tempdir().unwrap();
             let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));

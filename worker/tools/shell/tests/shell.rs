@@ -66,7 +66,7 @@ fn level(shell: &Arc<Shell>) -> Option<String> {
 }
 
 #[tokio::test]
-async fn arguments_fill_single_elements_and_exit_codes_mean_what_the_declaration_says() {
+async fn arguments_fill_single_elements_and_exit_codes_map_to_outcomes() {
     let Some(launcher) = launcher() else { return };
     let root = root();
     let shell = shell(&root, launcher);
@@ -93,7 +93,7 @@ async fn arguments_fill_single_elements_and_exit_codes_mean_what_the_declaration
 }
 
 #[tokio::test]
-async fn a_script_of_the_model_runs_in_a_declared_interpreter_and_time_ends_it() {
+async fn a_script_runs_from_stdin_until_its_time_limit() {
     let Some(launcher) = launcher() else { return };
     let root = root();
     let shell = shell(&root, launcher);
@@ -106,7 +106,7 @@ async fn a_script_of_the_model_runs_in_a_declared_interpreter_and_time_ends_it()
 }
 
 #[tokio::test]
-async fn a_tool_that_this_machine_cannot_hold_is_refused_and_never_run_bare() {
+async fn a_tool_without_a_working_sandbox_is_rejected_and_never_runs() {
     let root = root();
     // Imitates a machine whose policy kills launchers.
     let shell = shell(&root, Launcher::program("/bin/true"));
@@ -133,7 +133,7 @@ async fn a_tool_that_this_machine_cannot_hold_is_refused_and_never_run_bare() {
 }
 
 #[tokio::test]
-async fn a_declaration_that_cannot_work_names_its_field() {
+async fn an_invalid_declaration_names_its_field() {
     let root = root();
     let shell = shell(&root, Launcher::program("/bin/true"));
     for (def, expected) in [
@@ -150,7 +150,7 @@ async fn a_declaration_that_cannot_work_names_its_field() {
 }
 
 #[tokio::test]
-async fn files_and_commands_share_the_workspace_of_a_task_and_no_other() {
+async fn files_and_commands_share_only_the_workspace_of_their_task() {
     let Some(launcher) = launcher() else { return };
     let root = root();
     let first = shell(&root, launcher.clone());
@@ -182,7 +182,7 @@ async fn files_and_commands_share_the_workspace_of_a_task_and_no_other() {
 }
 
 #[tokio::test]
-async fn errors_tell_a_model_what_to_do() {
+async fn file_tool_errors_explain_how_to_recover() {
     let root = root();
     let shell = shell(&root, Launcher::program("/bin/true"));
     let context = call_of("acme", None);

@@ -7,7 +7,7 @@ import { parse } from "../json.js";
 import { cut, visible } from "../text.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, card, chip, confirm, copy, empty, field, filters, h, learn, link, pager, reasonField, say, storyLink, table } from "../ui.js";
 
-const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold"];
+const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "normalized_error", "without_error"];
 const FIELDS = [
   { name: "kind", label: "Kind", options: ["", "letter", "call", "task"] }, TENANT, AGENT, TOOL, { name: "cause", label: "Cause", list: "cause" },
   { name: "error", label: "Error contains", help: "503", wide: true }, FROM, UNTIL,
@@ -30,7 +30,7 @@ function wantedOf(query) {
 }
 
 /** Describes the results of an action. */
-function told(done, verb) {
+function summary(done, verb) {
   const ok = done.filter((one) => one.answer === "ok").length;
   const others = new Map();
   for (const { answer, why } of done) if (answer !== "ok") others.set(why ?? WORDS[answer] ?? answer, (others.get(why ?? WORDS[answer] ?? answer) ?? 0) + 1);
@@ -43,7 +43,7 @@ async function handle(ids, { path, verb, label, text, fields = [], isDanger }, v
     const body = { ids, reason: data.get("reason") };
     if (data.has("message")) body.message = parse(data.get("message"));
     if (data.get("may") === "yes") body.although_it_may_have_run = true;
-    say(told(await act(path, body), verb));
+    say(summary(await act(path, body), verb));
     view.chosen?.clear();
   };
   const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}`;
@@ -107,22 +107,22 @@ async function onAll(kind, wanted, refresh) {
     try {
       // Exclude entries that fail again during the loop. Otherwise, they would be replayed endlessly.
       const why = await each(wanted, Math.min(wanted.before_ms ?? Infinity, preview.now_ms + 1), signal, page);
-      say(`${told(done, verb)}${why}`);
+      say(`${summary(done, verb)}${why}`);
     } catch (error) {
       // Earlier pages have been handled: report them with the error.
-      throw done.length ? new Error(`${told(done, verb)} Then: ${error.message}`, { cause: error }) : error;
+      throw done.length ? new Error(`${summary(done, verb)} Then: ${error.message}`, { cause: error }) : error;
     }
   };
   const all = preview.causes.reduce((sum, cause) => sum + cause.count, 0);
   const as = preview.causes.reduce((sum, cause) => sum + cause.as_they_are, 0);
-  const list = h("ul", { class: "sample" }, preview.causes.slice(0, 6).map((cause) => h("li", { key: cause.example }, `${count(cause.count)} ${cause.tool ?? cause.kind} ${cause.cause}${cause.told ? `: ${cut(cause.told, 90)}` : ""}`)));
+  const list = h("ul", { class: "sample" }, preview.causes.slice(0, 6).map((cause) => h("li", { key: cause.example }, `${count(cause.count)} ${cause.tool ?? cause.kind} ${cause.cause}${cause.normalized_error ? `: ${cut(cause.normalized_error, 90)}` : ""}`)));
   const shown = `${count(all)} ${all === 1 ? "match" : "matches"}${preview.next || preview.others ? ", and maybe more" : ""}; ${count(as)} can be replayed unchanged. ${text}`;
   const isDone = await confirm({ title: `${label}?`, text: shown, fields: [list, reasonField()], button: label, isDanger, stop: "Stop after this page", act: run });
   if (isDone || handled) refresh();
 }
 
 /** The filter that lists the entries of a cause. Letters have no error message. */
-const ofCause = (cause) => ({ kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told, untold: cause.told || cause.kind === "letter" ? undefined : "true" });
+const ofCause = (cause) => ({ kind: cause.kind, cause: cause.cause, tool: cause.tool, normalized_error: cause.normalized_error, without_error: cause.normalized_error || cause.kind === "letter" ? undefined : "true" });
 
 /** Causes within a filter, each with a link to its entries and a button that replays them. */
 export function causes(found, query, refresh, caption) {
@@ -132,7 +132,7 @@ export function causes(found, query, refresh, caption) {
     { name: "Cause", value: (cause) => cause.cause, cell: (cause) => h("span", { class: "nowrap" }, link("dead", { ...inLink, ...ofCause(cause) }, cause.cause)) },
     { name: "Kind", value: (cause) => cause.kind },
     { name: "Tool", value: (cause) => cause.tool, cell: (cause) => (cause.tool ? link("tool", { name: cause.tool }, cause.tool) : "") },
-    { name: "Error", class: "long", value: (cause) => cause.told },
+    { name: "Error", class: "long", value: (cause) => cause.normalized_error },
     { name: "Newest", number: true, value: (cause) => cause.newest_ms, cell: (cause) => age(cause.newest_ms, found.now_ms) },
     { name: "Oldest", number: true, value: (cause) => cause.oldest_ms, cell: (cause) => age(cause.oldest_ms, found.now_ms) },
     { name: "Replayable", number: true, value: (cause) => cause.as_they_are, cell: (cause) => count(cause.as_they_are) },
@@ -173,10 +173,10 @@ export const dead = {
   title: "Dead letters",
   open: (query, refresh) => {
     const view = { chosen: new Set(), every_ms: 8000 };
-    const isOneCause = query.get("told") || query.get("untold");
+    const isOneCause = query.get("normalized_error") || query.get("without_error");
     view.bar = () => [
       filters("dead", query, FIELDS),
-      isOneCause ? h("p", { class: "soft" }, query.get("told") ? `Only the error: ${query.get("told")} ` : "Only without an error message. ", link("dead", { ...Object.fromEntries(query), told: "", untold: "" }, "All errors")) : null,
+      isOneCause ? h("p", { class: "soft" }, query.get("normalized_error") ? `Only the error: ${query.get("normalized_error")} ` : "Only without an error message. ", link("dead", { ...Object.fromEntries(query), normalized_error: "", without_error: "" }, "All errors")) : null,
     ];
     view.load = async () => {
       const wanted = wantedOf(query);

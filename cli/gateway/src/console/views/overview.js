@@ -187,8 +187,8 @@ const causes = (found) => {
   if (!found.data) return card(caption, empty(found.wrong || "Loading …"));
   if (!found.data.causes.length) return card(caption, empty("No dead letters in the last hour.", "good"));
   return table({ caption, plain: true, key: (cause) => cause.example, rows: found.data.causes, note: link("dead", { from: "1h" }, "All causes"), columns: [
-    { name: "Count", number: true, cell: (cause) => count(cause.count) }, { name: "Cause", cell: (cause) => link("dead", { from: "1h", kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told }, cause.cause) },
-    { name: "Tool", cell: (cause) => (cause.tool ? link("tool", { name: cause.tool }, cause.tool) : "") }, { name: "Error", class: "long", cell: (cause) => cause.told ?? "" }, { name: "Newest", number: true, cell: (cause) => age(cause.newest_ms) },
+    { name: "Count", number: true, cell: (cause) => count(cause.count) }, { name: "Cause", cell: (cause) => link("dead", { from: "1h", kind: cause.kind, cause: cause.cause, tool: cause.tool, normalized_error: cause.normalized_error }, cause.cause) },
+    { name: "Tool", cell: (cause) => (cause.tool ? link("tool", { name: cause.tool }, cause.tool) : "") }, { name: "Error", class: "long", cell: (cause) => cause.normalized_error ?? "" }, { name: "Newest", number: true, cell: (cause) => age(cause.newest_ms) },
   ] });
 };
 

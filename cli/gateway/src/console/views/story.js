@@ -92,7 +92,7 @@ function overTime(story) {
     row.parts.unshift({ from: one.at_ms, until: one.at_ms + one.delay_ms, kind: "wait", text: `try ${one.attempt} failed (${one.cause}); next after ${span(one.delay_ms)}` }, { from: one.at_ms, kind: "bad", text: `try ${one.attempt}: ${one.cause}` });
     row.text ||= `try ${one.attempt} failed`;
   }
-  for (const one of story.rests ?? []) call(one.position, "").parts.unshift({ from: one.at_ms, until: Math.min(one.until_ms, story.now_ms), kind: "wait", text: `circuit breaker: ${one.why}` });
+  for (const one of story.breaker_waits ?? []) call(one.position, "").parts.unshift({ from: one.at_ms, until: Math.min(one.until_ms, story.now_ms), kind: "wait", text: `circuit breaker: ${one.why}` });
   if (story.running) Object.assign(call(story.running.position, story.running.tool), { text: `runs for ${span(story.running.held_ms)}` }).parts.push({ from: story.now_ms - (story.running.held_ms ?? 0), until: story.now_ms, kind: "info", text: `runs for ${span(story.running.held_ms)}` });
   const approval = waits?.approval;
   if (approval) Object.assign(call(positionOf(approval.call), approval.tool), { text: "waits for approval" }).parts.push({ from: approval.asked_ms, until: story.now_ms, kind: "approval", text: `waits for approval ${approval.id}` });

@@ -26,7 +26,7 @@ async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
+async fn a_token_gets_the_grant_of_the_first_matching_rule() {
     let ed = Signer::ed("a");
     let p256 = Signer::p256("b");
     let world = TestIssuer::start(&[&ed, &p256]).await;
@@ -61,7 +61,7 @@ async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
+async fn a_malformed_or_badly_signed_token_is_rejected() {
     let (ed, p256, stranger) = (Signer::ed("a"), Signer::p256("b"), Signer::ed("a"));
     let world = TestIssuer::start(&[&ed, &p256]).await;
     let tokens = world.tokens(world.options());
@@ -101,7 +101,7 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
 }
 
 #[tokio::test]
-async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_refused() {
+async fn a_token_with_a_wrong_time_audience_or_issuer_is_rejected() {
     let ed = Signer::ed("a");
     let world = TestIssuer::start(&[&ed]).await;
     let tokens = world.tokens(world.options());
@@ -133,7 +133,7 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
 }
 
 #[tokio::test]
-async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_decide_how_often() {
+async fn a_rotated_key_is_fetched_and_unknown_key_ids_cause_no_requests() {
     let old = Signer::ed("old");
     let new = Signer::ed("new");
     let world = TestIssuer::start(&[&old]).await;
@@ -144,21 +144,21 @@ async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_dec
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok(), "a key that was rotated in is taken at once");
     assert_eq!(refusal(&tokens, &old.token(&world.claims())).await.0, 401, "and the one that it replaced is not");
 
-    // While the task rests, a thousand unknown names cause no read.
-    let resting = world.tokens(world.options());
-    assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
+    // During the cooldown, a thousand unknown names cause no read.
+    let cooling_down = world.tokens(world.options());
+    assert!(cooling_down.holder(&new.token(&world.claims())).await.is_ok());
     let before = world.requests();
     for n in 0..1_000 {
         let unknown = Signer { id: format!("k{n}"), ..Signer::ed("") }.token(&world.claims());
-        let (status, said) = refusal(&resting, &unknown).await;
+        let (status, said) = refusal(&cooling_down, &unknown).await;
         assert!(status == 401 && said.contains("is not known to have"), "{status} {said}");
     }
     assert_eq!(world.requests(), before, "whatever tokens name");
-    assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
+    assert!(cooling_down.holder(&new.token(&world.claims())).await.is_ok());
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
+async fn an_issuer_outage_does_not_affect_tokens_with_cached_keys() {
     let known = Signer::ed("known");
     let new = Signer::ed("new");
     let world = TestIssuer::start(&[&known]).await;
@@ -200,7 +200,7 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
 }
 
 #[tokio::test]
-async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_itself_alone() {
+async fn an_oversized_key_set_is_rejected_and_unusable_keys_are_skipped() {
     let key = Signer::ed("a");
     let world = TestIssuer::start(&[&key]).await;
     let file = world.folder.path().join("keys.json");
@@ -247,7 +247,7 @@ async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_i
 }
 
 #[test]
-fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
+fn an_invalid_grant_rule_is_rejected() {
     let refused = |rule: &str| GrantRules::parse(&format!("- {{name: a, {rule}}}\n")).unwrap_err();
     for (rule, why) in [
         ("claims: {}, tenant: demo, role: viewer", "at least one"),
@@ -277,7 +277,7 @@ fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
+async fn invalid_token_options_are_rejected_and_rules_are_reloaded() {
     let key = Signer::ed("a");
     let world = TestIssuer::start(&[&key]).await;
     let refused = |options: TokenOptions| Tokens::open(options).unwrap_err().to_string();

@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_keeps_every_digit_and_shows_what_nobody_would_see() {
+    fn a_message_keeps_every_digit_and_escapes_hidden_characters() {
         let fields = |arguments: &str| {
             let fields = [("approval", "apr-1"), ("tool", "pay"), ("arguments", arguments), ("at_ms", "1000")];
             fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>()
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_is_as_old_as_the_clock_says_that_has_not_stepped() {
+    fn an_events_age_uses_the_clock_that_did_not_jump() {
         const DAY: i64 = 86_400_000;
         let at = |ms: i64| BTreeMap::from([("at_ms".to_owned(), ms.to_string())]);
         for (entry, at_ms, now_ms, wall_ms, age) in [

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_that_of_the_published_example() {
+    fn a_signature_matches_the_published_example() {
         // This example is from the libraries of the specification.
         let keys = Keys::read("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = keys.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_secret_signs_too_and_a_short_one_is_refused_unsaid() {
+    fn an_older_secret_also_signs_and_a_rejected_one_is_not_printed() {
         let both = Keys::read("0123456789abcdef\nfedcba9876543210\n").unwrap();
         assert_eq!(both.sign("a", 1, "b").split(' ').count(), 2);
         for bad in ["", "hunter2", "whsec_***"] {

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_is_a_file_unless_it_is_something_else() {
+    fn a_destination_defaults_to_a_file() {
         let read = |text: &str| text.parse::<Destination>();
         assert_eq!(read("day.jsonl").unwrap(), Destination::File("day.jsonl".into()));
         assert_eq!(read("file:/var/a:b").unwrap(), Destination::File("/var/a:b".into()));

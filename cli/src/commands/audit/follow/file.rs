@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_another_fleet_or_no_export_stays_as_it_is() {
+    fn a_foreign_or_non_export_file_is_rejected_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let header = |fleet: &str| {

@@ -245,12 +245,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_as_opentelemetry_has_them() {
+    fn headers_use_the_opentelemetry_format() {
         let read = headers("Authorization=Basic%20YWJj, x-tenant = a%zz").unwrap();
         assert_eq!((read["authorization"].as_bytes(), read["x-tenant"].as_bytes()), (&b"Basic YWJj"[..], &b"a%zz"[..]));
         assert!(read["authorization"].is_sensitive());
         assert!(headers("").unwrap().is_empty());
-        let told = headers("secret").unwrap_err();
-        assert!(!told.contains("secret"), "{told}");
+        let error = headers("secret").unwrap_err();
+        assert!(!error.contains("secret"), "{error}");
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_without_python_plays_all_but_two_turns_and_is_told_why_in_one_line() {
+    async fn without_python_two_turns_are_skipped_with_a_reason() {
         let whole = day::plan().unwrap().len();
         let lesser = PythonTool::probe("/nowhere/python3").await;
         assert!(lesser.left_out().unwrap().starts_with("/nowhere/python3: it cannot be started (No such file"));
@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_interpreter_that_hangs_is_given_up() {
+    async fn a_hanging_interpreter_times_out() {
         let lesser = probed(Duration::from_millis(50), "exec sleep 600").await;
         assert!(lesser.left_out().unwrap().ends_with("python: it gave no answer within 50ms"));
     }
 
     #[tokio::test]
-    async fn what_an_interpreter_says_last_is_the_reason_or_its_path() {
+    async fn an_interpreters_last_output_line_is_its_error_or_its_path() {
         let probed = |script| probed(ANSWERS_IN, script);
         let lesser = probed("echo Traceback >&2; echo 'it is Python 3.8; 3.10 is needed' >&2; exit 1").await;
         assert!(lesser.left_out().unwrap().ends_with("python: it is Python 3.8; 3.10 is needed"));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_sandbox_plays_all_but_one_turn_and_is_not_told_of_the_tool() {
+    fn without_the_sandbox_one_turn_and_the_tool_are_omitted() {
         let whole = day::plan().unwrap().len();
         assert_eq!(tool(None).playable(day::plan().unwrap()).len(), whole);
         let lesser = tool(Some("no Landlock"));

@@ -143,7 +143,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
         // When the task that serves the socket ends, it removes the socket.
         let _ = lending.await;
     }
-    // A link that is left over leads nowhere.
+    // A failed removal is harmless: the file links to a console that has ended.
     let _ = std::fs::remove_file(&link);
     // The log already contains the failure.
     ended.map_err(|_| Failure::Reported)?;

@@ -14,7 +14,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_starts_and_stays_while_redis_is_away_and_takes_requests_once_it_is_there() {
+async fn a_gateway_starts_without_redis_and_accepts_requests_once_it_is_up() {
     let mut redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -70,7 +70,7 @@ fn request(path: &str) -> (String, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_says_when_to_try_again_once_redis_has_gone() {
+async fn every_route_returns_retry_after_while_redis_is_down() {
     let mut redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -108,7 +108,7 @@ async fn every_route_says_when_to_try_again_once_redis_has_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_named_in_its_answer_in_the_log_and_in_the_trace_of_its_turn() {
+async fn the_response_and_the_log_share_the_request_id_and_trace_id() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);

@@ -16,7 +16,7 @@ fn retry_after(answer: &HttpResponse) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one() {
+async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -55,7 +55,7 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_has_a_key() {
+async fn wrong_keys_are_rate_limited_without_affecting_valid_keys() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -81,7 +81,7 @@ async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_not() {
+async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
@@ -107,9 +107,9 @@ async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_
     // The message for the model says that nothing ran.
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hi"}}});
-    let told = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
-    let words = told["result"]["content"][0]["text"].as_str().unwrap_or_default();
-    assert!(told["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{told}");
+    let reported = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
+    let words = reported["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(reported["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{reported}");
 
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     // Wait until these turns have ended. Until then, another bound of the tenant could reject the next turn.

@@ -9,7 +9,7 @@ const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
-fn an_operator_does_a_days_work_in_the_console_and_axe_finds_nothing() {
+fn the_console_supports_an_operators_tasks_and_passes_axe() {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
         eprintln!("{SKIP_VARIABLE}=1: the console is not tried in a browser");
         return;

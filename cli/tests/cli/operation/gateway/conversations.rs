@@ -58,7 +58,7 @@ fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gateway_and_is_kept() {
+async fn a_conversation_continues_at_any_gateway_and_keeps_its_history() {
     let world = ConversationFleet::new().await;
     let ((one, key), (two, other)) = (world.gateway(), world.gateway());
 
@@ -113,7 +113,7 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_client() {
+async fn the_official_ag_ui_client_talks_with_an_agent() {
     let Some(packages) = Packages::unless_skipped() else { return };
     let world = ConversationFleet::new().await;
     let (gateway, key) = world.gateway();

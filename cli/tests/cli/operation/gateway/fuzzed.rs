@@ -14,7 +14,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approve"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it_does_not_name() {
+async fn every_response_to_a_fuzzed_request_matches_the_openapi_document() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");

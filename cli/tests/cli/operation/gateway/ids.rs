@@ -13,7 +13,7 @@ fn named(id: &str, turn: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now() {
+async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
@@ -36,7 +36,7 @@ async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone() {
+async fn a_queued_turn_is_visible_only_to_keys_of_its_agent() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
@@ -52,7 +52,7 @@ async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_one() {
+async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = noting_agents(folder.path());

@@ -31,15 +31,15 @@ fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Valu
 }
 
 fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&Value) -> bool) -> Value {
-    let mut told = Value::Null;
+    let mut reported = Value::Null;
     for _ in 0..LOOKS {
-        told = ask(gateway, key, can, "tasks/get", task.clone());
-        if is(&told) {
-            return told;
+        reported = ask(gateway, key, can, "tasks/get", task.clone());
+        if is(&reported) {
+            return reported;
         }
         pause();
     }
-    panic!("a task never came to be as it should: {told}");
+    panic!("a task never came to be as it should: {reported}");
 }
 
 fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
@@ -50,13 +50,13 @@ fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
     ] {
         let answered = json!({"taskId": "pays", "inputResponses": {question: answer}});
         ask(gateway, key, can, "tasks/update", answered);
-        let told = ask(gateway, key, can, "tasks/get", json!({"taskId": "pays"}));
-        assert_eq!(told["status"], "input_required", "{told}");
+        let reported = ask(gateway, key, can, "tasks/get", json!({"taskId": "pays"}));
+        assert_eq!(reported["status"], "input_required", "{reported}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_approved_by_whoever_calls() {
+async fn client_responses_do_not_approve_a_waiting_call() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
@@ -79,21 +79,26 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});
     // If the client cannot show a page, it gets a message.
-    let waits = |told: &Value| told["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
-    let told = until(&gateway, &key, &plain, &task, waits);
-    let words = told["statusMessage"].as_str().unwrap();
-    assert_eq!((&told["status"], told.get("inputRequests")), (&json!("working"), None), "{told}");
+    let waits =
+        |reported: &Value| reported["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
+    let reported = until(&gateway, &key, &plain, &task, waits);
+    let words = reported["statusMessage"].as_str().unwrap();
+    assert_eq!((&reported["status"], reported.get("inputRequests")), (&json!("working"), None), "{reported}");
     for said in
         ["echo (pays/0): 1 of finance until 2", "https://fleet.example.com/console/#/approvals", "cannot approve it"]
     {
         assert!(words.contains(said), "{said}: {words}");
     }
     // If the client can show a page, it is asked to show the page.
-    let told = until(&gateway, &key, &shows, &task, |told| told["status"] == "input_required");
-    let (name, asked) = told["inputRequests"].as_object().unwrap().iter().next().unwrap();
-    assert_eq!((&asked["method"], &asked["params"]["mode"]), (&json!("elicitation/create"), &json!("url")), "{told}");
+    let reported = until(&gateway, &key, &shows, &task, |reported| reported["status"] == "input_required");
+    let (name, asked) = reported["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    assert_eq!(
+        (&asked["method"], &asked["params"]["mode"]),
+        (&json!("elicitation/create"), &json!("url")),
+        "{reported}"
+    );
     assert_eq!(asked["params"]["url"], "https://fleet.example.com/console/#/approvals");
-    assert!(asked["params"]["message"].as_str().unwrap().contains("waits for an approval"), "{told}");
+    assert!(asked["params"]["message"].as_str().unwrap().contains("waits for an approval"), "{reported}");
 
     decides_nothing(&gateway, &key, &shows, name);
     let approvals = gateway.get(&key, "/v1/operate/approvals").json();
@@ -103,7 +108,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     // An approver decides through the API for operators, and the call continues.
     let approve = format!("/v1/operate/approvals/demo:{}/approve", asked["id"].as_str().unwrap());
     assert_eq!(gateway.ask(&key, "POST", &approve, &json!({"reason": "it is due"})).status, 200);
-    let ended = until(&gateway, &key, &shows, &task, |told| told["status"] == "completed");
+    let ended = until(&gateway, &key, &shows, &task, |reported| reported["status"] == "completed");
     assert_eq!(
         (&ended["result"]["isError"], &ended["result"]["structuredContent"]["text"]),
         (&json!(false), &json!("pay"))

@@ -16,11 +16,11 @@ fn is_as_known(options: &[&str], known: &str) {
 }
 
 #[test]
-fn the_suite_of_2025_11_25_finds_what_is_known() {
+fn the_suite_of_2025_11_25_finds_only_known_failures() {
     is_as_known(&["--requirements", "2025-11-25"], "mcp-2025-11-25.yaml");
 }
 
 #[test]
-fn the_suite_of_2026_07_28_finds_what_is_known() {
+fn the_suite_of_2026_07_28_finds_only_known_failures() {
     is_as_known(&["--requirements", "2026-07-28"], "mcp-2026-07-28.yaml");
 }

@@ -74,14 +74,14 @@ impl McpLoad {
                 return;
             }
             let turn = format!("task-{client}-{number}");
-            let mut told = self.ask(client + number, "tools/call", &sleeping(&turn));
-            while told["resultType"] == "task" || told["status"] == "working" {
-                let task = with_meta(json!({"taskId": told["taskId"]}));
+            let mut reported = self.ask(client + number, "tools/call", &sleeping(&turn));
+            while reported["resultType"] == "task" || reported["status"] == "working" {
+                let task = with_meta(json!({"taskId": reported["taskId"]}));
                 pause();
-                told = self.ask(client + number, "tasks/get", &task);
+                reported = self.ask(client + number, "tasks/get", &task);
             }
-            let result = if told["result"].is_null() { &told } else { &told["result"] };
-            assert_eq!(result["isError"], false, "{turn}: {told}");
+            let result = if reported["result"].is_null() { &reported } else { &reported["result"] };
+            assert_eq!(result["isError"], false, "{turn}: {reported}");
             assert!(self.ended.lock().unwrap().insert(turn));
         }
     }
@@ -124,7 +124,7 @@ fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url
 
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
-async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
+async fn killed_gateways_lose_no_task_and_run_none_twice() {
     let kills = env::var("TICKFLEET_MCP_KILLS").map_or(12, |kills| kills.parse().unwrap());
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ fn challenge(answer: &HttpResponse) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
+async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let provider = Provider::start(folder.path()).await;
@@ -34,11 +34,11 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
         said,
         format!("bearer error=\"invalid_token\", resource_metadata=\"https://fleet.example.com{METADATA}{mcp}\"")
     );
-    let told = gateway.get("", &format!("{METADATA}{mcp}"));
-    assert!(told.status == 200 && told.head.contains("content-type: application/json"), "{told:?}");
+    let reported = gateway.get("", &format!("{METADATA}{mcp}"));
+    assert!(reported.status == 200 && reported.head.contains("content-type: application/json"), "{reported:?}");
     let expected = json!({"resource": format!("https://fleet.example.com{mcp}"), "resource_name": "Tickfleet",
         "authorization_servers": [provider.url], "bearer_methods_supported": ["header"]});
-    assert_eq!(told.json(), expected);
+    assert_eq!(reported.json(), expected);
     // All other paths belong to the same resource.
     let said = challenge(&gateway.get("wrong", "/v1/turns/none"));
     assert!(said.ends_with(&format!("resource_metadata=\"https://fleet.example.com{METADATA}\"")), "{said}");

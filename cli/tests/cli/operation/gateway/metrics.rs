@@ -19,7 +19,7 @@ fn until(process: &Process, line: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
+async fn metrics_count_requests_and_report_that_redis_is_down() {
     let mut redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");

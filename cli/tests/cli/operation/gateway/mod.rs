@@ -321,7 +321,7 @@ fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_opens_what_it_is_for_and_nothing_else() {
+async fn a_key_gives_access_only_to_its_tenant_agents_and_verbs() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
@@ -406,7 +406,7 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
+async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let conf = noting_agents(folder.path());

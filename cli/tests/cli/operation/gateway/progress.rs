@@ -85,7 +85,7 @@ fn all_end(streams: Vec<(Events, &str)>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_may_see_it() {
+async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     let redis = RedisServer::start().await;
     let folder = configured();
     let conf = folder.path().join("conf");
@@ -178,7 +178,7 @@ fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_progress_of_a_python_tool_reaches_everyone_who_follows_its_turn() {
+async fn progress_of_a_python_tool_reaches_events_explain_and_mcp() {
     let redis = RedisServer::start().await;
     let folder = configured();
     let conf = folder.path().join("conf");
@@ -231,7 +231,7 @@ async fn the_progress_of_a_python_tool_reaches_everyone_who_follows_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_the_stream() {
+async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
     let redis = RedisServer::start().await;
     let folder = configured();
     let conf = folder.path().join("conf");
@@ -268,7 +268,7 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that_is_back() {
+async fn a_stream_survives_a_redis_outage_and_reports_a_lost_turn() {
     let mut redis = RedisServer::start().await;
     let folder = configured();
     let keys = folder.path().join("keys.yaml");

@@ -31,21 +31,21 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
         ("DELETE", "/v1/turns", Value::Null),
         ("GET", "/v1/nothing", Value::Null),
     ];
-    let mut told = String::new();
+    let mut reported = String::new();
     for (method, path, body) in &asked {
         let answer = gateway.ask(secret, method, path, body);
-        told += &format!("{} {}\n", answer.head, answer.body);
+        reported += &format!("{} {}\n", answer.head, answer.body);
     }
     for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": 7})), ("none", json!({}))] {
-        told += &mcp(gateway, secret, "kelly", method, &params).body;
+        reported += &mcp(gateway, secret, "kelly", method, &params).body;
     }
     let odd =
         received(gateway.send("none", "GET", "/v1/turns/none", &format!("authorization: Basic {secret}\r\n"), ""));
-    told + &odd.head + &odd.body
+    reported + &odd.head + &odd.body
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
+async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let [keys, conf, rules] = ["keys.yaml", "conf", "rules.yaml"].map(|name| folder.path().join(name));
@@ -68,21 +68,23 @@ async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
     let [wrong, cut] = [format!("tfk_{}", coded(&[7; 32])), service[..40].to_owned()];
     until_known(&gateway, &good);
     let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
-    let told: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
+    let reported: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
     let metrics = process.metrics();
     // Each secret was checked, and was rejected for a reason of its own.
     for reason in ["key", "forbidden", "rate"] {
         let none = format!("tickfleet_gateway_refused_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");
     }
-    assert!(told.contains("rate_exceeded") && told.contains("it has expired") && told.contains("202 accepted"));
+    assert!(
+        reported.contains("rate_exceeded") && reported.contains("it has expired") && reported.contains("202 accepted")
+    );
     let log = process.log();
     assert!(log.contains("\"level\":\"TRACE\"") || log.contains("\"level\":\"DEBUG\""), "it says all it can");
     for secret in &secrets {
         // The signed part and the signature of a token are secret too.
         let parts = secret.split('.').filter(|part| part.len() > 20);
         for part in parts.chain([secret.as_str()]) {
-            for (what, text) in [("log", &log), ("metrics", &metrics), ("answers", &told)] {
+            for (what, text) in [("log", &log), ("metrics", &metrics), ("answers", &reported)] {
                 assert!(!text.contains(part), "the {what} has {part}");
             }
         }

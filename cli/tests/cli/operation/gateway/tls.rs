@@ -21,7 +21,7 @@ async fn ask(gateway: &Gateway, folder: &Path, key: &str) -> reqwest::Result<u16
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
+async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
     tickfleet_outbound::install_crypto_provider();
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
@@ -44,8 +44,8 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
     // Clients that connect and send nothing must not delay other clients.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway.address).unwrap()).collect();
     assert_eq!(ask(&gateway, &old, &key).await.unwrap(), 404);
-    let told = ask(&gateway, &new, &key).await.unwrap_err();
-    assert!(told.is_connect(), "a root that has not signed it: {told:?}");
+    let reported = ask(&gateway, &new, &key).await.unwrap_err();
+    assert!(reported.is_connect(), "a root that has not signed it: {reported:?}");
     let plain = reqwest::get(format!("http://{}/v1/openapi.json", gateway.address)).await;
     assert!(plain.is_err(), "no answer without TLS: {plain:?}");
 

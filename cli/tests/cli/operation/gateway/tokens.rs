@@ -127,7 +127,7 @@ pub(super) fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, par
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_for_operators() {
+async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     let TokenFleet { fleet, gateway, provider, folder, _redis } = world().await;
     let service = |tenant: &str| json!({"azp": "shop", "tenant": tenant, "agents": ["kelly"]});
     let shop = provider.token("shop@example.com", &service("demo"));

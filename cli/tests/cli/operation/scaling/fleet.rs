@@ -37,7 +37,7 @@ pub struct Processes {
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
     /// `told` counts the workers that received SIGTERM, and `left` those that then exited with code 0.
-    pub told: u32,
+    pub signaled: u32,
     pub left: u32,
 }
 
@@ -62,7 +62,7 @@ impl Processes {
             schedulers: Vec::new(),
             workers: Vec::new(),
             leaving: Vec::new(),
-            told: 0,
+            signaled: 0,
             left: 0,
         };
         for _ in 0..2 {
@@ -97,7 +97,7 @@ impl Processes {
         while self.workers() > wanted {
             let node = self.workers.remove(0);
             terminate(&node.child);
-            self.told += 1;
+            self.signaled += 1;
             self.leaving.push((Instant::now(), node));
         }
     }

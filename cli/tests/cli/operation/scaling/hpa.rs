@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn up_goes_at_once_but_no_faster_than_the_policy() {
+    fn scaling_up_is_immediate_but_limited_by_the_policy() {
         let mut memory = Memory::default();
         assert_eq!(HPA.decide(&mut memory, 0, 2, 1_000.0), 6, "four pods are more than 100 percent of two");
         assert_eq!(HPA.decide(&mut memory, 5_000, 6, 1_000.0), 6, "within the same period");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn down_waits_for_the_window_and_goes_a_quarter_at_a_time() {
+    fn scaling_down_waits_for_the_window_and_removes_a_quarter_at_a_time() {
         let mut memory = Memory::default();
         assert_eq!(HPA.decide(&mut memory, 0, 16, 160.0), 16);
         assert_eq!(HPA.decide(&mut memory, 200_000, 16, 5.0), 16, "16 was recommended within the window");

@@ -52,7 +52,7 @@ pub struct Outcome {
     steps: Vec<(Duration, f64)>,
     capped_from: Duration,
     pub submitted: u64,
-    pub told: u32,
+    pub signaled: u32,
     pub left: u32,
 }
 
@@ -169,7 +169,7 @@ pub async fn run(course: &Course) -> Outcome {
         steps: course.steps.clone(),
         capped_from,
         submitted: run.producer.submitted - turns,
-        told: run.fleet.told,
+        signaled: run.fleet.signaled,
         left: run.fleet.left,
     }
 }
@@ -244,7 +244,7 @@ impl Outcome {
              at most {loaded} workers under load, {capped} while there was only capped work\n\
              {} turns of direction; steps up absorbed after {:?}",
             self.submitted,
-            self.told,
+            self.signaled,
             self.left,
             self.turns_of_direction(),
             self.absorbed(),

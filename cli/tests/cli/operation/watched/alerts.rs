@@ -51,7 +51,7 @@ const SLOW: f64 = 2.0;
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
+async fn metrics_of_a_real_fleet_fire_the_right_alerts() {
     let mut story = AlertScenario::begin().await;
     story.all_is_well().await;
     story.a_tool_hangs().await;

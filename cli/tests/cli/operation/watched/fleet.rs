@@ -164,11 +164,11 @@ impl Scrape {
     }
 
     pub fn summary(&self) -> String {
-        let told =
+        let reported =
             Regex::new("^tickfleet_(backlog|oldest_age|slots|redis_up|reaped|quarantined|epoch|tick_lag|calls_)")
                 .unwrap();
         let series = self.pages.iter().flatten().flatten();
-        let chosen = series.filter(|(name, value)| **value != 0.0 && told.is_match(name));
+        let chosen = series.filter(|(name, value)| **value != 0.0 && reported.is_match(name));
         chosen.map(|(name, value)| format!("\n  {name} {value}")).collect()
     }
 }

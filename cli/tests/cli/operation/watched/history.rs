@@ -126,8 +126,8 @@ impl History {
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
-            let told = format!("label_replace({firing} or {asked}, \"phase\", \"{phase}\", \"\", \"\")");
-            json!({"expr": told, "eval_time": format!("{last}m"), "exp_samples": []})
+            let reported = format!("label_replace({firing} or {asked}, \"phase\", \"{phase}\", \"\", \"\")");
+            json!({"expr": reported, "eval_time": format!("{last}m"), "exp_samples": []})
         };
         let spans = self.spans();
         let alerts = names(r"(?m)^ +- alert: (\S+)$");
@@ -150,8 +150,8 @@ impl History {
         let answers: BTreeSet<(&str, String)> =
             answer.captures_iter(&said).map(|a| (a.get(2).unwrap().as_str(), a[1].to_owned())).collect();
         let of = |phase: &'static str| {
-            let told = answers.iter().filter(|(of, _)| *of == phase).map(|(_, alert)| alert.clone());
-            let mut fired: BTreeSet<String> = told.collect();
+            let reported = answers.iter().filter(|(of, _)| *of == phase).map(|(_, alert)| alert.clone());
+            let mut fired: BTreeSet<String> = reported.collect();
             assert!(fired.remove(ASKED), "promtool says nothing of {phase:?}:\n{said}");
             (phase, fired)
         };

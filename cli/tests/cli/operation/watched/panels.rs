@@ -39,7 +39,7 @@ const TOOLS: &str = concat!(
 /// A tool's circuit breaker opens after three failures in a row. The audit log is sealed with the key in this file.
 fn settings(key: &Path) -> String {
     let key = key.display();
-    format!("worker: {{breaker_failures: 3, breaker_rest: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
+    format!("worker: {{breaker_failures: 3, breaker_cooldown: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
 /// The permission rows of the sample configuration, and trial tools for everyone. One rule denies short calls of
@@ -64,7 +64,7 @@ impl Query {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_prometheus_finds_every_panels_data() {
+async fn a_real_prometheus_finds_data_for_every_panel() {
     let secrets = tempfile::tempdir().unwrap();
     let key = secrets.path().join("seal.key");
     tickfleet(&["audit", "key", "--new", key.to_str().unwrap()]).exits(0);
@@ -152,8 +152,8 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         if empty.is_empty() {
             break;
         }
-        let told = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
-        assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(told).collect::<String>());
+        let reported = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
+        assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(reported).collect::<String>());
         // Rates need two scrapes, and some work takes a tick, so the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }

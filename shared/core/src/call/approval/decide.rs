@@ -40,7 +40,7 @@ pub enum Verdict<'a> {
         seen: Option<&'a str>,
         /// New argument changes, as JSON. `None` keeps the arguments as seen.
         narrowed: Option<&'a str>,
-        /// The new changes without secrets, as shown by notifiers.
+        /// `narrowed` with secrets removed. Notifiers show this text.
         shown: &'a str,
     },
     Deny,

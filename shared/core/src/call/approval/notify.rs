@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_not_delivered_does_not_hold_up_later_ones() {
+    fn an_undelivered_event_does_not_block_later_events() {
         let mut shard = Paper::at(1_000);
         let [a, b, c] = ["a", "b", "c"].map(|text| event(&mut shard, text));
         assert!(shard.result(&notify("p", &[])));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_any_number_of_tenants_are_recorded_together() {
+    fn one_decision_records_the_events_of_many_tenants() {
         let mut shard = Paper::at(1_000);
         let a = event(&mut shard, "a");
         let tenants = (0..100).map(|number| TenantId::new(format!("t{number}")).unwrap());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_of_a_name_delivers() {
+    fn only_the_lease_holder_records_deliveries() {
         let mut shard = Paper::at(1_000);
         let a = event(&mut shard, "a");
         assert!(shard.result(&notify("p", &[])));

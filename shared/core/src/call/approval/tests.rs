@@ -114,7 +114,7 @@ fn waits_in(store: &MiniStore) -> usize {
 }
 
 #[test]
-fn a_consent_is_used_once_by_the_call_that_it_is_bound_to() {
+fn an_approval_is_used_once_by_its_bound_call() {
     let mut store = asked(vec![demand(1, &[])]);
     assert_eq!(store.replies, ["100-1100"]);
     assert_eq!(store.lifetimes[&key(&tenant(), ID)], None, "what is unfinished has no lifetime");
@@ -133,7 +133,7 @@ fn a_consent_is_used_once_by_the_call_that_it_is_bound_to() {
 }
 
 #[test]
-fn the_audit_log_has_each_decision_that_counts() {
+fn the_audit_log_records_each_counted_decision() {
     let mut store = asked(vec![demand(2, &[])]);
     agree(&mut store, "kim", &[]);
     assert_eq!(agree(&mut store, "kim", &[]), DecideResult::Again);
@@ -146,7 +146,7 @@ fn the_audit_log_has_each_decision_that_counts() {
 }
 
 #[test]
-fn people_decide_by_roles_once_each_and_no_agent_about_its_own_call() {
+fn approvers_vote_once_by_role_and_never_on_their_own_call() {
     let mut store = asked(vec![demand(2, &["legal"]), demand(1, &["cfo"])]);
     assert_eq!(agree(&mut store, "kelly", &["legal"]), DecideResult::Own);
     assert_eq!(agree(&mut store, "eve", &["sales"]), DecideResult::Role);
@@ -172,7 +172,7 @@ fn votes_for_other_arguments_do_not_count() {
 }
 
 #[test]
-fn time_ends_an_approval_and_so_does_its_call() {
+fn an_approval_ends_when_it_expires_or_its_turn_is_gone() {
     let mut store = asked(vec![demand(1, &[])]);
     store.now_ms = 1_100;
     assert_eq!(begin(&mut store, "bound"), Consent::Expired { since_ms: 1_100 });
@@ -204,7 +204,7 @@ fn time_ends_an_approval_and_so_does_its_call() {
 }
 
 #[test]
-fn another_form_of_the_call_makes_the_first_request_void() {
+fn a_changed_call_voids_its_earlier_approval_request() {
     let mut store = asked(vec![demand(1, &[])]);
     let turn: Turn = store.record(&name("t").record()).unwrap();
     let other = AskApproval { id: "apr-2".into(), ..ask(vec![demand(1, &[])]) };
@@ -221,7 +221,7 @@ fn another_form_of_the_call_makes_the_first_request_void() {
 }
 
 #[test]
-fn approvals_that_wait_are_bounded_for_tenant_and_agent() {
+fn pending_approvals_are_bounded_per_tenant_and_agent() {
     let mut store = MiniStore::default();
     let one = |id: &str| AskApproval { id: id.into(), early: None, ..ask(vec![demand(1, &[])]) };
     let fran = Turn { head: crate::turn::Head { agent: AgentId::new("fran").unwrap(), ..turn().head }, ..turn() };
@@ -235,7 +235,7 @@ fn approvals_that_wait_are_bounded_for_tenant_and_agent() {
 
 /// The requests read the sizes of the indexes before other calls asked.
 #[test]
-fn requests_at_the_same_time_keep_the_bounds() {
+fn concurrent_approval_requests_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {
         id: id.into(),
         early: None,
@@ -316,7 +316,7 @@ fn each_guard_of_an_approval_is_needed() {
 /// The turns of waiting approvals become unreadable, so nothing ends these approvals. They are removed once they are
 /// overdue.
 #[test]
-fn approvals_that_nothing_ends_do_not_fill_the_bound() {
+fn overdue_approvals_do_not_fill_the_bound() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     for set in [waiting_of(&tenant()), waiting_of_agent(&tenant(), &agent())] {
         store.sets.insert(set, [("lost-1".into(), 50), ("lost-2".into(), 50), ("lost-3".into(), 50)].into());
@@ -331,7 +331,7 @@ fn approvals_that_nothing_ends_do_not_fill_the_bound() {
 /// A cancel is a record of its own. A decision after a cancel returns that the call is over, even if the cancel arrives
 /// between the read and the commit of the decision.
 #[test]
-fn nobody_decides_about_a_call_whose_turn_is_canceled() {
+fn a_canceled_turn_accepts_no_approval_decision() {
     let cancel = |store: &mut MiniStore, admitted_ms| {
         let cancellation = crate::turn::Cancellation { reason: "no".into(), admitted_ms: Some(admitted_ms) };
         store.put(&name("t").cancellation(), &cancellation);
@@ -405,7 +405,7 @@ proptest! {
     /// For any people in any order: a call is approved if and only if, for each demand, a quorum agreed to these exact
     /// arguments.
     #[test]
-    fn a_call_is_approved_only_by_all_its_quorums(
+    fn a_call_is_approved_only_when_all_quorums_agree(
         quorums in prop::collection::vec((1..3_u32, 0..3_usize), 1..3),
         votes in prop::collection::vec((0..5_usize, 0..3_usize, prop::option::of(0..2_u8)), 1..12),
     ) {
@@ -435,7 +435,7 @@ proptest! {
 
 /// The facts check refuses a call that people have agreed to.
 #[test]
-fn a_call_that_ends_without_its_consent_leaves_the_approval_approved() {
+fn a_call_rejected_after_its_approval_keeps_the_approval() {
     let leave = |store: &mut MiniStore| {
         let tenant = tenant();
         let leaves = LeaveApproval { tenant: &tenant, id: ID };

@@ -130,7 +130,7 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
         EndClaim { effect: effect(), by: claim("t").by, end: EffectEnd::Ended("1".into()), window_ms: 1_000 };
     let counted = CountCalls {
         name: streak_name(),
-        bounds: StreakBounds { refuse_after: 3, refuse_ms: 1, keep_ms: 1 },
+        bounds: StreakBounds { deny_after: 3, deny_ms: 1, keep_ms: 1 },
         calls: vec![Repeat { hash: "h".into(), result: "r".into(), by: call("t", 0) }],
     };
     let sections: [&dyn Section; 3] = [&ended, &ended_claim, &counted];
@@ -144,7 +144,7 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
 }
 
 #[test]
-fn a_call_without_governance_commits_nothing() {
+fn an_ungoverned_call_begins_without_a_commit() {
     let mut store = MiniStore::default();
     let slice = store.slice("t", &turn());
     let begin = Begin { streak: Some(StreakCheck { name: streak_name(), hash: "h".into() }), ..plain(&slice, "n1") };
@@ -176,7 +176,7 @@ fn a_redelivered_slice_is_marked_as_started() {
 }
 
 #[test]
-fn what_another_attempt_began_is_unknown_whatever_else_holds() {
+fn a_call_begun_by_another_attempt_is_unknown() {
     let mut store = MiniStore { now_ms: 2_000_000, ..MiniStore::default() };
     let begun = |position| Some(Begun::new(position, "other"));
     let canceled = Some("why".to_owned());
@@ -193,7 +193,7 @@ fn what_another_attempt_began_is_unknown_whatever_else_holds() {
 }
 
 #[test]
-fn a_begin_whose_answer_was_lost_is_repeated() {
+fn a_begin_with_a_lost_response_may_be_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     approved(&mut store);
     let slice = store.slice("t", &turn());
@@ -208,7 +208,7 @@ fn a_begin_whose_answer_was_lost_is_repeated() {
 /// A call that is not `once` has no intent record. If the response is lost, the worker recognizes its own write, and
 /// keeps its slice.
 #[test]
-fn a_begin_without_intent_record_whose_answer_was_lost_is_repeated() {
+fn a_begin_without_an_intent_record_may_be_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let suspect = Some(Suspect { group_max: 1, lone_crashes: 0 });
     for turn in [turn(), Turn { crashes: 1, suspect, ..turn() }] {
@@ -227,7 +227,7 @@ fn a_begin_without_intent_record_whose_answer_was_lost_is_repeated() {
 /// A turn is lost while its call is under way, and another turn receives the same ID. The facts check decides about the
 /// new turn's call.
 #[test]
-fn a_call_is_not_let_in_because_of_an_earlier_turn_with_its_id() {
+fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
     let is_refused = || {
         let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
         let slice = store.slice("t", &turn());
@@ -243,7 +243,7 @@ fn a_call_is_not_let_in_because_of_an_earlier_turn_with_its_id() {
 }
 
 #[test]
-fn a_refusal_is_reported_with_its_reason_and_writes_nothing_else() {
+fn a_rejected_begin_reports_its_reason() {
     let refused = |store: &mut MiniStore, begin: &Begin<'_>| match store.run(begin) {
         BeginResult::Refused(refusal) => refusal,
         other => panic!("{}", other.word()),
@@ -280,7 +280,7 @@ fn a_refusal_is_reported_with_its_reason_and_writes_nothing_else() {
 }
 
 #[test]
-fn a_call_waits_for_people_facts_and_equal_calls() {
+fn a_call_waits_for_approvals_facts_and_equal_calls() {
     let waits = |store: &mut MiniStore, begin: &Begin<'_>| match store.run(begin) {
         BeginResult::Waits(reason) => reason,
         other => panic!("{}", other.word()),
@@ -347,7 +347,7 @@ fn a_call_waits_for_people_facts_and_equal_calls() {
 }
 
 #[test]
-fn nothing_begins_for_a_lease_after_a_restart() {
+fn a_once_call_waits_one_lease_after_a_restart() {
     detects("begin_guards_the_epoch", || {
         let mut store = MiniStore { now_ms: 100, epoch: 3, ..MiniStore::default() };
         let slice = store.slice("t", &turn());
@@ -371,7 +371,7 @@ fn nothing_begins_for_a_lease_after_a_restart() {
 
 /// The store restarted and lost a begin. The worker that had begun the call reports this call.
 #[test]
-fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
+fn a_mark_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
         let digest = "d0".to_owned();
@@ -398,7 +398,7 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
 /// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. The mark only
 /// prevents a report that the call did not run.
 #[test]
-fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
+fn a_mark_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
     let digest = "d0".to_owned();
@@ -410,7 +410,7 @@ fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
 }
 
 #[test]
-fn a_cancel_or_the_deadline_stops_a_begin_that_did_not_see_it() {
+fn a_concurrent_cancel_or_deadline_stops_a_begin() {
     detects("begin_guards_the_cancel", || {
         let mut store = MiniStore::default();
         let slice = store.slice("t", &turn());
@@ -471,7 +471,7 @@ fn each_guard_of_the_intent_record_is_needed() {
 
 proptest! {
     #[test]
-    fn a_call_runs_once_whoever_holds_its_slice(steps in prop::collection::vec((0..3_u8, 0..6_usize), 1..20)) {
+    fn a_once_call_runs_at_most_once_across_redeliveries(steps in prop::collection::vec((0..3_u8, 0..6_usize), 1..20)) {
         prop_assert!(play(&steps) <= 1);
     }
 }
@@ -479,7 +479,7 @@ proptest! {
 /// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
 /// can repeat the mark. Another attempt on the slice is stale.
 #[test]
-fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
+fn a_suspect_start_mark_may_be_repeated_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &Turn { suspect: Some(Suspect { group_max: 1, lone_crashes: 0 }), ..turn() });
     let first = started(store.run(&plain(&slice, "n1")));
@@ -491,7 +491,7 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
 /// A call delegates a task, and a turn of the task makes an equal call. If the equal call waited for the first call,
 /// the two calls would wait for each other.
 #[test]
-fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
+fn a_delegated_call_equal_to_its_caller_is_rejected() {
     let result_below = |delegated_by: &str| {
         let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
         let first = store.slice("a", &turn());

@@ -33,7 +33,7 @@ fn ended(turn: &str, result: &str) -> ClaimResult {
 }
 
 #[test]
-fn the_first_of_equal_calls_answers_the_others() {
+fn equal_calls_share_the_result_of_the_first_call() {
     let mut store = MiniStore::default();
     store.put(&name("a").record(), &turn());
     assert_eq!(claim(&mut store, &claim_of("a")), ClaimResult::Ours);
@@ -52,7 +52,7 @@ fn the_first_of_equal_calls_answers_the_others() {
 }
 
 #[test]
-fn a_call_that_did_nothing_leaves_the_effect_to_the_next() {
+fn an_undone_call_releases_its_claim_to_the_next_call() {
     let mut store = MiniStore::default();
     store.put(&name("a").record(), &turn());
     claim(&mut store, &claim_of("a"));
@@ -66,7 +66,7 @@ fn a_call_that_did_nothing_leaves_the_effect_to_the_next() {
 
 /// A scheduler ends a canceled turn without knowing its claim. The next equal call takes the claim over.
 #[test]
-fn a_call_that_takes_over_a_claim_wakes_the_calls_that_waited_for_the_earlier_one() {
+fn a_claim_takeover_still_wakes_the_earlier_waiters() {
     let mut store = MiniStore::default();
     store.put(&name("a").record(), &turn());
     claim(&mut store, &claim_of("a"));
@@ -97,7 +97,7 @@ fn a_claim_is_not_inherited_by_a_later_turn_with_the_same_id() {
 }
 
 #[test]
-fn the_result_of_a_claim_that_was_not_ended_is_looked_up() {
+fn an_abandoned_claim_reports_its_stored_result() {
     let mut store = MiniStore::default();
     let abandoned =
         |result: Option<&str>| ClaimResult::Abandoned { by: claimant("a"), result: result.map(str::to_owned) };
@@ -221,7 +221,7 @@ proptest! {
 
 /// Large results are dropped, but the claim of an ended call stays, so that no equal call runs.
 #[test]
-fn while_memory_is_short_only_small_results_are_kept() {
+fn under_memory_pressure_a_claim_keeps_only_small_results() {
     for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {
         let mut store = MiniStore { pressure, ..MiniStore::default() };
         store.put(&name("a").record(), &turn());

@@ -74,7 +74,7 @@ fn unmet(precondition: &Precondition) -> FactState {
 }
 
 #[test]
-fn a_call_waits_for_whoever_may_change_its_premise_and_is_then_decided() {
+fn a_call_waits_for_calls_that_may_change_its_precondition() {
     let mut store = MiniStore::default();
     let reads = asks(vec![], vec![may("untrusted", true)]);
     let sends = asks(vec![condition("untrusted", false)], vec![]);
@@ -91,7 +91,7 @@ fn a_call_waits_for_whoever_may_change_its_premise_and_is_then_decided() {
 }
 
 #[test]
-fn a_call_without_a_report_may_have_changed_all_that_it_could() {
+fn an_unreported_call_makes_its_possible_changes_uncertain() {
     let mut store = MiniStore::default();
     let pays = asks(vec![], vec![may("paid", true), may("quoted", false)]);
     enter(&mut store, "q", &asks(vec![], vec![may("quoted", true)]));
@@ -110,7 +110,7 @@ fn a_call_without_a_report_may_have_changed_all_that_it_could() {
 }
 
 #[test]
-fn a_call_that_is_gone_is_not_waited_for() {
+fn a_call_does_not_wait_for_a_missing_turn() {
     let mut store = MiniStore::default();
     enter(&mut store, "a", &asks(vec![], vec![may("f", true)]));
     store.records.remove(&name("a").record());
@@ -160,7 +160,7 @@ fn each_guard_of_facts_is_needed() {
 }
 
 #[test]
-fn a_missing_fact_is_waited_for_if_an_earlier_turn_may_set_it() {
+fn a_call_waits_for_a_fact_that_an_earlier_turn_may_set() {
     let mut store = MiniStore::default();
     let needs = asks(vec![condition("f", true)], vec![]);
     let expected =
@@ -181,7 +181,7 @@ fn a_missing_fact_is_waited_for_if_an_earlier_turn_may_set_it() {
 }
 
 #[test]
-fn a_missing_fact_is_waited_for_while_earlier_turns_are_not_admitted() {
+fn a_call_waits_for_a_fact_until_earlier_turns_are_admitted() {
     let mut store = MiniStore::default();
     let needs = asks(vec![condition("f", true)], vec![]);
     let inbound = |id: &str| vec![vec![("id".into(), bytes::Bytes::from(id.to_owned()))]];
@@ -195,7 +195,7 @@ fn a_missing_fact_is_waited_for_while_earlier_turns_are_not_admitted() {
 
 /// The message of an earlier turn was redelivered, so it is behind the messages of later turns.
 #[test]
-fn a_missing_fact_is_waited_for_while_a_redelivered_turn_is_not_admitted() {
+fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
     let mut store = MiniStore::default();
     let needs = asks(vec![condition("f", true)], vec![]);
     store.logs.insert(crate::keys::turns(), vec![vec![("id".into(), bytes::Bytes::from_static(b"7-0"))]]);
@@ -223,7 +223,7 @@ fn cleared_facts_do_not_make_a_session_grow() {
 
 /// Calls are under way at the same time. The session has room for each call alone, but not for all of them together.
 #[test]
-fn calls_under_way_do_not_fill_a_session_beyond_its_bound() {
+fn running_calls_count_toward_the_session_fact_bound() {
     let mut store = MiniStore::default();
     let max = tickfleet_model::limits::FACTS_PER_SESSION_MAX;
     let half = |side: &str| asks(vec![], (0..=max / 2).map(|at| may(&format!("{side}{at}"), true)).collect());
@@ -234,7 +234,7 @@ fn calls_under_way_do_not_fill_a_session_beyond_its_bound() {
 
 /// All turns of a full session are read in one round.
 #[test]
-fn a_session_has_room_for_one_more_call_when_others_are_gone() {
+fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let mut store = MiniStore::default();
     for number in 0..UNDER_WAY_MAX {
         assert_eq!(enter(&mut store, &format!("a{number}"), &asks(vec![], vec![may("f", true)])), met());
@@ -251,7 +251,7 @@ fn a_session_has_room_for_one_more_call_when_others_are_gone() {
 }
 
 #[test]
-fn a_condition_in_shadow_is_reported_and_waits_for_nobody() {
+fn a_dry_run_condition_is_reported_without_waiting() {
     let mut store = MiniStore::default();
     enter(&mut store, "a", &asks(vec![], vec![may("f", true)]));
     let mut needs = asks(vec![condition("g", false), condition("f", true)], vec![]);
@@ -260,7 +260,7 @@ fn a_condition_in_shadow_is_reported_and_waits_for_nobody() {
 }
 
 #[test]
-fn work_of_the_own_callers_is_not_waited_for_and_a_circle_is_refused() {
+fn a_call_never_waits_for_its_callers_or_in_a_cycle() {
     let mut store = MiniStore::default();
     let state = |reason| State::Waiting { upto: 2, reason, due_ms: 9 };
     enter(&mut store, "a", &asks(vec![], vec![may("f", true), may("g", false)]));
@@ -282,7 +282,7 @@ fn work_of_the_own_callers_is_not_waited_for_and_a_circle_is_refused() {
 }
 
 #[test]
-fn a_turn_that_waits_for_a_permit_of_the_callers_closes_a_circle() {
+fn a_turn_waiting_for_a_callers_permit_closes_a_wait_cycle() {
     let mut store = MiniStore::default();
     let counter = CounterKey::new("slots", "kelly");
     enter(&mut store, "a", &asks(vec![], vec![may("f", false)]));
@@ -298,7 +298,7 @@ fn a_turn_that_waits_for_a_permit_of_the_callers_closes_a_circle() {
 
 /// Two turns check at the same time, and begin to wait for each other through two sessions.
 #[test]
-fn of_two_turns_that_come_to_wait_for_each_other_the_second_one_sees_it() {
+fn two_concurrent_turns_never_wait_for_each_other() {
     let mut store = MiniStore::default();
     let f = condition("f", false);
     let g = condition("g", false);
@@ -326,7 +326,7 @@ fn of_two_turns_that_come_to_wait_for_each_other_the_second_one_sees_it() {
 }
 
 #[test]
-fn a_session_is_bounded_and_what_is_over_makes_room() {
+fn a_full_session_accepts_a_fact_after_another_is_cleared() {
     let mut store = MiniStore::default();
     let max = tickfleet_model::limits::FACTS_PER_SESSION_MAX;
     let mut session = Session::default();
@@ -342,7 +342,7 @@ fn a_session_is_bounded_and_what_is_over_makes_room() {
 }
 
 #[test]
-fn a_session_with_a_call_under_way_has_no_lifetime() {
+fn a_session_with_a_running_call_does_not_expire() {
     let mut store = MiniStore::default();
     enter(&mut store, "a", &asks(vec![], vec![may("f", true)]));
     assert_eq!(store.lifetimes[&session_name().key()], None);
@@ -351,7 +351,7 @@ fn a_session_with_a_call_under_way_has_no_lifetime() {
 }
 
 #[test]
-fn an_end_that_the_store_lost_is_reported_again() {
+fn a_fact_change_lost_by_the_store_is_restated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let restate = |becomes, ended_ms| Restate {
         session: session_name(),
@@ -407,7 +407,7 @@ proptest! {
     /// Calls are checked from views of any age. While a call under way may change a fact, no other call that depends on
     /// the fact begins.
     #[test]
-    fn no_call_begins_by_a_premise_that_another_one_changes(
+    fn no_call_begins_while_another_may_change_its_precondition(
         kinds in prop::collection::vec(call_kinds(), 4),
         steps in prop::collection::vec((0..4_usize, 0..4_u8, any::<bool>()), 1..60),
     ) {
@@ -450,7 +450,7 @@ proptest! {
     /// Whatever calls report about a fact, the fact ends earlier only if it is certainly cleared. Its spans never
     /// contradict each other.
     #[test]
-    fn a_fact_keeps_its_shape(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
+    fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();
         let mut now_ms = 0;
         for (at, (becomes, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
@@ -476,7 +476,7 @@ proptest! {
     }
 
     #[test]
-    fn a_session_reads_back(steps in prop::collection::vec((0..4_usize, any::<bool>()), 0..20)) {
+    fn a_session_round_trips_through_its_encoding(steps in prop::collection::vec((0..4_usize, any::<bool>()), 0..20)) {
         let mut session = Session::default();
         for (who, sets) in steps {
             check::add_under_way(&mut session, &call(IDS[who], 0), &[may("f", sets)]);

@@ -17,7 +17,7 @@ fn ended(text: &str) -> Outcome {
 }
 
 #[test]
-fn what_began_is_found_after_a_restart() {
+fn a_mark_reports_a_begun_call_after_a_restart() {
     let mut trial = Trial::at(100);
     trial.epoch_began_ms = 50;
     assert_eq!(trial.run(&assertion(1, "n1", Outcome::Begun)), Asserted::Marked);
@@ -56,7 +56,7 @@ fn without_a_restart_no_mark_is_read() {
 }
 
 #[test]
-fn what_the_record_says_needs_no_mark() {
+fn a_call_in_the_turn_record_needs_no_mark() {
     let mut trial = Trial::at(100);
     let name = named("t");
     let mut turn = admitted(3);
@@ -74,7 +74,7 @@ fn what_the_record_says_needs_no_mark() {
 }
 
 #[test]
-fn a_mark_is_made_for_the_record_that_was_read() {
+fn a_mark_is_late_if_the_turn_changed_since_the_read() {
     let marked_late = || {
         let mut trial = Trial::at(100);
         let name = named("t");

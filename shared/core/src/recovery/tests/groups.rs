@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn innocents_of_a_killed_worker_are_back_in_two_rounds_of_each_priority() {
+fn slices_of_a_killed_worker_settle_in_three_groups() {
     let mut fleet = Fleet::new(32, []);
     fleet.run_all();
     assert_eq!((fleet.settled.len(), fleet.crashes), (32, 1));

@@ -34,7 +34,7 @@ fn reap_inbound(trial: &mut Trial, consumer: &str) -> Vec<Reaped> {
 }
 
 #[test]
-fn a_poison_message_is_found_alone_and_answered_unread() {
+fn a_poison_message_is_dead_lettered_and_rejected() {
     let poison = r#"{"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "secret": 1}"#;
     let mut trial = inbound_trial(&[poison, "{}"]);
     trial.put(&named("t1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
@@ -67,7 +67,7 @@ fn a_poison_message_is_found_alone_and_answered_unread() {
 }
 
 #[test]
-fn a_poison_message_gets_no_reply_where_it_is_not_plain_for_whom() {
+fn an_ambiguous_poison_message_gets_no_reply() {
     for message in [
         r#"{"tenant": "acme", "reply_to": "box", "x": {"tenant": "other"}}"#,
         r#"{"tenant": "unknown", "reply_to": "box"}"#,
@@ -109,7 +109,7 @@ fn a_message_is_redelivered_once() {
 }
 
 #[test]
-fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
+fn a_turn_id_record_follows_its_redelivered_message() {
     let mut trial = Trial::at(LEASE);
     let bounds = Bounds::default();
     let tenant = TenantId::new("acme").unwrap();
@@ -127,7 +127,7 @@ fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
 }
 
 #[test]
-fn an_id_whose_message_the_store_has_lost_is_accepted_again() {
+fn a_turn_id_is_accepted_again_after_its_message_is_lost() {
     let mut trial = Trial::at(LEASE);
     let bounds = Bounds::default();
     let submit = |trial: &mut Trial, digest: &str| {
@@ -148,7 +148,7 @@ fn an_id_whose_message_the_store_has_lost_is_accepted_again() {
 }
 
 #[test]
-fn a_stopping_scheduler_returns_messages_without_a_crash() {
+fn a_message_returned_by_a_scheduler_counts_no_crash() {
     let mut trial = inbound_trial(&["{}"]);
     let entry = trial.holds(&keys::turns(), "s1").remove(0);
     let fields = trial.fields(&keys::turns(), &entry).unwrap();

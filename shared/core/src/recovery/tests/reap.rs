@@ -10,7 +10,7 @@ fn crashed_worker(slices: usize) -> Trial {
 }
 
 #[test]
-fn slices_of_a_crashed_worker_come_back_in_two_groups() {
+fn a_crashed_workers_slices_are_redelivered_in_two_groups() {
     let mut trial = crashed_worker(5);
     let bounds = Bounds::default();
     let before = trial.turn(&named("t0")).unwrap();
@@ -29,7 +29,7 @@ fn slices_of_a_crashed_worker_come_back_in_two_groups() {
 }
 
 #[test]
-fn the_old_holder_is_fenced_off() {
+fn a_reap_fences_the_old_holder() {
     let mut trial = Trial::at(LEASE);
     let bounds = Bounds::default();
     trial.dispatch(&named("t"), admitted(1));
@@ -42,7 +42,7 @@ fn the_old_holder_is_fenced_off() {
 }
 
 #[test]
-fn a_suspect_that_did_not_run_counts_no_crash() {
+fn an_unstarted_suspect_counts_no_crash() {
     let mut trial = crashed_worker(4);
     let bounds = Bounds::default();
     reap(&mut trial, "w1", &bounds);
@@ -59,7 +59,7 @@ fn a_suspect_that_did_not_run_counts_no_crash() {
 }
 
 #[test]
-fn a_slice_beside_suspects_is_spared_once_and_never_reported_as_not_run() {
+fn a_slice_beside_suspects_is_spared_but_may_have_run() {
     let mut trial = crashed_worker(1);
     let bounds = Bounds::default();
     reap(&mut trial, "w1", &bounds);
@@ -75,7 +75,7 @@ fn a_slice_beside_suspects_is_spared_once_and_never_reported_as_not_run() {
 }
 
 #[test]
-fn a_poison_slice_is_quarantined_with_its_calls_and_what_began() {
+fn a_quarantined_slice_keeps_its_calls() {
     let mut trial = Trial::at(LEASE);
     let bounds = Bounds { crashes_max: 1, ..Bounds::default() };
     let name = named("t");
@@ -92,7 +92,7 @@ fn a_poison_slice_is_quarantined_with_its_calls_and_what_began() {
 }
 
 #[test]
-fn what_is_no_slice_is_removed_and_stops_nothing() {
+fn invalid_entries_are_removed_and_do_not_block_a_reap() {
     let mut trial = crashed_worker(1);
     let bounds = Bounds::default();
     let ready = keys::ready(Priority::Normal);
@@ -129,7 +129,7 @@ fn a_worker_that_renewed_its_lease_is_not_reaped() {
 }
 
 #[test]
-fn a_lease_lasts_until_its_end_and_a_restart_gives_another() {
+fn a_reap_requires_an_ended_lease_and_no_restart() {
     let reaped = |ends_ms: i64, epoch_began_ms: i64| {
         let mut trial = crashed_worker(2);
         let bounds = Bounds::default();
@@ -153,7 +153,7 @@ fn a_lease_lasts_until_its_end_and_a_restart_gives_another() {
 }
 
 #[test]
-fn a_lease_is_that_of_the_heartbeat() {
+fn only_a_silent_or_gone_worker_has_an_ended_lease() {
     let consumer = ConsumerId::new("w1").unwrap();
     let version = Version::new("v");
     assert_eq!(Lease::ended(&consumer, &Liveness::Alive { lease_ends_ms: 5 }), None);
@@ -249,13 +249,13 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
-    fn a_slice_is_in_one_place_and_settles_once(acts in prop::collection::vec(act(), 1..60)) {
+    fn a_turn_has_one_slice_and_settles_once(acts in prop::collection::vec(act(), 1..60)) {
         play(&acts)?;
     }
 }
 
 #[test]
-fn without_its_guards_a_reap_puts_a_slice_in_two_places() {
+fn an_unacknowledged_old_entry_duplicates_a_slice() {
     use Act::{LookAt, Reap, Settle, Take};
     let late = [Take(0, 1), LookAt(0), Settle(0, 0), Reap(0), Take(1, 1), Settle(1, 0)];
     assert!(play(&late).is_ok());
@@ -264,7 +264,7 @@ fn without_its_guards_a_reap_puts_a_slice_in_two_places() {
 }
 
 #[test]
-fn what_began_after_a_look_stays_begun() {
+fn a_reap_keeps_a_begin_written_after_its_read() {
     let begun_is_kept = || {
         let mut trial = Trial::at(LEASE);
         let bounds = Bounds::default();
@@ -288,7 +288,7 @@ fn what_began_after_a_look_stays_begun() {
 }
 
 #[test]
-fn a_crash_is_counted_alike_in_all_groups() {
+fn all_reaps_of_a_crash_use_the_same_group_size() {
     let mut trial = crashed_worker(8);
     let bounds = Bounds::default();
     assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
@@ -298,7 +298,7 @@ fn a_crash_is_counted_alike_in_all_groups() {
 }
 
 #[test]
-fn a_worker_that_only_fell_silent_crashes_again_later() {
+fn a_returned_worker_starts_a_new_crash_count() {
     let mut trial = crashed_worker(8);
     let bounds = Bounds::default();
     beat(&mut trial, "w1");

@@ -220,7 +220,7 @@ fn without_marks_a_call_takes_effect_twice() {
 }
 
 #[test]
-fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
+fn a_journal_drops_confirmed_calls_after_its_retention() {
     let mut journal = Journal::<&str>::new(100, 10);
     let call = |turn: &str| JournalCall {
         delivery: delivered(turn, "1-0"),
@@ -265,7 +265,7 @@ fn delivered(turn: &str, entry: &str) -> Delivery {
 }
 
 #[test]
-fn a_later_delivery_of_a_turn_leaves_the_calls_of_an_earlier_one_as_they_are() {
+fn a_redelivery_does_not_change_the_calls_of_an_earlier_delivery() {
     let mut journal: Journal<()> = Journal::new(1_000, 1_000);
     let (first, second) = (delivered("a", "1-0"), delivered("a", "2-0"));
     let call = |delivery: &Delivery| JournalCall {

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_cancel_leaves_the_record_and_makes_the_timer_due() {
+fn a_cancel_makes_the_timer_due_without_changing_the_record() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
@@ -20,7 +20,7 @@ fn a_cancel_leaves_the_record_and_makes_the_timer_due() {
 }
 
 #[test]
-fn a_cancel_that_comes_first_is_bounded() {
+fn early_cancels_are_bounded_per_tenant() {
     let bound = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -37,7 +37,7 @@ fn a_cancel_that_comes_first_is_bounded() {
 }
 
 #[test]
-fn a_cancel_meets_a_task_that_is_admitted_between_its_reads() {
+fn a_cancel_applies_to_a_task_admitted_between_its_reads() {
     let race = |above: Option<TurnName>| {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -57,7 +57,7 @@ fn a_cancel_meets_a_task_that_is_admitted_between_its_reads() {
 }
 
 #[test]
-fn an_early_cancel_meets_its_task_whichever_comes_first() {
+fn a_cancel_applies_to_a_task_admitted_after_its_reads() {
     let race = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -76,7 +76,7 @@ fn an_early_cancel_meets_its_task_whichever_comes_first() {
 proptest! {
     /// A random forest of tasks and turns. Some of them have completed, and workers hold others.
     #[test]
-    fn after_cancel_and_cascade_nothing_below_runs_on(
+    fn a_cascade_ends_all_descendants_and_no_other_task(
         parents in prop::collection::vec(prop::option::of(0_usize..8), 1..40),
         ended in prop::collection::vec(0_usize..40, 0..8),
         canceled in 0_usize..40,
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn a_turn_under_a_task_ends_with_it_and_one_that_cannot_be_read_stops_nothing() {
+fn a_cascade_dead_letters_an_unreadable_turn_and_ends_the_others() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
@@ -147,7 +147,7 @@ fn a_turn_under_a_task_ends_with_it_and_one_that_cannot_be_read_stops_nothing() 
 
 /// A cascade ends its descendants even if other early cancels fill the tenant's bound.
 #[test]
-fn a_cascade_does_not_wait_for_room_for_early_cancels() {
+fn a_cascade_ignores_the_bound_on_early_cancels() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
@@ -161,7 +161,7 @@ fn a_cascade_does_not_wait_for_room_for_early_cancels() {
 }
 
 #[test]
-fn what_an_ended_task_began_ends_with_the_task_above() {
+fn a_cascade_ends_the_children_of_an_ended_child() {
     let runs_on = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -178,7 +178,7 @@ fn what_an_ended_task_began_ends_with_the_task_above() {
 }
 
 #[test]
-fn what_a_canceled_task_still_begins_ends_with_it() {
+fn a_cascade_ends_a_turn_submitted_after_the_cancel() {
     let runs_on = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();

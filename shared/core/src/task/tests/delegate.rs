@@ -26,7 +26,7 @@ fn a_task_is_written_and_offered() {
 }
 
 #[test]
-fn an_inbound_task_is_decided_once() {
+fn an_inbound_entry_admits_its_task_only_once() {
     let delegate_twice = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -59,7 +59,7 @@ fn a_duplicate_message_is_acknowledged() {
 }
 
 #[test]
-fn two_schedulers_do_not_write_one_task_twice() {
+fn two_schedulers_do_not_admit_the_same_task_twice() {
     let race = || {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -76,7 +76,7 @@ fn two_schedulers_do_not_write_one_task_twice() {
 }
 
 #[test]
-fn bounds_refuse_a_task() {
+fn a_task_beyond_a_bound_is_rejected() {
     let refused = |bounds: Bounds, prepare: fn(&mut Trial)| {
         let mut trial = Trial::at(5);
         prepare(&mut trial);
@@ -99,7 +99,7 @@ fn bounds_refuse_a_task() {
 }
 
 #[test]
-fn inbound_tasks_drain_while_memory_is_short() {
+fn under_memory_pressure_inbound_tasks_need_a_short_queue() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let decision = inbound(&mut trial, "k1", &bounds);
@@ -113,7 +113,7 @@ fn inbound_tasks_drain_while_memory_is_short() {
 }
 
 #[test]
-fn an_inbound_task_that_came_late_or_was_canceled_ends_at_once() {
+fn an_expired_or_canceled_inbound_task_ends_at_once() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let mut late = inbound(&mut trial, "k1", &bounds);
@@ -136,7 +136,7 @@ fn an_inbound_task_that_came_late_or_was_canceled_ends_at_once() {
 }
 
 #[test]
-fn a_child_has_no_more_than_its_parent_has_left() {
+fn a_child_gets_at_most_its_parents_remaining_budget() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
@@ -164,7 +164,7 @@ fn a_child_has_no_more_than_its_parent_has_left() {
 
 /// A child ends after its parent. The child's remaining budget must not recreate the parent's counter.
 #[test]
-fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
+fn a_child_returns_no_budget_to_an_ended_parent() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
@@ -175,7 +175,7 @@ fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
 }
 
 #[test]
-fn nothing_is_delegated_by_what_is_over() {
+fn an_ended_or_canceled_parent_cannot_delegate() {
     // The parent is canceled or ends after the scheduler has read its record.
     let late = |cancel: bool| {
         let mut trial = Trial::at(5);
@@ -302,13 +302,13 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn budgets_never_exceed_what_was_granted(acts in prop::collection::vec(act(), 1..60)) {
+    fn calls_never_exceed_the_budget_of_the_root_task(acts in prop::collection::vec(act(), 1..60)) {
         play(&acts)?;
     }
 }
 
 #[test]
-fn without_carving_budgets_grow() {
+fn a_childs_budget_is_deducted_from_its_parents() {
     let acts = [
         Act::Delegate { name: 0, parent: None, budget: 2 },
         Act::Delegate { name: 1, parent: Some(0), budget: 2 },
@@ -321,7 +321,7 @@ fn without_carving_budgets_grow() {
 
 /// Each parent has a list of its children. The list is removed when its newest child has expired.
 #[test]
-fn lists_do_not_outlive_their_members() {
+fn a_task_list_expires_with_its_newest_member() {
     use crate::task::lists::{ExpireList, lists};
     let mut trial = Trial::at(5);
     let bounds = bounds();
@@ -352,7 +352,7 @@ fn lists_do_not_outlive_their_members() {
 }
 
 #[test]
-fn lists_are_bounded_in_number_and_age() {
+fn a_task_list_is_bounded_in_length_and_age() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let list = keys::tasks_of(&named("k").tenant);
@@ -366,16 +366,4 @@ fn lists_are_bounded_in_number_and_age() {
     later.head.deadline_ms = trial.now_ms + 1;
     trial.run(&later);
     assert_eq!(trial.members(&list), ["k2", "new"]);
-}
-
-/// A child ends after its parent, whose counter is gone. The counter is not recreated.
-#[test]
-fn no_counter_stays_of_a_task_that_has_ended() {
-    let mut trial = Trial::at(5);
-    let bounds = bounds();
-    assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Offered);
-    assert_eq!(trial.run(&child("k2", "k1", 3, &bounds)), Delegated::Offered);
-    assert!(end(&mut trial, "k1") && end(&mut trial, "k2"));
-    let left: Vec<_> = trial.counters.keys().filter(|counter| &*counter.limit == limits::TASK).collect();
-    assert!(left.is_empty(), "{left:?}");
 }

@@ -39,7 +39,7 @@ fn a_silent_runtime_loses_its_task() {
 }
 
 #[test]
-fn a_task_that_no_runtime_ends_is_quarantined() {
+fn a_task_with_three_lapsed_leases_is_quarantined() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));
@@ -57,7 +57,7 @@ fn a_task_that_no_runtime_ends_is_quarantined() {
 }
 
 #[test]
-fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
+fn a_canceled_external_task_ends_when_its_lease_expires() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));
@@ -78,7 +78,7 @@ fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
 }
 
 #[test]
-fn a_queue_is_forgotten_when_it_is_empty() {
+fn an_empty_external_queue_is_removed_from_the_list() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));
@@ -92,7 +92,7 @@ fn a_queue_is_forgotten_when_it_is_empty() {
 }
 
 #[test]
-fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
+fn a_report_from_the_holding_runtime_parks_or_settles_its_task() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));
@@ -144,7 +144,7 @@ fn a_runtime_reads_the_message_of_its_task() {
 
 /// A task can stay with its runtime for days.
 #[test]
-fn a_task_of_a_runtime_is_no_slice_out() {
+fn an_external_task_does_not_count_as_a_slice_out() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));

@@ -16,7 +16,7 @@ fn steps<'a>(entry: &EntryId, known: u64, texts: &[&str], bounds: &'a Bounds) ->
 }
 
 #[test]
-fn a_history_grows_under_the_fence() {
+fn the_fence_rejects_stale_or_out_of_order_steps() {
     let ((mut trial, entry), bounds) = (model_task(), bounds());
     let Stepped::Ok(fenced) = trial.run(&steps(&entry, 0, &["a", "b"], &bounds)) else { panic!("not added") };
     assert_eq!(fenced.version, trial.turn(&named("k1")).unwrap().version);
@@ -116,7 +116,7 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
 
 /// A holder sends a request and crashes. The next holder sends the request again. Both requests are debited.
 #[test]
-fn a_request_is_debited_for_each_holder() {
+fn a_resent_request_is_debited_again_for_the_new_holder() {
     let debited = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
         assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Ok(_)));
@@ -145,7 +145,7 @@ fn a_request_is_debited_for_each_holder() {
 }
 
 #[test]
-fn without_the_debit_a_budget_is_overrun() {
+fn reservations_prevent_a_budget_overrun() {
     let overrun = || {
         let (mut trial, entry) = model_task();
         let all = (0..3).map(|at| matches!(trial.run(&reserve(&entry, &format!("r{at}"), 60)), Reserved::Ok(_)));
@@ -156,7 +156,7 @@ fn without_the_debit_a_budget_is_overrun() {
 }
 
 #[test]
-fn a_correction_does_not_touch_the_next_window() {
+fn a_late_correction_does_not_change_the_next_window() {
     let next_window = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
         trial.run(&reserve(&entry, "r1", 60));
@@ -184,7 +184,7 @@ fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
 
 /// A budget gets room while a task is about to wait for room. In either order of the commits, the task checks again.
 #[test]
-fn no_task_waits_for_room_that_is_there() {
+fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
     let timer = named("k2").timer();
     let returned = |joins_in_between: bool| {
@@ -228,7 +228,7 @@ fn no_task_waits_for_room_that_is_there() {
 }
 
 #[test]
-fn who_waits_for_a_budget_is_woken_when_it_has_room() {
+fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     let ((mut trial, entry), bounds) = (model_task(), bounds());
     trial.run(&reserve(&entry, "r1", 90));
     trial.run(&task("k2", &bounds));

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_counter_decides_how_many_calls_go() {
+    fn the_tightest_counter_limits_the_dispatched_calls() {
         let mut view = View::default();
         let mut context = context();
         let debits = [debit("a", 9, &[1, 1, 1, 1]), debit("b", 10, &[0, 5, 0, 5])];
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_admitted_first_of_all_that_wait_is_behind_nobody() {
+    fn the_oldest_waiting_turn_is_not_blocked_by_other_throttle_queues() {
         let mut view = View::default();
         let mut context = context();
         let own = debit("a", 9, &[1]);
@@ -377,7 +377,7 @@ mod tests {
 
     /// Concurrent decisions take the day's room faster than this decision. Calls that still fit must not be refused.
     #[test]
-    fn calls_that_a_counter_has_room_for_are_not_refused() {
+    fn calls_within_a_counters_room_are_not_rejected() {
         let mut view = View::default();
         let mut context = context();
         let mut day = debit("_day", 9, &[1, 1, 1]);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_view_of_permits_is_not_believed() {
+    fn a_stale_permit_count_does_not_block_dispatch() {
         let mut view = View::default();
         let mut context = context();
         let mut held = debit("a", 1, &[1]);

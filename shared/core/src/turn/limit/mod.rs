@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_holds_now_and_begins_at_its_stagger() {
+    fn a_fixed_window_contains_now_and_starts_at_its_stagger() {
         for (now_ms, stagger_ms, start_ms) in [(1_000, 0, 1_000), (1_000, 1, 901), (1_099, 0, 1_000), (5, 30, -70)] {
             let window = WindowKind::Fixed { length_ms: 100 }.at(now_ms, stagger_ms);
             assert_eq!(window, Window::Fixed { start_ms, end_ms: start_ms + 100, length_ms: 100 });
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_counts_once_as_out() {
+    fn a_slice_debits_the_out_counter_once() {
         let debit = out_debit(&TenantId::new("acme").unwrap(), 5, 3);
         assert_eq!((debit.sum(1), debit.sum(3)), (1, 1));
     }

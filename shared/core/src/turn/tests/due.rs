@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_slice_that_nobody_has_read_ends_at_its_deadline() {
+fn an_unread_slice_ends_at_its_deadline() {
     let mut trial = Trial::at(NOW);
     trial.dispatch(&named("t1"), with_permits(2));
     assert_eq!(fire(&mut trial), Fired::Later(1_000_000));
@@ -14,7 +14,7 @@ fn a_slice_that_nobody_has_read_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_canceled_turn_that_nobody_holds_ends_with_what_is_known() {
+fn a_canceled_turn_without_a_holder_reports_each_calls_fate() {
     let (mut trial, slice) = held(with_permits(3));
     park(&mut trial, &slice, &retry(2), true);
     cancel(&mut trial, None);
@@ -26,7 +26,7 @@ fn a_canceled_turn_that_nobody_holds_ends_with_what_is_known() {
 }
 
 #[test]
-fn a_slice_that_was_read_and_that_nobody_holds_may_have_run() {
+fn a_read_slice_without_a_holder_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     trial.queues.get_mut(&slice.queue).unwrap().held.clear();
     trial.now_ms = 1_000_000;
@@ -35,7 +35,7 @@ fn a_slice_that_was_read_and_that_nobody_holds_may_have_run() {
 }
 
 #[test]
-fn after_a_restart_a_turn_ends_when_workers_have_reported() {
+fn after_a_restart_an_expired_turn_waits_for_worker_reports() {
     let mut trial = Trial::at(NOW);
     trial.dispatch(&named("t1"), with_permits(3));
     (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 999_000);
@@ -53,7 +53,7 @@ fn after_a_restart_a_turn_ends_when_workers_have_reported() {
 }
 
 #[test]
-fn a_tenant_with_too_many_slices_out_waits() {
+fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     let (mut trial, slice) = held(admitted(1));
     park(&mut trial, &slice, &retry(1), false);
     trial.now_ms += 500;
@@ -63,7 +63,7 @@ fn a_tenant_with_too_many_slices_out_waits() {
 
 /// A scheduler reads the turn before a worker takes the slice, or before a cancel arrives.
 #[test]
-fn a_timer_that_was_read_before_decides_again() {
+fn a_due_timer_with_a_stale_view_decides_again() {
     let stale = |trial: &Trial| {
         let mut view = View::default();
         for key in [named("t1").record(), named("t1").cancellation()] {
@@ -94,7 +94,7 @@ fn a_timer_that_was_read_before_decides_again() {
 
 /// A scheduler with a clock that is ahead of the store's clock does not end a turn before its deadline.
 #[test]
-fn a_deadline_comes_by_the_time_of_the_store() {
+fn a_deadline_follows_the_clock_of_the_store() {
     let commit = || {
         let mut trial = Trial::at(NOW);
         let name = named("t1");
@@ -113,7 +113,7 @@ fn a_deadline_comes_by_the_time_of_the_store() {
 
 /// A scheduler with a stale epoch does not end a turn while a worker may still report results.
 #[test]
-fn a_turn_ends_in_the_epoch_that_is_known() {
+fn a_stale_restart_epoch_cannot_end_a_turn() {
     let commit = || {
         let mut trial = Trial::at(1_000_000);
         let name = named("t1");
@@ -133,7 +133,7 @@ fn a_turn_ends_in_the_epoch_that_is_known() {
 
 /// The entry is taken twice, because the store lost the first take. The second holder decides by the record.
 #[test]
-fn an_entry_that_two_consumers_have_is_returned_by_the_record() {
+fn a_running_slice_returned_by_a_second_holder_may_have_run() {
     for unreadable in [false, true] {
         let (mut trial, slice) = held(admitted(2));
         trial.begin(&slice).unwrap();
@@ -151,7 +151,7 @@ fn an_entry_that_two_consumers_have_is_returned_by_the_record() {
 }
 
 #[test]
-fn a_slice_whose_take_was_lost_may_have_run() {
+fn a_running_slice_with_a_lost_take_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     trial.begin(&slice).unwrap();
     let queue = trial.queues.get_mut(&slice.queue).unwrap();
@@ -164,7 +164,7 @@ fn a_slice_whose_take_was_lost_may_have_run() {
 
 /// The holder returned the slice between the read and the decision, and no worker has read the record's current entry.
 #[test]
-fn a_slice_that_was_returned_in_between_did_not_run() {
+fn a_slice_returned_during_the_decision_did_not_run() {
     let (mut trial, slice) = held(admitted(1));
     trial.now_ms = 1_000_000;
     let name = named("t1");
@@ -193,7 +193,7 @@ fn a_slice_that_was_returned_in_between_did_not_run() {
 
 /// The store lost that the slice was out. Its holder reported results, and the end of the turn includes them.
 #[test]
-fn what_was_reported_after_a_restart_is_not_told_as_not_run() {
+fn a_turn_ended_after_a_restart_includes_reported_results() {
     struct NoPolicy;
     impl limit::Policy for NoPolicy {
         fn rules(&self, _: &TurnName, _: &Head, _: &[tickfleet_model::Call]) -> limit::Rules {
@@ -233,7 +233,7 @@ fn a_call_that_failed_before_a_crash_may_have_run_again() {
 
 /// The first turn in a throttle queue leaves, so the next turn may have room at once.
 #[test]
-fn who_leaves_a_throttle_queue_wakes_the_next() {
+fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
     let mut trial = Trial::at(NOW);
     let mut transaction = Transaction::new(trial.draw());

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_a_worker_returns_is_redelivered() {
+fn a_returned_slice_is_redelivered() {
     let begun = |by: &str| Some(Begun::new(0, by));
     let unsent = || HandBackReason::Unsent { nonce: Some("mine".to_owned()) };
     for (reason, before, fates) in [
@@ -24,7 +24,7 @@ fn what_a_worker_returns_is_redelivered() {
 }
 
 #[test]
-fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
+fn an_unknown_slice_from_before_a_restart_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     (trial.epoch, trial.epoch_began_ms) = (2, NOW);
     trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
@@ -33,7 +33,7 @@ fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
 
 /// The store restarts between the holder's decision and its commit.
 #[test]
-fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
+fn returning_an_unknown_slice_detects_a_concurrent_restart() {
     let returned = || {
         let (mut trial, slice) = held(admitted(1));
         let hand_back = HandBack { slice: &slice, reason: &HandBackReason::Unknown };
@@ -51,7 +51,7 @@ fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
 }
 
 #[test]
-fn a_slice_that_no_worker_can_read_waits_and_then_ends() {
+fn an_unreadable_slice_is_retried_then_quarantined() {
     let mut trial = Trial::at(NOW);
     trial.dispatch(&named("t1"), with_permits(2));
     for (attempt, delay_ms) in [(1, 1_000), (2, 2_000), (3, 0)] {
@@ -76,7 +76,7 @@ fn a_slice_that_no_worker_can_read_waits_and_then_ends() {
 }
 
 #[test]
-fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
+fn an_entry_that_is_not_a_slice_becomes_a_dead_letter() {
     let mut trial = Trial::at(NOW);
     let queue = keys::ready(Priority::Normal);
     trial.enqueue(&queue, vec![("x".into(), "secret".into())]);
@@ -92,7 +92,7 @@ fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
 
 /// Only the first entry of a slice has the counters' states after the admission.
 #[test]
-fn what_was_debited_stays_known() {
+fn a_returned_slice_keeps_its_recorded_debits() {
     let mut trial = Trial::at(NOW);
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
     let note =

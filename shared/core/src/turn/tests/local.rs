@@ -43,7 +43,7 @@ fn back(trial: &mut Trial) -> Slice {
 }
 
 #[test]
-fn a_call_is_offered_and_comes_back_with_its_conclusion() {
+fn an_offered_call_returns_with_its_conclusion() {
     let mut trial = offered(with_permits(2));
     assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (2, 0), "it holds permits, and no slot");
     let (entry, fields) = trial.take(&queue(), "process", 1).remove(0);
@@ -81,7 +81,7 @@ fn a_concluded_call_is_never_reported_as_not_run() {
 }
 
 #[test]
-fn a_report_that_meets_another_one_has_no_effect() {
+fn a_second_concurrent_report_is_rejected_as_stale() {
     let reports = || {
         let mut trial = offered(admitted(1));
         let entry = take(&mut trial);
@@ -98,7 +98,7 @@ fn a_report_that_meets_another_one_has_no_effect() {
 }
 
 #[test]
-fn a_silent_process_loses_its_call_and_one_that_reports_keeps_it() {
+fn a_process_keeps_its_call_only_while_it_renews_the_lease() {
     let mut trial = offered(admitted(1));
     trial.now_ms += LEASE_MS;
     assert_eq!(lapse(&mut trial), Lapsed::Later(NOW + 2 * LEASE_MS), "an offer has no lease");
@@ -120,7 +120,7 @@ fn a_silent_process_loses_its_call_and_one_that_reports_keeps_it() {
 }
 
 #[test]
-fn a_cancel_ends_an_offer_at_once_and_a_taken_call_with_its_lease() {
+fn a_cancel_ends_an_offer_at_once_and_a_taken_call_after_its_lease() {
     let mut trial = offered(admitted(1));
     cancel(&mut trial, Some(0));
     assert_eq!(fire(&mut trial), Fired::External);
@@ -141,7 +141,7 @@ fn a_cancel_ends_an_offer_at_once_and_a_taken_call_with_its_lease() {
 }
 
 #[test]
-fn a_function_that_ends_after_a_cancel_is_reported() {
+fn a_conclusion_after_a_cancel_is_accepted() {
     let mut trial = offered(admitted(1));
     let entry = take(&mut trial);
     cancel(&mut trial, Some(0));

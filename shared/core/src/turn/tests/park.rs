@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_call_that_failed_is_dispatched_again_when_due() {
+fn a_failed_call_is_retried_when_due() {
     let (mut trial, slice) = held(with_permits(2));
     assert_eq!(park(&mut trial, &slice, &retry(1), false), Parked::Until(NOW + 500));
     assert_eq!(park(&mut trial, &slice, &retry(1), false), Parked::Stale);
@@ -19,7 +19,7 @@ fn a_call_that_failed_is_dispatched_again_when_due() {
 }
 
 #[test]
-fn a_call_that_waits_for_others_returns_its_permits_and_takes_them_again() {
+fn a_call_waiting_for_approval_releases_its_permits() {
     let (mut trial, slice) = held(with_permits(2));
     trial.timers.insert(keys::throttle_timer(&permit()).into(), 9_000);
     assert_eq!(park(&mut trial, &slice, &wait(approval(), false), false), Parked::Until(61_000));
@@ -33,7 +33,7 @@ fn a_call_that_waits_for_others_returns_its_permits_and_takes_them_again() {
 }
 
 #[test]
-fn a_call_that_has_begun_keeps_its_permits_while_it_waits() {
+fn a_begun_call_keeps_its_permits_while_it_waits() {
     let (mut trial, slice) = held(Turn { crashes: 1, ..with_permits(1) });
     park(&mut trial, &slice, &wait(child(), true), false);
     let turn = record(&trial);
@@ -43,7 +43,7 @@ fn a_call_that_has_begun_keeps_its_permits_while_it_waits() {
 }
 
 #[test]
-fn what_has_ended_already_is_not_waited_for() {
+fn a_wait_for_an_ended_child_or_a_changed_claim_is_due_at_once() {
     let (mut trial, slice) = held(admitted(1));
     trial.put(&named("t2").finished(), &Cancellation { reason: String::new(), admitted_ms: None });
     assert_eq!(park(&mut trial, &slice, &wait(child(), true), false), Parked::Until(NOW));
@@ -71,7 +71,7 @@ fn a_canceled_turn_is_not_parked() {
 }
 
 #[test]
-fn rests_in_a_row_are_one_note() {
+fn consecutive_breaker_waits_share_one_note() {
     let (mut trial, slice) = held(admitted(1));
     let mut slice = slice;
     for times in 1..=3 {
@@ -95,7 +95,7 @@ fn rests_in_a_row_are_one_note() {
 }
 
 #[test]
-fn a_rest_forgets_nothing_of_its_call() {
+fn a_breaker_wait_keeps_the_calls_attempts_and_crashes() {
     let begun = Some(Begun::new(0, "another"));
     let (mut trial, slice) = held(Turn { attempts: 2, crashes: 1, begun: begun.clone(), ..admitted(1) });
     let reason = wait(WaitReason::Breaker { since_ms: NOW }, false);

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_turn_of_one_slice_is_settled_without_a_read() {
+fn a_single_slice_turn_settles_without_a_read() {
     let (mut trial, slice) = held(with_permits(1));
     let results = [result("ok")];
     let frame = frame();
@@ -20,7 +20,7 @@ fn a_turn_of_one_slice_is_settled_without_a_read() {
 }
 
 #[test]
-fn while_memory_is_short_only_the_inbox_has_the_reply() {
+fn under_memory_pressure_the_inbox_has_the_only_copy_of_the_reply() {
     for (has_inbox, kept) in [(true, ""), (false, "{\"results\":[\"ok\"]}")] {
         let mut turn = admitted(1);
         turn.head.reply_to = has_inbox.then(|| InboxName::new("box").unwrap());
@@ -38,7 +38,7 @@ fn while_memory_is_short_only_the_inbox_has_the_reply() {
 }
 
 #[test]
-fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
+fn a_result_is_committed_before_the_next_call_begins() {
     let (mut trial, mut slice) = held(admitted(3));
     let results = [result("a"), result("b")];
     let frame = frame();
@@ -57,7 +57,7 @@ fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
 }
 
 #[test]
-fn a_turn_with_calls_left_goes_back_to_a_throttle_queue() {
+fn a_turn_with_remaining_calls_returns_to_the_throttle_queue() {
     let slice_of_two = Turn { head: crate::trial::head(3), debited: 2, ..with_permits(2) };
     let (mut trial, mut slice) = held(slice_of_two);
     slice.turn.state = State::Ready { upto: 2 };
@@ -76,7 +76,7 @@ fn a_turn_with_calls_left_goes_back_to_a_throttle_queue() {
 }
 
 #[test]
-fn a_slice_that_is_off_its_queue_is_settled_all_the_same() {
+fn a_slice_without_a_pending_queue_entry_still_settles() {
     let (mut trial, slice) = held(admitted(1));
     trial.queues.get_mut(&slice.queue).unwrap().held.clear();
     let results = [result("ok")];
@@ -156,7 +156,7 @@ fn earlier_results_keep_their_messages_and_audits() {
 
 /// The response to a commit was lost, and the decision runs again under a new version. The holder keeps its slice.
 #[test]
-fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
+fn a_holder_continues_after_a_lost_commit_response() {
     let (mut trial, slice) = held(admitted(3));
     let results = [result("a")];
     let frame = frame();
@@ -174,7 +174,7 @@ fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
 /// A worker ran the reads before call 2, began call 2, and crashed. Call 2 stays begun, regardless of what happens to
 /// the earlier calls.
 #[test]
-fn a_later_call_that_was_begun_stays_begun() {
+fn a_begun_call_stays_begun_when_earlier_calls_park_or_settle() {
     let begun = || Some(Begun::new(2, "n1"));
     let crashed = || Turn { begun: begun(), crashes: 1, ..with_permits(3) };
     for reason in [retry(1), wait(child(), true), wait(approval(), false)] {
@@ -217,7 +217,7 @@ impl EndSection for Torn {
 
 /// If a session or claim is unreadable, no results are lost, and the turns can still end.
 #[test]
-fn a_section_that_cannot_be_read_holds_up_no_result() {
+fn an_unreadable_section_does_not_block_results() {
     let (mut trial, slice) = held(admitted(1));
     let results = [result("ok")];
     let frame = frame();

@@ -183,7 +183,7 @@ impl FactCall {
         guarded: GuardResult,
         before_ms: Option<i64>,
     ) -> Option<Self> {
-        let premises = call.premises.as_ref();
+        let policy_inputs = call.policy_inputs.as_ref();
         if row.facts.is_empty() || call.is_task || call.fate == RecordedFate::NotReached && call.admitted.is_empty() {
             return None;
         }
@@ -216,7 +216,7 @@ impl FactCall {
             did: if fate == FactFate::New { None } else { keys.did(call, row) },
             began: began(call, before_ms),
             ended: ended(call),
-            was_asked: premises.is_some_and(|premises| premises.entered_ms.is_some()),
+            was_asked: policy_inputs.is_some_and(|policy_inputs| policy_inputs.entered_ms.is_some()),
             fate,
             was: call.fate.words(),
             held,
@@ -231,15 +231,15 @@ impl FactCall {
 
 /// The tenant and session whose facts apply to a call; `None` if the log does not have the session.
 fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
-    let premises = call.premises.as_ref();
-    let said = premises.and_then(|premises| premises.session.as_deref());
+    let policy_inputs = call.policy_inputs.as_ref();
+    let said = policy_inputs.and_then(|policy_inputs| policy_inputs.session.as_deref());
     let is_said = match row.of {
         FactScope::Agent => true,
-        FactScope::Task => premises.is_some(),
+        FactScope::Task => policy_inputs.is_some(),
         FactScope::Session => said.is_some(),
     };
     let agent = AgentId::new(call.agent.as_str()).ok().filter(|_| is_said)?;
-    let task = premises.and_then(|premises| TaskId::new(premises.task.as_deref()?).ok());
+    let task = policy_inputs.and_then(|policy_inputs| TaskId::new(policy_inputs.task.as_deref()?).ok());
     let session_id = said.filter(|said| !said.is_empty()).and_then(|said| SessionName::new(said).ok());
     let context = Context { session_id, ..Context::default() };
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
@@ -248,7 +248,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
 /// The earliest and latest possible start of a call. The two times are the same if the entry has the time at which the
 /// shard evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
-    let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);
+    let said =
+        call.policy_inputs.as_ref().and_then(|policy_inputs| policy_inputs.entered_ms).filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
         return (at_ms, at_ms);
     }
@@ -263,7 +264,7 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
 /// The earliest and latest possible end of a call. The two times are the same if a worker ended the call and the entry
 /// has the shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
-    let ran = call.premises.as_ref().is_some_and(|premises| premises.ran);
+    let ran = call.policy_inputs.as_ref().is_some_and(|policy_inputs| policy_inputs.ran);
     let (one, other) = match call.over_ms {
         Some(over_ms) if ran => (over_ms, over_ms),
         Some(over_ms) => (over_ms.min(call.ended_ms), call.written_ms),
@@ -309,13 +310,13 @@ impl Keys {
     /// its session.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::parse(&call.outcome)?;
-        let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);
+        let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);
         let after = row.facts.after_end(outcome, ran, row.effect);
-        let is_unsaid = matches!(
+        let is_unknown = matches!(
             outcome,
             Outcome::Expired | Outcome::Cancelled | Outcome::Internal | Outcome::Transient | Outcome::Permanent
         );
-        if after.is_empty() && !ran && is_unsaid && !call.admitted.is_empty() {
+        if after.is_empty() && !ran && is_unknown && !call.admitted.is_empty() {
             return None;
         }
         let did = |(change, becomes): (&tickfleet_model::policy::FactChange, Becomes)| ActualChange {

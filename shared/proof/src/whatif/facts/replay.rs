@@ -18,10 +18,10 @@ const KEPT_MIN: usize = 10_000;
 /// Maximum turns that wait at the same time in the replay but did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
 /// Time for which an unknown change stays unknown (ms). No fact is kept for longer.
-const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
+const UNKNOWN_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
 pub const NO_SESSION: &str =
-    "its tool requires session facts, which the entry lacks (audit.premises, or an older version)";
+    "its tool requires session facts, which the entry lacks (audit.policy_inputs, or an older version)";
 const NO_ARGUMENTS: &str = "its tool requires facts about arguments that are incomplete in the log";
 const OTHERS_UNSAID: &str =
     "a call without its session or arguments in the log may have changed a fact that it requires";
@@ -70,7 +70,7 @@ pub struct FactReplay<'a> {
     sessions: HashMap<String, Session>,
     /// Facts with unknown changes, by session or tenant, and name of the fact. The value is the time (ms) until which
     /// the fact is unknown.
-    unsaid: HashMap<String, i64>,
+    unknown_until_ms: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
     order: u64,
@@ -78,18 +78,18 @@ pub struct FactReplay<'a> {
     waiting: usize,
     kept: usize,
     decided: u64,
-    tell: Box<dyn FnMut(Difference) + 'a>,
+    report: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
 
 impl<'a> FactReplay<'a> {
     /// Reports differences to `tell`. `began` has the time from which the log is complete.
     #[must_use]
-    pub fn new(began: &'a LogStart, tell: impl FnMut(Difference) + 'a) -> Self {
+    pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {
             began,
             sessions: HashMap::new(),
-            unsaid: HashMap::new(),
+            unknown_until_ms: HashMap::new(),
             turns: HashMap::new(),
             next_turn: 0,
             order: 0,
@@ -97,7 +97,7 @@ impl<'a> FactReplay<'a> {
             waiting: 0,
             kept: 0,
             decided: 0,
-            tell: Box::new(tell),
+            report: Box::new(report),
             summary: Summary::default(),
         }
     }
@@ -249,11 +249,11 @@ impl<'a> FactReplay<'a> {
         waits: bool,
     ) -> ConditionResult {
         let tenant = session.split(':').next().unwrap_or_default();
-        let is_unsaid = |scope: &str| {
-            let until_ms = self.unsaid.get(&format!("{scope} {}", condition.name));
+        let is_unknown = |scope: &str| {
+            let until_ms = self.unknown_until_ms.get(&format!("{scope} {}", condition.name));
             until_ms.is_some_and(|until_ms| *until_ms >= time.at.0)
         };
-        if is_unsaid(tenant) || is_unsaid(session) {
+        if is_unknown(tenant) || is_unknown(session) {
             return ConditionResult::Unsure(OTHERS_UNSAID);
         }
         let Some(key) = &condition.key else { return ConditionResult::Unsure(NO_ARGUMENTS) };
@@ -325,27 +325,27 @@ impl<'a> FactReplay<'a> {
         late: Option<&(i64, String)>,
     ) -> (bool, bool) {
         let rule = rule.unwrap_or_default();
-        let mut tell =
-            |kind, by: &str, would: String, by_ms| (self.tell)(difference(turn, call, kind, by, would, by_ms));
+        let mut report =
+            |kind, by: &str, would: String, by_ms| (self.report)(difference(turn, call, kind, by, would, by_ms));
         match (passes, &call.fate) {
             (false, FactFate::Stopped(was)) if *was == rule => return (false, true),
             (false, FactFate::Stopped(_) | FactFate::New) => {
-                tell(DifferenceKind::Otherwise, &rule, denied(&rule), None)
+                report(DifferenceKind::Otherwise, &rule, denied(&rule), None)
             }
             (false, FactFate::Passed | FactFate::NotReached) => {
-                tell(DifferenceKind::Denied, &rule, denied(&rule), None)
+                report(DifferenceKind::Denied, &rule, denied(&rule), None)
             }
             (true, fate) => {
                 if let Some(held) = &call.held {
-                    (self.tell)((**held).clone());
+                    (self.report)((**held).clone());
                 } else if let FactFate::Stopped(was) = fate {
-                    tell(DifferenceKind::Allowed, was, "passed".to_owned(), None);
+                    report(DifferenceKind::Allowed, was, "passed".to_owned(), None);
                 }
                 if let Some((by_ms, rule)) = late.filter(|(by_ms, _)| *by_ms > 0) {
-                    let mut tell = |kind, by: &str, would: String, by_ms| {
-                        (self.tell)(difference(turn, call, kind, by, would, by_ms))
+                    let mut report = |kind, by: &str, would: String, by_ms| {
+                        (self.report)(difference(turn, call, kind, by, would, by_ms))
                     };
-                    tell(DifferenceKind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
+                    report(DifferenceKind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
                 }
                 let is_same = matches!(fate, FactFate::Passed | FactFate::NotReached) && late.is_none();
                 return (!is_same, false);
@@ -370,7 +370,8 @@ impl<'a> FactReplay<'a> {
                             of.change(key, change.change, change.kept_ms, number, at);
                         }
                         None => {
-                            self.unsaid.insert(format!("{session} {}", change.name), at.1.saturating_add(UNSAID_MS));
+                            self.unknown_until_ms
+                                .insert(format!("{session} {}", change.name), at.1.saturating_add(UNKNOWN_MS));
                         }
                     }
                 }
@@ -380,7 +381,7 @@ impl<'a> FactReplay<'a> {
                     match &may.key {
                         Some(key) => {
                             let of = self.sessions.entry(session.clone()).or_default();
-                            of.mark_unknown((key, may.sets), UNSAID_MS, number, at);
+                            of.mark_unknown((key, may.sets), UNKNOWN_MS, number, at);
                         }
                         None => self.mark_unknown(session, &call, at),
                     }
@@ -399,7 +400,7 @@ impl<'a> FactReplay<'a> {
             return;
         }
         for may in &call.may {
-            self.unsaid.insert(format!("{scope} {}", may.name), at.1.saturating_add(UNSAID_MS));
+            self.unknown_until_ms.insert(format!("{scope} {}", may.name), at.1.saturating_add(UNKNOWN_MS));
         }
     }
 
@@ -410,12 +411,12 @@ impl<'a> FactReplay<'a> {
     }
 
     fn drop_idle_sessions(&mut self, now_ms: i64) {
-        if self.sessions.len() + self.unsaid.len() < self.kept.max(KEPT_MIN) {
+        if self.sessions.len() + self.unknown_until_ms.len() < self.kept.max(KEPT_MIN) {
             return;
         }
         self.sessions.retain(|_, session| session.is_of_use(now_ms));
-        self.unsaid.retain(|_, until_ms| *until_ms > now_ms);
-        self.kept = 2 * (self.sessions.len() + self.unsaid.len());
+        self.unknown_until_ms.retain(|_, until_ms| *until_ms > now_ms);
+        self.kept = 2 * (self.sessions.len() + self.unknown_until_ms.len());
     }
 }
 

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Maximum calls in progress in a session for which other calls wait. As in the fleet, no call waits for more calls.
+/// Maximum number of tracked calls in progress per session. No other call waits for calls beyond this number. The fleet
+/// does the same.
 const LIVE_MAX: usize = 256;
 
-/// The times until which a fact is set (ms). As in the fleet, only a change that certainly clears the fact ends these
-/// times earlier.
+/// Until when a fact is set (ms), by certainty. A change that may clear the fact only lowers the certainty. A change
+/// that certainly clears it resets all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
     /// Time (ms) until which the log does not show whether the fact is set.
-    unsaid_ms: i64,
+    unknown_ms: i64,
     /// True if the fact was certainly cleared, so that changes from before the log do not matter.
     was_cleared: bool,
 }
@@ -63,7 +64,7 @@ impl FactState {
     /// Returns whether a fact counts as set at a given time. `None` if the log does not show it.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
-        if is_so || self.unsaid_ms <= at_ms { Some(is_so) } else { None }
+        if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
     }
 
     /// Returns the result of [`Self::counts`] at both times. `None` if the two results differ.
@@ -74,7 +75,7 @@ impl FactState {
     }
 
     fn last_ms(self) -> i64 {
-        self.surely_ms.max(self.perhaps_ms).max(self.unsaid_ms)
+        self.surely_ms.max(self.perhaps_ms).max(self.unknown_ms)
     }
 }
 
@@ -111,10 +112,10 @@ impl Session {
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
-            true => FactState { unsaid_ms: was.unsaid_ms.max(at.1.saturating_add(kept_ms)), ..was },
+            true => FactState { unknown_ms: was.unknown_ms.max(at.1.saturating_add(kept_ms)), ..was },
             // A fact that is not set cannot be cleared.
             false if was.last_ms() <= at.0 => return,
-            false => FactState { surely_ms: 0, perhaps_ms: 0, unsaid_ms: was.last_ms(), ..was },
+            false => FactState { surely_ms: 0, perhaps_ms: 0, unknown_ms: was.last_ms(), ..was },
         };
         self.put(may.0, now, 0, turn, at);
     }

@@ -90,8 +90,8 @@ impl Call {
     fn recorded(&self) -> RecordedCall {
         let Self { turn, position, tool, admitted_ms, entered_ms, ended_ms, outcome, session, .. } = self;
         let ran = self.stopped.is_none();
-        let mut premises = json!({"calls": 1, "ran": ran});
-        let fields = premises.as_object_mut().unwrap();
+        let mut policy_inputs = json!({"calls": 1, "ran": ran});
+        let fields = policy_inputs.as_object_mut().unwrap();
         fields.extend(session.map(|session| ("session".to_owned(), json!(session))));
         fields.extend(entered_ms.map(|at_ms| ("entered_ms".to_owned(), json!(at_ms))));
         let error = self.stopped.map(|rule| {
@@ -102,7 +102,7 @@ impl Call {
         let arguments: serde_json::Value = serde_json::from_str(self.arguments).unwrap();
         let mut meta = json!({
             "call": format!("{turn}/{position}"), "turn": turn, "arguments": arguments, "outcome": outcome, "error": error,
-            "duration_ms": if ran { 5 } else { 0 }, "retry_count": 0, "premises": premises,
+            "duration_ms": if ran { 5 } else { 0 }, "retry_count": 0, "policy_inputs": policy_inputs,
         });
         if ran {
             meta["ended_ms"] = json!(ended_ms);
@@ -145,7 +145,7 @@ fn replay_from(permissions: &Permissions, began: &LogStart, calls: &[Call]) -> (
 
 type ReportedDifference = (String, DifferenceKind, String, Option<i64>);
 
-fn told(rows: &[(&str, &[&str])], calls: &[Call]) -> (Vec<ReportedDifference>, u64) {
+fn reported(rows: &[(&str, &[&str])], calls: &[Call]) -> (Vec<ReportedDifference>, u64) {
     let (found, decided, summary) = replay_from(&policy(rows), &LogStart::default(), calls);
     assert!(summary.not_decidable.is_empty(), "{summary:?}");
     (found.into_iter().map(|one| (one.call, one.kind, one.by, one.by_ms)).collect(), decided)
@@ -159,7 +159,7 @@ const FORBIDS: &str = "permissions.pay.facts.forbid.tainted";
 const REQUIRES: &str = "permissions.pay.facts.require.quoted";
 
 #[test]
-fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
+fn a_set_fact_denies_calls_until_it_is_cleared_or_expires() {
     let look: (&str, &[&str]) = ("look", &["Ctainted"]);
     let calls = [
         ran(("a", 0), "pay", (100, 110, 120)),
@@ -171,22 +171,22 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
         // A minute later, the fact has expired.
         ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
     ];
-    assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
+    assert_eq!(reported(&[MAIL, PAY, look], &calls), (vec![], 4));
     // The row that clears the fact is missing.
-    let found = told(&[MAIL, PAY], &calls);
+    let found = reported(&[MAIL, PAY], &calls);
     assert_eq!(found.0, [one("d/0", DifferenceKind::Denied, FORBIDS, None)]);
     // The row that sets the fact is missing.
-    assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
+    assert_eq!(reported(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
     // Another condition stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
     let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, DifferenceKind::Denied, REQUIRES, None)).into();
-    let mut found = told(&[MAIL, quoted, look], &calls).0;
+    let mut found = reported(&[MAIL, quoted, look], &calls).0;
     let other = found.iter().position(|one| one.1 == DifferenceKind::Otherwise).map(|at| found.remove(at));
     assert_eq!((found, other), (all, Some(one("b/1", DifferenceKind::Otherwise, REQUIRES, None))));
 }
 
 #[test]
-fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_certain() {
+fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
     let unknown = |turn, tool, at_ms| Call { outcome: "outcome_unknown", ..at(turn, tool, at_ms) };
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
@@ -199,7 +199,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         at("c", "pay", 59_000),
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
-    assert_eq!(told(quotes, &calls), (vec![], 2));
+    assert_eq!(reported(quotes, &calls), (vec![], 2));
     // A mail sets a fact for long, and a note sets the fact briefly. A look with unknown outcome possibly cleared the
     // fact. The look's change is also kept briefly.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
@@ -212,15 +212,15 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         denied(at("e", "pay", 59_000), FORBIDS),
         at("f", "pay", 61_000),
     ];
-    assert_eq!(told(&[MAIL, PAY, look, note], &calls), (vec![], 3));
+    assert_eq!(reported(&[MAIL, PAY, look, note], &calls), (vec![], 3));
     // The change by the look is kept longer than the fact that it possibly cleared.
     let look: (&str, &[&str]) = ("look", &["Ctainted 600000"]);
     let calls = [at("a", "mail", 0), unknown("b", "look", 30_000), at("c", "pay", 61_000)];
-    assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 1));
+    assert_eq!(reported(&[MAIL, PAY, look], &calls), (vec![], 1));
 }
 
 #[test]
-fn what_was_set_before_the_log_began_may_last_longer_than_what_is_set_in_it_until_that_is_cleared() {
+fn a_fact_from_before_the_log_is_undecidable_until_it_is_cleared() {
     let mut began = LogStart::default();
     began.cut_shard(0, 90);
     let rows: &[(&str, &[&str])] =
@@ -237,7 +237,7 @@ fn what_was_set_before_the_log_began_may_last_longer_than_what_is_set_in_it_unti
 }
 
 #[test]
-fn a_condition_that_is_new_is_decided_by_when_calls_began_and_within_a_turn_by_their_order() {
+fn a_new_condition_is_decided_by_the_start_and_order_of_calls() {
     let calls = [
         ran(("a", 0), "mail", (100, 0, 120)).unasked(),
         ran(("a", 1), "pay", (100, 0, 126)).unasked(),
@@ -246,11 +246,11 @@ fn a_condition_that_is_new_is_decided_by_when_calls_began_and_within_a_turn_by_t
         ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
     ];
     let expected = ["a/1", "c/0"].map(|call| one(call, DifferenceKind::Denied, FORBIDS, None));
-    assert_eq!(told(&[MAIL, PAY], &calls).0, expected);
+    assert_eq!(reported(&[MAIL, PAY], &calls).0, expected);
 }
 
 #[test]
-fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_behind_it_are_late_with_it() {
+fn a_call_waits_for_an_earlier_turn_that_may_set_its_required_fact() {
     let pays: &[(&str, &[&str])] = &[("pay", &["Rquoted"]), ("quote", &["Squoted"])];
     let calls = [
         ran(("a", 0), "quote", (100, 0, 500)).unasked(),
@@ -259,18 +259,18 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
         ran(("c", 0), "pay", (600, 0, 625)).unasked(),
     ];
     let expected = [one("b/0", DifferenceKind::Delayed, REQUIRES, Some(280))];
-    assert_eq!(told(pays, &calls).0, expected);
+    assert_eq!(reported(pays, &calls).0, expected);
     // No call waits for a call of a later turn, so no two turns wait for each other.
     let late = [
         ran(("b", 0), "pay", (200, 0, 225)).unasked(),
         ran(("b", 1), "quote", (200, 0, 300)).unasked(),
         ran(("z", 0), "quote", (210, 0, 500)).unasked(),
     ];
-    assert_eq!(told(pays, &late).0, [one("b/0", DifferenceKind::Denied, REQUIRES, None)]);
+    assert_eq!(reported(pays, &late).0, [one("b/0", DifferenceKind::Denied, REQUIRES, None)]);
 }
 
 #[test]
-fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
+fn a_newly_denied_call_sets_no_fact_for_later_calls() {
     // Without its quote, the offer is denied. Because the denied offer sets no fact, the order lacks its required fact.
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
@@ -278,7 +278,7 @@ fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
         one("a/0", DifferenceKind::Denied, "permissions.offer.facts.require.quoted", None),
         one("b/0", DifferenceKind::Denied, "permissions.order.facts.require.offered", None),
     ];
-    assert_eq!(told(rows, &calls).0, expected);
+    assert_eq!(reported(rows, &calls).0, expected);
     // If a denied call would be allowed, it is unknown how the call would have ended.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
@@ -292,7 +292,7 @@ fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
 }
 
 #[test]
-fn what_the_log_does_not_say_is_told_and_no_difference() {
+fn missing_log_data_makes_a_call_undecidable() {
     let undecided = |calls: &[Call], rows: &[(&str, &[&str])], began: &LogStart| {
         let (found, _, summary) = replay_from(&policy(rows), began, calls);
         assert!(found.is_empty(), "{found:?}");
@@ -320,7 +320,7 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
 }
 
 #[test]
-fn of_one_moment_both_orders_are_looked_at() {
+fn simultaneous_events_are_replayed_in_both_orders() {
     let mail = |turn, at_ms| ran((turn, 0), "mail", (100, 105, at_ms));
     let pay = || ran(("b", 0), "pay", (101, 120, 125));
     // The fact was set and evaluated in the same millisecond. The order of the two events is unknown, so the result is
@@ -337,7 +337,7 @@ fn of_one_moment_both_orders_are_looked_at() {
 }
 
 #[test]
-fn facts_about_arguments_are_others_for_each_of_their_values() {
+fn facts_about_arguments_are_separate_for_each_value() {
     let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)", "Cquoted(/item)"])];
     let about = |call: Call, arguments| Call { arguments, ..call };
     let calls = [
@@ -346,5 +346,5 @@ fn facts_about_arguments_are_others_for_each_of_their_values() {
         about(denied(ran(("c", 0), "pay", (300, 310, 0)), REQUIRES), r#"{"item":"pen"}"#),
         about(denied(ran(("d", 0), "pay", (400, 410, 0)), REQUIRES), r#"{"item":"ink"}"#),
     ];
-    assert_eq!(told(of, &calls), (vec![], 3));
+    assert_eq!(reported(of, &calls), (vec![], 3));
 }

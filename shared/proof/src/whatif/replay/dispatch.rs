@@ -114,7 +114,7 @@ impl Replay<'_> {
         if is_by_both {
             self.summary.cannot_say(LIMITS_BESIDE_CAPS, 1);
         } else {
-            (self.tell)(difference);
+            (self.report)(difference);
         }
     }
 }

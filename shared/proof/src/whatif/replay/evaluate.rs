@@ -114,7 +114,8 @@ fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown:
 }
 
 impl Replay<'_> {
-    /// Sets the counters of an agent to the values in the recorded note of an admission. Returns the value of
+    /// Raises the tick and day counters of an agent to the use in the recorded note of an admission, without the
+    /// admission's own calls. Does nothing once the replay has diverged for this agent. Returns the value of
     /// `TurnEvaluation::known_ms`.
     fn anchor(&mut self, turn: &Turn, counter_debits: &mut [CounterDebit], on: Option<&Decision>) -> (i64, i64) {
         let name = agent_of(turn);

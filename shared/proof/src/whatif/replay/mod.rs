@@ -116,18 +116,19 @@ pub struct Replay<'a> {
     anchored: HashSet<String>,
     /// The time from which the log is complete.
     began: &'a LogStart,
-    tell: Box<dyn FnMut(Difference) + 'a>,
+    report: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
 
 impl<'a> Replay<'a> {
-    /// Reports differences to `tell`. The use of windows that began before the log was complete (`began`) is unknown.
+    /// Reports differences to `report`. `began` is the time from which the log is complete. If a limit's window started
+    /// earlier, the amount used in it is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
         operated: &OperatorActions,
         began: &'a LogStart,
-        tell: impl FnMut(Difference) + 'a,
+        report: impl FnMut(Difference) + 'a,
     ) -> Self {
         let mut replay = Self {
             fleet,
@@ -145,7 +146,7 @@ impl<'a> Replay<'a> {
             delay_groups: DelayGroups::default(),
             anchored: HashSet::new(),
             began,
-            tell: Box::new(tell),
+            report: Box::new(report),
             summary: Summary::default(),
         };
         for reset in &operated.resets {

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_lasts_from_its_begin_to_its_end_as_far_as_the_log_has_them() {
+    fn a_pause_without_a_recorded_start_or_end_is_open_ended() {
         let of = |acts: &[Pause]| Pauses::of(acts).0.remove("acme:kelly").unwrap_or_default();
         assert_eq!(of(&[act(5, false), act(9, true), act(20, false)]), [(5, 9), (20, i64::MAX)]);
         assert_eq!(of(&[act(9, true), act(20, false), act(20, false), act(30, true)]), [(i64::MIN, 9), (20, 30)]);

@@ -80,8 +80,8 @@ impl Replay<'_> {
             let since_ms = interval.since_ms + later_ms;
             let taken = match before_ms.replace(interval.until_ms + later_ms) {
                 None => permits.to_vec(),
-                Some(stood_ms) => {
-                    self.queue_for_permits(permits, stood_ms, since_ms);
+                Some(freed_ms) => {
+                    self.queue_for_permits(permits, freed_ms, since_ms);
                     let taken = self.taken(turn, (interval.from, interval.upto), since_ms);
                     for (counter, count) in &taken {
                         self.at(since_ms, 1, 0, ReplayEvent::Take(counter.clone(), *count));
@@ -94,8 +94,8 @@ impl Replay<'_> {
             }
         }
         // A slice that ended without taking its permits again queued for the permits until its end.
-        if let Some(stood_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
-            self.queue_for_permits(permits, stood_ms, ends_ms.max(stood_ms));
+        if let Some(freed_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
+            self.queue_for_permits(permits, freed_ms, ends_ms.max(freed_ms));
         }
         true
     }

@@ -10,7 +10,7 @@ fn noted(mut turn: Turn, notes: &str) -> Turn {
 }
 
 #[test]
-fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
+fn a_permit_returned_during_a_wait_is_free_for_other_calls() {
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
@@ -20,15 +20,15 @@ fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
         over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
     ];
     let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
-    assert_eq!(told(&places(1), &all("G1100,2;H1300,2")), []);
+    assert_eq!(differences(&places(1), &all("G1100,2;H1300,2")), []);
     // The call of the first turn ended without taking its permit again.
-    assert_eq!(told(&places(1), &all("G1100,2")), []);
+    assert_eq!(differences(&places(1), &all("G1100,2")), []);
     // If the call had kept its permit, the other turn would have waited longer.
-    assert_eq!(told(&places(1), &all(""))[0].0, "b/0");
+    assert_eq!(differences(&places(1), &all(""))[0].0, "b/0");
 }
 
 #[test]
-fn what_became_of_places_that_the_log_does_not_tell_is_told_as_not_decided() {
+fn unclear_permit_history_in_the_log_is_reported_as_undecidable() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(2), Every::Held, OnReach::Wait)]);
     for notes in ["G1100,1;H1200,1;G1300,0", "H1100,2"] {
         let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), notes);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_not_known_is_told_and_no_difference() {
+fn a_sum_limit_without_recorded_arguments_is_undecidable() {
     let mut one = turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
     one.calls[0].arguments = None;
     let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
@@ -15,7 +15,7 @@ fn what_is_not_known_is_told_and_no_difference() {
 const HOUR_MS: i64 = 3_600_000;
 
 #[test]
-fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
+fn a_limit_with_shared_counters_is_undecidable_until_they_expire() {
     let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
     let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     let mut other = turn("b", &[(1_100, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
@@ -43,7 +43,7 @@ fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
 }
 
 #[test]
-fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
+fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     let mut few = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
     few.per = BTreeSet::from([LimitKey::User]);
     let mut known = limit(LimitBound::Calls(2), Every::Period(1_000), OnReach::Wait);
@@ -76,7 +76,7 @@ fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
 }
 
 #[test]
-fn what_cut_a_slice_short_is_not_what_its_rest_waited_for_later() {
+fn a_later_wait_does_not_explain_why_a_slice_was_cut_short() {
     let rest = DispatchDecision::Wait("limits.known".into(), 3_000);
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_500, 1, rest), (3_010, 1, go(1, 2, 5_000))]),
@@ -87,7 +87,7 @@ fn what_cut_a_slice_short_is_not_what_its_rest_waited_for_later() {
 }
 
 #[test]
-fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
+fn a_slice_that_no_longer_waits_does_not_grow() {
     let turns = [turn(
         "a",
         &[
@@ -98,8 +98,8 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
         ],
     )];
     let (found, summary) = replay(&by_user_and_by_agent(9, OnReach::Wait), &turns);
-    let told: Vec<(&str, Option<i64>)> = found.iter().map(|one| (one.call.as_str(), one.by_ms)).collect();
-    assert_eq!((told, summary.not_decidable.len()), (vec![("a/0", Some(7_010))], 1), "{found:?} {summary:?}");
+    let differences: Vec<(&str, Option<i64>)> = found.iter().map(|one| (one.call.as_str(), one.by_ms)).collect();
+    assert_eq!((differences, summary.not_decidable.len()), (vec![("a/0", Some(7_010))], 1), "{found:?} {summary:?}");
     // The turn waited for the unknown limit before it was dispatched.
     let turns = [turn(
         "a",
@@ -114,18 +114,18 @@ fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
 }
 
 #[test]
-fn who_is_refused_now_does_not_wait_for_what_cannot_be_asked() {
+fn a_rejected_call_does_not_wait_for_an_undecidable_limit() {
     let turns = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[(1_100, 0, DispatchDecision::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 2, 5_000))]),
     ];
     let (found, _) = replay(&by_user_and_by_agent(1, OnReach::Reject), &turns);
-    let told: Vec<(&str, DifferenceKind)> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
-    assert_eq!(told, [("b/0", DifferenceKind::Capped)], "{found:?}");
+    let differences: Vec<(&str, DifferenceKind)> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
+    assert_eq!(differences, [("b/0", DifferenceKind::Capped)], "{found:?}");
 }
 
 #[test]
-fn a_limit_that_does_not_count_the_next_call_has_cut_nothing_short() {
+fn a_limit_that_ignores_the_next_call_did_not_cut_the_slice() {
     let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
     let mut paid = limit(sum, Every::Day, OnReach::Wait);
     paid.matches.tools = vec!["pay".parse().unwrap()];

@@ -118,10 +118,10 @@ impl Cluster {
 
     fn answered(&self, asked: &NodeAddress, view: &View) {
         if let Ok(mut known) = self.known.write() {
-            let told = view.nodes();
+            let nodes = view.nodes();
             // An empty list does not mean that the known nodes are gone.
-            if !told.is_empty() {
-                *known = told;
+            if !nodes.is_empty() {
+                *known = nodes;
             }
             let all = self.seeds.iter().chain(known.iter().filter(|place| !self.seeds.contains(place)));
             let index = all.into_iter().position(|place| place == asked);

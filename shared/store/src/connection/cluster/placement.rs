@@ -41,8 +41,8 @@ impl Cluster {
             next += 1;
             let asked = self.ask(&place).await;
             if let (Ok((view, _)), None) = (&asked, &first) {
-                let told = view.nodes();
-                to_ask.extend(told.into_iter().filter(|place| !to_ask.contains(place)).collect::<Vec<_>>());
+                let nodes = view.nodes();
+                to_ask.extend(nodes.into_iter().filter(|place| !to_ask.contains(place)).collect::<Vec<_>>());
                 first = Some(view.clone());
             }
             let primary = |view: &View, slot: u16| view.primary_of(slot).ok().map(|place| self.shown(place));

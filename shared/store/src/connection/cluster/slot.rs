@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_that_a_server_tells() {
+    fn slots_match_the_servers_keyslot_results() {
         // Results of `CLUSTER KEYSLOT` of Redis 7.0.15.
         for (key, slot) in [("foo", 12_182), ("{foo}:bar", 12_182), ("a{}b", 13_694), ("", 0), ("123456789", 12_739)] {
             assert_eq!(slot_of(key), slot, "{key}");

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_reached_where_it_says_or_where_it_was_asked() {
+    fn a_node_without_an_endpoint_uses_the_queried_host() {
         for (endpoint, more, host) in [
             ("$9\n127.0.0.1", "*0", Some("127.0.0.1")),
             ("$4\nname", "*2\n$2\nip\n$7\n1.2.3.4", Some("name")),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_nobody_holds_are_told_and_nodes_are_named_once() {
+    fn unassigned_slots_are_reported_and_nodes_are_listed_once() {
         let node = |port: u16| format!("*3\n$1\na\n:{port}\n$2\nid\n");
         let text = format!(
             "*3\n*4\n:0\n:99\n{}{}*4\n:200\n:200\n{}{}*3\n:300\n:399\n{}",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_names_a_place_or_the_host_that_was_asked() {
+    fn a_redirect_without_a_host_uses_the_queried_host() {
         for (redirect, place) in [
             ("10.0.0.7:6379", Some(("10.0.0.7", 6_379))),
             (":6379", Some(("seed", 6_379))),

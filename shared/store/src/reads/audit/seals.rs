@@ -161,7 +161,7 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Streams of chain heads on any Redis server.
+/// Reads and writes streams of chain heads. The Redis server need not be a shard of the fleet.
 impl Pool {
     /// Appends chain heads to a stream. The stream keeps about the newest `ANCHORS_MAX`.
     ///

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_read_from_its_audit_entry_and_a_models_own_words_are_not_repeated() {
+    fn a_call_is_read_from_its_audit_entry_without_an_unknown_tools_name() {
         let audit = |outcome: &str| {
             let message = format!("kelly called echo: {outcome} in 7 ms");
             format!(

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_says_of_its_load_is_read() {
+    fn server_load_is_parsed_from_info() {
         let load = server_load(
             "# Server\r\nredis_version:7.0.15\r\nused_memory:1024\r\nused_memory_human:1K\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n",
         );

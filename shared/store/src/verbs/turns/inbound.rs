@@ -143,7 +143,7 @@ mod tests {
     use crate::{StoreOptions, Submission, Submitted};
 
     #[tokio::test]
-    async fn a_message_is_found_by_its_id_until_it_is_decided() {
+    async fn an_undecided_message_is_found_by_its_id() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
         let tenant = TenantId::new("acme").unwrap();
         let submission = |turn: Option<&str>, payload: &'static str| Submission {

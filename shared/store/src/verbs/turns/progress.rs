@@ -27,7 +27,7 @@ mod tests {
     use crate::seam::memory::MemoryStore;
 
     #[tokio::test]
-    async fn a_report_about_a_turn_that_has_ended_leaves_nothing() {
+    async fn a_report_for_an_absent_turn_writes_nothing() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
         let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new("t1").unwrap() };
         let progress = CallProgress { position: 0, fraction: Some(0.5), message: "half".into() };

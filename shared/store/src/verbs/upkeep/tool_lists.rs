@@ -137,7 +137,7 @@ mod tests {
     use crate::seam::memory::MemoryStore;
 
     #[tokio::test]
-    async fn published_lists_and_names_are_read_until_they_expire() {
+    async fn published_lists_and_names_read_back() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
         let tenant = TenantId::new("acme").unwrap();
         let agent = AgentId::new("kelly").unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_grant_is_kept_and_renewed_by_one_worker() {
+    async fn only_one_worker_may_renew_a_stored_grant() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
         assert_eq!(store.kept_grant("x").await.unwrap(), None);
         store.keep_grant("x", b"\x00sealed\xff", 60_000).await.unwrap();

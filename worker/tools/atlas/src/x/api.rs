@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_counts_from_the_answers_own_clock() {
+    fn a_rate_limit_reset_counts_from_the_response_date() {
         let date = ("date", "Tue, 24 Nov 2026 21:00:00 GMT");
         let at = DateTime::parse_from_rfc2822(date.1).unwrap().timestamp();
         let wait = |reset: i64| until_reset(&headers(&[date, ("x-rate-limit-reset", &reset.to_string())]));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_of_the_effect_may_have_happened_and_of_nothing_else() {
+    fn an_unclear_response_means_not_executed_except_for_effects() {
         let answered = |status, text: Option<&str>| ApiResponse {
             status,
             headers: HeaderMap::new(),

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn media_are_known_by_their_first_bytes() {
+    fn a_media_type_is_detected_from_its_first_bytes() {
         let mime = |head: &[u8]| MediaKind::of(head).map(|kind| kind.mime);
         assert_eq!(mime(b"\xff\xd8\xff\xe0rest"), Some("image/jpeg"));
         assert_eq!(mime(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_not_call_it_something_else() {
+    fn a_contradicting_declared_type_is_rejected() {
         for declared_type in ["image/png", "image/jpeg", "application/octet-stream", ""] {
             assert!(agrees(declared_type, "image/jpeg"), "{declared_type}");
         }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_is_read_by_whoever_knows_the_configured_token_and_by_nobody_else() {
+    fn only_the_configured_token_opens_a_sealed_grant() {
         let seal = |client: &str, token: &str| Seal::new(client, &SecretString::from(token)).unwrap();
         let ours = seal("me", "refresh-1");
         let kept = StoredGrant { access: "a-1".into(), refresh: "refresh-2".into(), good_until_ms: 7, number: 1 };

@@ -150,14 +150,14 @@ pub(super) fn all<'e>(
             more = true;
         }
     }
-    let told = |(lacking, problem): (Option<usize>, Problem)| match lacking.and_then(|at| missing.get(at)) {
+    let text = |(lacking, problem): (Option<usize>, Problem)| match lacking.and_then(|at| missing.get(at)) {
         Some((path, lacking)) => {
             let what = subject.missing[usize::from(lacking.len() > 1)];
             self::problem(path, &format!("{what} {}", listed_names(lacking)))
         }
         None => problem,
     };
-    let problems: Vec<Problem> = problems.into_iter().map(told).collect();
+    let problems: Vec<Problem> = problems.into_iter().map(text).collect();
     if problems.is_empty() {
         return ArgumentError::whole(&format!("{} {} not what the schema allows", subject.whole, subject.is));
     }
@@ -207,8 +207,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
             None => format!("'{shown}'"),
         }
     };
-    let told = format!("{} {}", subject.unknown[1], listed(unexpected.iter().map(one), LISTED_BYTES_MAX));
-    if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
+    let text = format!("{} {}", subject.unknown[1], listed(unexpected.iter().map(one), LISTED_BYTES_MAX));
+    if names.is_empty() { text } else { format!("{text}, expected: {}", expected()) }
 }
 
 /// Describes what was expected, as a predicate whose subject is the argument. `None` if this kind of error has no

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_number_is_written_as_an_integer_where_one_is_declared() {
+    fn a_whole_number_becomes_an_integer_if_the_schema_declares_one() {
         let schema = json!({
             "type": "object",
             "properties": {

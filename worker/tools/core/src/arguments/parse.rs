@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_refused_with_its_path() {
+    fn a_duplicate_key_is_rejected_with_its_path() {
         let error = parsed(r#"{"a":[{"b":1},{"b":1,"b":2}]}"#).unwrap_err();
         assert!(error.starts_with("the key 'a[1].b' is given twice"), "{error}");
     }
 
     #[test]
-    fn numbers_beyond_comparison_count_as_the_largest() {
+    fn a_number_beyond_f64_compares_as_the_largest_f64() {
         let text = r#"{"a": 1e400, "b":[-1E+999,"1e400 \\" ],"c":90071992547409931234,"d":1e5}"#;
         let expected = r#"{"a": 1.7976931348623157e308, "b":[-1.7976931348623157e308,"1e400 \\" ],"c":90071992547409931234,"d":1e5}"#;
         assert_eq!(comparable(text), expected);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_bounded_however_short_their_text_is() {
+    fn the_number_of_values_is_limited() {
         let list = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         assert!(parse_bounded(&list(limits::JSON_VALUES_MAX), limits::OUTPUT_CHECKED_BYTES_MAX).is_ok());
         let error =
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_trailing_and_empty_text_is_refused_with_its_place() {
+    fn malformed_json_is_rejected_with_its_line() {
         for bad in ["", "{\"a\":", "{} {}", "{'a':1}", "nul", "\"\\ud800\""] {
             assert!(parsed(bad).unwrap_err().contains("line 1"), "{bad}");
         }

@@ -27,7 +27,7 @@ fn message(text: &str) -> String {
 }
 
 #[test]
-fn each_message_says_which_argument_and_what_was_expected() {
+fn an_error_names_the_argument_and_the_expected_value() {
     assert_eq!(message("{}"), "Missing required argument 'path' for tool 'write_file'.");
     let typed = r#"Argument 'count' must be of type integer; found "three" for tool 'write_file'."#;
     assert_eq!(message(r#"{"path":"a","count":"three"}"#), typed);
@@ -40,7 +40,7 @@ fn each_message_says_which_argument_and_what_was_expected() {
 }
 
 #[test]
-fn text_that_is_no_object_is_never_run_as_an_empty_one() {
+fn arguments_that_are_not_an_object_are_rejected() {
     for bad in ["null", "[]", "\"{}\"", "{", "{\"path\":\"a\",\"path\":\"b\"}"] {
         assert!(check().check(bad).is_err(), "{bad}");
     }
@@ -49,7 +49,7 @@ fn text_that_is_no_object_is_never_run_as_an_empty_one() {
 }
 
 #[test]
-fn no_text_at_all_is_an_empty_object() {
+fn empty_text_is_an_empty_object() {
     let check = ArgumentCheck::compile(&json!({"type": "object"})).unwrap();
     for empty in ["", " \n"] {
         assert_eq!(check.check(empty).unwrap().get(), "{}");
@@ -58,7 +58,7 @@ fn no_text_at_all_is_an_empty_object() {
 }
 
 #[test]
-fn every_unknown_and_every_missing_argument_is_named() {
+fn unknown_and_missing_arguments_are_named() {
     let text = message(r#"{"path":"a","cuont":1,"zzz":1,"owner":{}}"#);
     assert!(text.contains("Unknown arguments 'cuont' (did you mean 'count'?), 'zzz', expected: path, mode"), "{text}");
     let names: Vec<String> = (0..60).map(|n| format!("argument_{n}")).collect();
@@ -75,7 +75,7 @@ fn every_unknown_and_every_missing_argument_is_named() {
 }
 
 #[test]
-fn what_is_too_long_or_too_short_is_told_with_its_length() {
+fn a_length_error_reports_the_actual_length() {
     let check = ArgumentCheck::compile(&json!({"properties": {
         "text": {"type": "string", "minLength": 2, "maxLength": 3}, "list": {"type": "array", "maxItems": 1},
         "object": {"type": "object", "minProperties": 1},
@@ -92,7 +92,7 @@ fn what_is_too_long_or_too_short_is_told_with_its_length() {
 }
 
 #[test]
-fn enumerations_are_shown_whole_or_said_to_be_cut_however_they_are_written() {
+fn an_enum_error_lists_its_values_up_to_a_limit() {
     let of = |schema: Value| ArgumentCheck::compile(&json!({"properties": {"x": schema}})).unwrap();
     let problem_of = |schema: Value| of(schema).check(r#"{"x":"no"}"#).unwrap_err().problems[0].message.clone();
     let values = ["draft", "queued", "sent", "failed"];
@@ -133,7 +133,7 @@ fn integers_beyond_64_bits_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn long_arguments_are_checked_apart_and_not_for_long() {
+async fn a_timed_check_validates_long_arguments() {
     let check = ArgumentCheck::compile(&json!({"properties": {"x": {"uniqueItems": true}}})).unwrap();
     let long = |from: usize| json!({"x": (0..30_000).map(|n| n.max(from)).collect::<Vec<_>>()}).to_string();
     assert!(check.check_in_time(&long(0)).await.is_ok());
@@ -142,7 +142,7 @@ async fn long_arguments_are_checked_apart_and_not_for_long() {
 }
 
 #[test]
-fn a_check_that_is_not_done_in_time_says_so() {
+fn a_check_that_exceeds_its_time_limit_is_reported() {
     // The only blocking thread is busy, so even the fastest machine exceeds the time limit.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (free, busy) = std::sync::mpsc::channel::<()>();
@@ -166,7 +166,7 @@ fn every_digit_of_every_number_reaches_the_handler() {
 }
 
 #[test]
-fn a_huge_wrong_value_makes_a_small_message() {
+fn a_huge_invalid_value_gives_a_short_error() {
     let names: String = (0..200).map(|n| format!("\"unknown_{n}_{}\":1,", "x".repeat(100))).collect();
     let text = format!("{{{names}\"path\":{}}}", json!(vec!["y".repeat(1_000); 20]));
     let error = check().check(&text).unwrap_err();
@@ -178,7 +178,7 @@ fn a_huge_wrong_value_makes_a_small_message() {
 }
 
 #[tokio::test]
-async fn a_result_is_told_of_as_a_result() {
+async fn an_output_error_names_members_of_the_result() {
     let schema = json!({
         "properties": {"area": {"type": "number"}, "unit": {}}, "required": ["area", "unit"],
         "additionalProperties": false
@@ -201,7 +201,7 @@ async fn a_result_is_told_of_as_a_result() {
 }
 
 #[test]
-fn schemas_that_are_not_for_arguments_are_refused() {
+fn an_invalid_argument_schema_is_rejected() {
     let compile = |schema: Value| ArgumentCheck::compile(&schema).unwrap_err();
     assert!(matches!(compile(json!(true)), SchemaError::NotAnObject(_)));
     assert!(matches!(compile(json!({"type": "string"})), SchemaError::NotAnObject(_)));
@@ -211,7 +211,7 @@ fn schemas_that_are_not_for_arguments_are_refused() {
 }
 
 #[test]
-fn a_schema_error_says_where_in_the_schema() {
+fn a_schema_error_reports_its_path() {
     let place = |schema: Value| check_schema(&schema, SchemaUse::Arguments).unwrap_err();
     let typed = place(json!({"properties": {"a": {"type": "strnig"}}}));
     assert_eq!(typed.at, "/properties/a/type");
@@ -234,7 +234,7 @@ struct Pattern {
 }
 
 #[test]
-fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
+fn ecma_patterns_are_checked_or_skipped_with_a_warning() {
     let text = include_str!("../../../../../tests/data/trouble/patterns.json");
     for case in serde_json::from_str::<Vec<Pattern>>(text).unwrap() {
         let pattern = case.pattern.as_str();
@@ -270,7 +270,7 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
 }
 
 #[test]
-fn arguments_that_break_off_are_of_a_response_that_was_cut() {
+fn truncated_arguments_are_reported_as_a_cut_response() {
     let check = check();
     for text in [r#"{"path":"a"#, r#"{"path":"a""#, "{", r#"{"path":"a"}…"#, "…"] {
         let error = check.check(text).unwrap_err();
@@ -285,7 +285,7 @@ fn arguments_that_break_off_are_of_a_response_that_was_cut() {
 }
 
 #[test]
-fn null_is_no_arguments_and_every_digit_is_kept() {
+fn null_means_empty_arguments_and_numbers_keep_their_digits() {
     let any = ArgumentCheck::compile(&json!({"type": "object", "properties": {"n": {"type": "integer"}}})).unwrap();
     for (given, kept) in [
         ("null", "{}"),
@@ -309,7 +309,7 @@ fn the_same_schema_is_compiled_once() {
 
 proptest! {
     #[test]
-    fn no_text_panics_and_every_message_is_bounded(text in "[\\PC\u{0}-\u{1f}{}\\[\\]\",:0-9a-z]{0,200}") {
+    fn arbitrary_text_never_panics_and_errors_are_bounded(text in "[\\PC\u{0}-\u{1f}{}\\[\\]\",:0-9a-z]{0,200}") {
         if let Err(error) = check().check(&text) {
             prop_assert!(error.message("write_file").len() <= limits::ERROR_BYTES_MAX);
             prop_assert!(!error.problems.is_empty());

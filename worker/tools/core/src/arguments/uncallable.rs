@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_call_can_fit_is_found_with_its_place() {
+    fn an_unsatisfiable_schema_is_found_with_its_path() {
         let closed = json!({"properties": {"a": {}}, "required": ["a", "b"], "additionalProperties": false});
         let found = find(&closed);
         let why = "`b` is required, and `additionalProperties: false` allows only `a`";
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_call_can_fit_passes() {
+    fn a_satisfiable_schema_passes() {
         let inner = json!({"type": "object", "required": ["x"], "additionalProperties": false});
         for schema in [
             json!({}),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_is_read_alone_and_nested() {
+    fn a_secret_is_found_under_single_and_nested_escapes() {
         let secret = "a/+\"é😀";
         for echo in [
             r#"a/+"é😀"#,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_found_wherever_the_secret_lies_in_it() {
+    fn a_secret_is_found_at_any_offset_in_base64() {
         let secret = "s3cr?t>~value";
         for (before, after) in [("", ""), ("u", ""), ("me:", "x"), ("me", "yz"), ("user:", "zzz")] {
             let whole = format!("{before}{secret}{after}");
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_found_secret_never_splits_an_escape() {
+    fn a_match_never_splits_an_escape() {
         assert_eq!(shown(r"a\b\", r#""a\\b\\\"x""#), [r"a\\b\\"]);
         assert_eq!(shown("nabc", r#""\nabc""#), [r"\nabc"]);
     }
 
     #[test]
-    fn encoded_secrets_are_found_with_separators_escapes_and_other_character_sets() {
+    fn a_secret_is_found_in_wrapped_nested_and_separated_encodings() {
         let secret = "s3cr?t>~va\"lue";
         let base64 = |text: &str| STANDARD.encode(text);
         let hex = |separator: &str| {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_beyond_ascii_is_found_in_other_character_sets() {
+    fn a_non_ascii_secret_is_found_in_other_charsets() {
         let secret = "pässwörd€";
         let (windows, _, _) = WINDOWS_1252.encode(secret);
         let percent: String = windows.iter().map(|byte| format!("%{byte:02x}")).collect();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_shows_no_secret_is_left_alone() {
+    fn text_without_a_secret_has_no_match() {
         let words = "the quick brown fox 41:42 d3ad beef [1, 2, 3] jumps over the lazy dog\n";
         for text in [words.repeat(200), STANDARD.encode(words.repeat(50)), "00:11:22 ".repeat(500)] {
             assert!(shown("swordfish-41", &text).is_empty());
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_long_text_costs_grows_with_its_length_alone() {
+    async fn a_long_text_is_searched_in_linear_time() {
         let secrets: Vec<String> =
             (10..30).map(|number| format!("{number}-abcdefghijklmnopqrstuvwxyz-{number}")).collect();
         for unit in ["\\", "%25", "&amp;", "QUJDREVGR0hJSktMTU5P", "4142434445464748", "65,66,67,", "10-abc\\\\n"] {

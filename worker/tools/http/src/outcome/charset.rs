@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_charset_is_read_and_utf_8_is_what_it_looks_like() {
+    fn a_declared_charset_is_decoded_unless_the_text_is_utf_8() {
         let umlaut = b"Z\xfcrich";
         for kind in [
             "text/plain; charset=iso-8859-1",

@@ -28,7 +28,7 @@ async fn records_are_versioned_and_expire_with_their_parts() {
 }
 
 #[tokio::test]
-async fn a_put_without_a_lifetime_ends_an_earlier_one() {
+async fn a_put_without_a_ttl_clears_an_earlier_ttl() {
     let mut bench = Bench::new();
     bench.write(vec![put("a", "1{}", Some(50))]).await;
     bench.write(vec![put("a", "1{}", None)]).await;
@@ -84,7 +84,7 @@ async fn a_failed_guard_writes_nothing() {
 }
 
 #[tokio::test]
-async fn transactions_of_a_batch_see_those_before() {
+async fn a_transaction_sees_earlier_transactions_of_its_batch() {
     let mut bench = Bench::new();
     let [mut one, mut two] = [bench.transaction(), bench.transaction()];
     one.write(put("a", "1{}", None));
@@ -96,7 +96,7 @@ async fn transactions_of_a_batch_see_those_before() {
 }
 
 #[tokio::test]
-async fn time_guards_go_by_shard_time() {
+async fn time_guards_use_shard_time() {
     let mut bench = Bench::new();
     bench.guard(vec![Guard::Before(START + 1), Guard::Since(START)]).await.unwrap();
     let conflict = Err(Conflict::Time { now_ms: START });
@@ -109,7 +109,7 @@ async fn time_guards_go_by_shard_time() {
 }
 
 #[tokio::test]
-async fn generations_and_epochs_are_compared() {
+async fn guards_reject_stale_generations_and_epochs() {
     let mut bench = Bench::new();
     bench.write(vec![Write::PolicyGeneration(3), Write::SettingsGeneration(2)]).await;
     bench.guard(vec![Guard::Generation { policy: 3, settings: 2 }]).await.unwrap();
@@ -173,7 +173,7 @@ async fn timers_follow_their_rule() {
 }
 
 #[tokio::test]
-async fn pressure_refuses_what_asks_for_calm() {
+async fn memory_pressure_fails_the_calm_guard() {
     let mut bench = Bench::new();
     bench.guard(vec![Guard::Calm]).await.unwrap();
     bench.write(vec![put("a", &"x".repeat(9_000), None)]).await;

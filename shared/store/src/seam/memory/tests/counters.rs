@@ -36,7 +36,7 @@ fn debit(counter: &Counter, amount: u64, window: Window, moment: Moment) -> Coun
 }
 
 #[test]
-fn a_fixed_window_opens_again_when_it_has_ended() {
+fn a_fixed_window_resets_when_it_ends() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     assert_eq!(counter.state, state(5, 150, 100));
     assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), at(149)).refused, Some(state(5, 150, 100)));
@@ -44,7 +44,7 @@ fn a_fixed_window_opens_again_when_it_has_ended() {
 }
 
 #[test]
-fn another_length_does_not_open_a_window_twice() {
+fn a_changed_window_length_does_not_reset_the_current_window() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     // The current window stays, even if the policy has changed.
     assert!(counter.debit(&room(1, 5, fixed(120, 20)), at(130)).refused.is_some());
@@ -52,7 +52,7 @@ fn another_length_does_not_open_a_window_twice() {
 }
 
 #[test]
-fn a_day_goes_on_in_another_zone() {
+fn a_day_window_continues_after_a_time_zone_change() {
     let day = |start_ms, end_ms| Window::Day { start_ms, end_ms };
     let counter = debit(&Counter::default(), 4, day(0, 1_000), at(500));
     assert_eq!(debit(&counter, 1, day(200, 1_200), at(1_100)).state, state(5, 1_200, 0));
@@ -74,7 +74,7 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
 }
 
 #[test]
-fn no_permit_is_granted_for_a_lease_after_a_restart() {
+fn no_permit_is_granted_within_a_lease_after_a_restart() {
     let restarted = Moment { epoch_began_ms: 130, ..at(229) };
     let refused = Counter::default().debit(&room(1, 5, Window::Held), restarted).refused;
     assert_eq!(refused, Some(state(5, 230, 0)));
@@ -85,7 +85,7 @@ fn no_permit_is_granted_for_a_lease_after_a_restart() {
 }
 
 #[test]
-fn a_refusal_leaves_the_queue_flag_and_a_new_kind_starts_again() {
+fn a_new_window_kind_resets_usage_and_keeps_the_queue_flag() {
     let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     counter.state.queued = true;
     for window in [Window::Held, Window::Total, Window::Rolling { length_ms: 80 }] {
@@ -97,7 +97,7 @@ fn a_refusal_leaves_the_queue_flag_and_a_new_kind_starts_again() {
 }
 
 #[test]
-fn amounts_are_returned_to_the_window_that_they_were_debited_in() {
+fn a_refund_applies_only_to_its_own_window() {
     let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     counter.add(-2, Some(150));
     counter.add(-2, Some(200));
@@ -121,7 +121,7 @@ fn amounts_are_returned_to_the_window_that_they_were_debited_in() {
 proptest! {
     /// A debit counts for at least the window's length, and for at most an eighth more.
     #[test]
-    fn a_rolling_counter_never_allows_more_in_any_length(
+    fn a_rolling_counter_never_exceeds_its_bound_in_any_window(
         length_ms in 8..200_i64,
         max in 1..10_u64,
         steps in prop::collection::vec((0..60_i64, 1..4_u64), 1..60),
@@ -147,7 +147,7 @@ proptest! {
 
     /// Within its length, a fixed window allows at most its bound, even if policies change the length.
     #[test]
-    fn a_fixed_counter_allows_its_bound_once_in_a_window(
+    fn a_fixed_counter_never_exceeds_its_bound_in_a_window(
         steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),
     ) {
         let mut counter = Counter::default();

@@ -26,7 +26,7 @@ async fn has(store: &dyn Store, key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_last_writes_are_lost_and_an_epoch_begins() {
+async fn a_loss_drops_the_last_writes_and_starts_a_new_epoch() {
     let (clock, store) = bench(1);
     for key in ["a", "b", "c"] {
         store.commit(&[put(key)]).await.unwrap();
@@ -45,7 +45,7 @@ async fn the_last_writes_are_lost_and_an_epoch_begins() {
 }
 
 #[tokio::test]
-async fn shard_time_goes_on_after_a_loss_with_a_clock_that_steps_back() {
+async fn shard_time_continues_after_a_loss_and_a_clock_step_back() {
     let (clock, store) = bench(1);
     store.commit(&[put("a")]).await.unwrap();
     clock.step(-5_000);
@@ -58,7 +58,7 @@ async fn shard_time_goes_on_after_a_loss_with_a_clock_that_steps_back() {
 }
 
 #[tokio::test]
-async fn a_refused_call_is_not_applied_and_an_unanswered_one_is() {
+async fn a_rejected_call_is_not_applied_but_an_unanswered_call_is() {
     let (_clock, store) = bench(1);
     store.set_faults(Faults { refused_per_mille: 1000, ..Faults::default() });
     store.commit(&[put("a")]).await.unwrap_err();
@@ -87,7 +87,7 @@ async fn the_same_seed_fails_the_same_calls() {
 }
 
 #[tokio::test]
-async fn memory_is_short_and_recovers() {
+async fn a_memory_shortage_fails_the_calm_guard_until_it_ends() {
     let (_clock, store) = bench(1);
     store.commit(&[put("a")]).await.unwrap();
     let calm = Transaction { guards: vec![Guard::Calm], ..Transaction::new(Version::new("v")) };

@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_committed_is_there_after_a_restart(calls in prop::collection::vec(call(), 1..40)) {
+    fn committed_data_survives_a_restart(calls in prop::collection::vec(call(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut bench = Bench::new();
@@ -233,7 +233,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_cut_anywhere_in_the_last_frame_loses_that_frame_alone(
+    fn damage_in_the_last_frame_loses_only_that_frame(
         calls in prop::collection::vec(call(), 1..12),
         last in prop::collection::vec(write(), 1..4),
         damage in any::<bool>(),
@@ -274,7 +274,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn two_openers_are_told_apart() {
+async fn a_second_open_of_the_directory_fails() {
     let bench = Bench::new();
     let error = bench.open().unwrap_err();
     assert!(matches!(error, StoreError::DataInUse(_)), "{error}");
@@ -282,7 +282,7 @@ async fn two_openers_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_directory_begins_in_the_first_epoch_and_counts_restarts() {
+async fn a_new_directory_starts_at_epoch_1_and_counts_restarts() {
     let mut bench = Bench::new();
     let shard = bench.store().shard().await.unwrap();
     assert_eq!((shard.epoch, shard.epoch_began_ms), (1, 0));
@@ -335,7 +335,7 @@ async fn a_damaged_snapshot_is_an_error_and_not_an_empty_store() {
 }
 
 #[tokio::test]
-async fn every_policy_keeps_what_was_committed() {
+async fn every_fsync_policy_keeps_committed_data() {
     for policy in [FsyncPolicy::Always, FsyncPolicy::EverySecond, FsyncPolicy::Never] {
         let bench = Bench::new();
         let dir = bench.dir.path().join("own");

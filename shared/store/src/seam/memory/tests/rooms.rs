@@ -23,7 +23,7 @@ async fn a_stamped_transaction_notes_its_debits() {
 }
 
 #[tokio::test]
-async fn counters_beyond_the_bound_share_one() {
+async fn counters_beyond_the_bound_share_one_overflow_counter() {
     let mut bench = Bench::new();
     let debit = |counter: &str| Guard::Room(room(counter, 1, 1, Window::Total));
     bench.guard(vec![debit("a"), debit("b"), debit("c")]).await.unwrap();
@@ -44,7 +44,7 @@ async fn counters_beyond_the_bound_share_one() {
 }
 
 #[tokio::test]
-async fn shadow_debits_without_room_and_reports_it() {
+async fn a_shadow_limit_debits_beyond_its_bound_and_reports_it() {
     let mut bench = Bench::new();
     let guard = Guard::Room(Room { shadow: true, ..room("a", 2, 1, Window::Total) });
     let committed = bench.guard(vec![guard]).await.unwrap();
@@ -70,7 +70,7 @@ async fn new_turns_wait_behind_the_throttle_queue() {
 }
 
 #[tokio::test]
-async fn the_window_that_runs_at_the_commit_is_debited() {
+async fn a_commit_debits_the_window_current_at_commit_time() {
     let mut bench = Bench::new();
     let fixed = |start_ms, end_ms| Window::Fixed { start_ms, end_ms, length_ms: 10 };
     let conflict = Err(Conflict::Time { now_ms: START });
