@@ -186,7 +186,7 @@ SETTINGS = {
             "warn_after": described("Equal calls after which results tell the model about the repetition. 0 disables detection; 1 is invalid.", number(0, 1_000)),
             "deny_after": described("Further equal calls after which the call is denied with reason `loop`.", number(1, 1_000_000)),
             "deny_for": described("Time for which that call stays denied.", duration("1s", "1d")),
-            "forget_after": described("Time between two equal calls after which they no longer count as a streak.", duration("1s", "1d")),
+            "reset_after": described("Time between two equal calls after which they no longer count as a streak.", duration("1s", "1d")),
             "except": described("Tools that can be polled without limit.", WORDS),
         },
     ),

@@ -225,7 +225,7 @@ def gateways():
         ),
         graph(
             "Rejected requests", "`key`: missing or invalid key. `busy`: full queues, or too many waiting requests. `unavailable`: Redis is away or nearly full.",
-            [("sum by (reason) (rate(tickfleet_gateway_refused_total{@}[$__rate_interval]))", "{{reason}}")], "ops", stacked=True,
+            [("sum by (reason) (rate(tickfleet_gateway_rejected_total{@}[$__rate_interval]))", "{{reason}}")], "ops", stacked=True,
         ),
         graph(
             "Calls over MCP", "Tool calls by response. `task`: the call continues, and its client polls.",

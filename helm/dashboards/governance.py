@@ -67,7 +67,7 @@ def admission():
         ),
         graph(
             "Rejected turns", "Turns that were rejected before admission, by error code.",
-            [("sum by (reason) (rate(tickfleet_turns_refused_total{@}[$__rate_interval])) > 0", "{{reason}}")],
+            [("sum by (reason) (rate(tickfleet_turns_rejected_total{@}[$__rate_interval])) > 0", "{{reason}}")],
             "ops", stacked=True,
         ),
     ]
@@ -133,7 +133,7 @@ def limits():
 
 def rules():
     def of(actions):
-        return [(f'sum by (rule) (rate(tickfleet_rules_unmet_total{{@, action=~"{actions}"}}[$__rate_interval])) > 0', "{{rule}}")]
+        return [(f'sum by (rule) (rate(tickfleet_rule_denials_total{{@, action=~"{actions}"}}[$__rate_interval])) > 0', "{{rule}}")]
 
     return [
         row("Rules on arguments and context"),
@@ -144,7 +144,7 @@ def rules():
         ),
         table(
             "Rules that were not met", "In the last hour, by action. Undecided: an argument is missing or has another type than the rule expects.",
-            "topk(50, round(sum by (rule, action) (increase(tickfleet_rules_unmet_total{@}[1h]))) > 0)",
+            "topk(50, round(sum by (rule, action) (increase(tickfleet_rule_denials_total{@}[1h]))) > 0)",
             ["rule", "action"],
         ),
     ]
@@ -195,7 +195,7 @@ def consent():
             "Waits for a fact, and loops", "Calls that waited for the fact of another call; repeated calls that were warned about or denied.",
             [
                 ("sum(rate(tickfleet_fact_waits_total{@}[$__rate_interval]))", "waits for a fact"),
-                ("sum by (action) (rate(tickfleet_loops_total{@}[$__rate_interval]))", "loop: {{action}}"),
+                ("sum by (action) (rate(tickfleet_repeated_calls_total{@}[$__rate_interval]))", "loop: {{action}}"),
             ],
             "ops",
         ),
@@ -233,8 +233,8 @@ def audit():
         graph(
             "Gaps and failures", "Entries that were removed before they were sealed or exported, and failed attempts to seal, anchor or export.",
             [
-                (more("gone_unsealed"), "gone unsealed"),
-                (more("gone_unexported"), "gone unexported"),
+                (more("trimmed_unsealed"), "gone unsealed"),
+                (more("trimmed_unexported"), "gone unexported"),
                 (more("seal_failures"), "not sealed"),
                 (more("anchor_failures"), "not anchored"),
                 (more("export_failures"), "not exported"),

@@ -122,7 +122,7 @@ def dead():
         row("Dead letters"),
         graph(
             "New dead letters", "Rejected messages by reason. `poison` crashed the schedulers that read it.",
-            [("sum by (reason) (increase(tickfleet_dead_total{@}[$__rate_interval])) > 0", "{{reason}}")],
+            [("sum by (reason) (increase(tickfleet_dead_letters_total{@}[$__rate_interval])) > 0", "{{reason}}")],
             stacked=True, width=12,
         ),
         graph(

@@ -223,7 +223,7 @@ export async function stick(fleet) {
   const address = fleet.url.replace("/console/", "/v1/operate/workers");
   const workers = async () => (await (await fetch(address, { headers: { authorization: `Bearer ${fleet.key}` } })).json()).workers;
   for (let number = 0; !(await workers()).some((worker) => worker.slots === 1 && worker.busy === 1); number += 1) {
-    const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.heard);
+    const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.drain_applied);
     if (isThere && number < 40) await fleet.submit("acme", "fran", `ledger-${number}`, ["export_ledger"]);
     // A worker reports with its next heartbeat that it has taken a call. The heartbeat sends no event.
     await new Promise((go) => setTimeout(go, 500));

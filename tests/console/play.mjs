@@ -416,7 +416,7 @@ async function pictures(browser, page, fleet) {
     await hand.open(view);
     await take(name);
   }
-  await hand.open("turns?state=lane&sort=-Admitted");
+  await hand.open("turns?state=throttled&sort=-Admitted");
   await page.keyboard.press("Control+k");
   await page.keyboard.type("fran");
   await take("palette");

@@ -12,10 +12,10 @@ const ABSENT_AFTER_MS = 1_000;
 /** An event of a task. */
 export interface TaskEvent {
   /**
-   * `plan`: the model requests calls. `result`: a call has its result. `note`: the model received a note. `heard`: the
+   * `plan`: the model requests calls. `result`: a call has its result. `note`: the model received a note. `agent_message`: the
    * model received another agent's message. `summary`: old steps were summarized. `ended`: the task has ended.
    */
-  kind: "plan" | "result" | "note" | "heard" | "summary" | "ended" | "other";
+  kind: "plan" | "result" | "note" | "agent_message" | "summary" | "ended" | "other";
   /** Number of steps so far, from which `follow` can continue. */
   position: number;
   /** Text of the event. */
@@ -30,7 +30,7 @@ export interface TaskEvent {
   reply?: Reply;
 }
 
-const KINDS = new Set(["plan", "result", "note", "heard", "summary"]);
+const KINDS = new Set(["plan", "result", "note", "agent_message", "summary"]);
 
 /** Parses a step. An unreadable step, or one of a newer version, is `other`. */
 function stepOf(entry: string, position: number): TaskEvent {

@@ -85,7 +85,7 @@ export interface Reply {
   traceparent: string | undefined;
   /** One audit entry per call, if the turn has `audits`. */
   audits: unknown[] | undefined;
-  /** The approval, if the status is `pending_approval`: `id`, `call`, `tool`, `asked_ms`, `until_ms`. */
+  /** The approval, if the status is `pending_approval`: `id`, `call`, `tool`, `requested_ms`, `until_ms`. */
   approval: Record<string, unknown> | undefined;
   /** Number within the inbox. Absent if the reply comes from the record. */
   seq: number | undefined;

@@ -73,7 +73,7 @@ impl ToolListWriter {
         is_new: bool,
     ) -> Result<(), StoreError> {
         if let Some(fresh) = self.store.tool_lists_mark().await? {
-            self.metrics.tool_lists_left_out(fresh.left_out);
+            self.metrics.tool_lists_omitted(fresh.left_out);
             if fresh.fingerprint == fingerprint || !is_new {
                 return Ok(());
             }
@@ -96,7 +96,7 @@ impl ToolListWriter {
                 "tool lists of some agents exceed the limit and are not written"
             );
         }
-        self.metrics.tool_lists_left_out(lists.left_out);
+        self.metrics.tool_lists_omitted(lists.left_out);
         self.store.write_tool_lists(fingerprint, &lists, LIST_TTL_MS, FRESH_MS).await
     }
 }

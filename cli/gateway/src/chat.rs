@@ -28,7 +28,6 @@ use crate::verbs::Verb;
 /// A message to an agent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Said)]
 pub(crate) struct ChatMessage {
     /// Text of the message.
     message: String,

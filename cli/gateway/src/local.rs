@@ -31,7 +31,6 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// The process that claims.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Claim)]
 pub(crate) struct ClaimBody {
     /// Name of the process, unique to this execution of the call: `A-Z a-z 0-9 _ . -`, at most 64 bytes. A repeated
     /// claim of the same process returns the same call.
@@ -40,7 +39,6 @@ pub(crate) struct ClaimBody {
 
 /// A claimed call, or the state of the turn.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Claimed)]
 pub(crate) struct ClaimResponse {
     /// `claimed`: run the function, then conclude. `ended`: the turn has ended, and `reply` has its results.
     /// `waiting`: claim again; the turn waits for a limit, an approval or a worker, or another process has its call.
@@ -60,7 +58,6 @@ pub(crate) struct ClaimResponse {
 
 /// A report about a claimed call.
 #[derive(Debug, ToSchema)]
-#[schema(as = Conclusion)]
 #[allow(dead_code, reason = "documents the body, which the protocol's parser reads")]
 pub(crate) struct ConclusionBody {
     /// `heartbeat`: the function still runs; send it at least every third of `lease_ms`. `finish`: the function
@@ -90,11 +87,10 @@ struct HasOp {
 
 /// Result of a report.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Concluded)]
 pub(crate) struct ConcludeResponse {
     /// `ok`: accepted. `over`: the turn was canceled or has expired, so a heartbeat does not extend the lease.
     /// `stale`: the process has lost the call, or has concluded it before.
-    answer: &'static str,
+    result: &'static str,
 }
 
 /// Claim a call of a local tool, which then runs in the client.
@@ -179,7 +175,7 @@ pub(crate) async fn conclude(
     }
     let body = with_owner(body.to_vec(), Some(caller.tenant()), None);
     let store = shared.client.store(&name.tenant);
-    let answer = match parse_task_message(&with_turn(body, &name.turn))? {
+    let result = match parse_task_message(&with_turn(body, &name.turn))? {
         TaskMessage::Renew(claimed) if claimed.turn == name.turn && claimed.tenant == name.tenant => {
             match store.touch(&name, &claimed.lease).await? {
                 Touched::Renewed => "ok",
@@ -195,5 +191,5 @@ pub(crate) async fn conclude(
         }
         _ => return Err(Problem::invalid("op: expected heartbeat, finish or fail, without another turn's id")),
     };
-    Ok(Json(ConcludeResponse { answer }))
+    Ok(Json(ConcludeResponse { result }))
 }

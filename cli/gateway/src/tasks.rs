@@ -40,7 +40,6 @@ const LIST_RESTARTED: HeaderName = HeaderName::from_static("tickfleet-list-resta
 
 /// An accepted task.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Delegated)]
 pub(crate) struct DelegatedTask {
     /// Id of the task. `GET /v1/tasks/{task_id}/events` streams its progress.
     task_id: String,
@@ -51,7 +50,6 @@ pub(crate) struct DelegatedTask {
 /// State of a task.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[schema(as = Standing)]
 pub(crate) enum TaskStateParam {
     /// Waits for a worker.
     Waiting,

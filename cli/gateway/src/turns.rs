@@ -65,7 +65,6 @@ pub(crate) struct Accepted {
 /// Reason of a cancel.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Reason)]
 pub(crate) struct CancelReason {
     /// Reason for the record and the caller, at most 1,000 characters.
     reason: Option<String>,
@@ -73,11 +72,10 @@ pub(crate) struct CancelReason {
 
 /// Result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Ending)]
 pub(crate) struct CancelResponse {
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
     /// when it arrives. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task.
-    answer: &'static str,
+    result: &'static str,
 }
 
 /// Submit a turn: the tool calls of one model response.
@@ -175,7 +173,7 @@ pub(crate) async fn cancel(
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
-    let answer = match shared.client.cancel(&name, &reason).await? {
+    let result = match shared.client.cancel(&name, &reason).await? {
         CancelResult::Ok => "ok",
         CancelResult::Flagged => "flagged",
         CancelResult::Ended => "ended",
@@ -183,7 +181,7 @@ pub(crate) async fn cancel(
         CancelResult::Full => "full",
         CancelResult::Unknown => "unknown",
     };
-    Ok(Json(CancelResponse { answer }))
+    Ok(Json(CancelResponse { result }))
 }
 
 /// Reserves a permit to wait, if the request waits.

@@ -83,7 +83,7 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/operate/approvals/{approval}/deny", &["reason"]),
     ("POST /v1/operate/cancel", &["reason"]),
     ("POST /v1/operate/dead/drop", &["reason"]),
-    ("POST /v1/operate/dead/replay", &["reason", "although_it_may_have_run"]),
+    ("POST /v1/operate/dead/replay", &["reason", "allow_duplicate_effects"]),
     // Tools and agents are looked up within the key's tenant.
     ("POST /v1/operate/pause", &["reason", "agent", "tool"]),
     ("POST /v1/operate/resume", &["reason", "agent", "tool"]),
@@ -235,8 +235,8 @@ fn probes(letter: &str) -> Vec<Probe> {
         at("POST /v1/operate/approvals/{approval}/deny", "path approval", "acme:a1", json!({"reason": "x"}), 403),
         at("GET /v1/operate/dead/{id}", "path id", "letter-0-1-0", Value::Null, 404),
         probe("POST /v1/operate/cancel", "ids", reason("ids", json!(["acme:frans-task"])), 403),
-        letters("POST /v1/operate/dead/drop", "ids", reason("ids", foreign_letter.clone()), "gone"),
-        letters("POST /v1/operate/dead/replay", "ids", reason("ids", foreign_letter), "gone"),
+        letters("POST /v1/operate/dead/drop", "ids", reason("ids", foreign_letter.clone()), "not_found"),
+        letters("POST /v1/operate/dead/replay", "ids", reason("ids", foreign_letter), "not_found"),
         letters(
             "POST /v1/operate/dead/replay",
             "message",
@@ -388,7 +388,7 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
         let answer = front.ask_with(key, method, &path, &headers, &body).await;
         let is_refused = match refused {
             ExpectedRejection::Status(status) => answer.status == status,
-            ExpectedRejection::Answer(word) => answer.status == 200 && answer.json()[0]["answer"] == word,
+            ExpectedRejection::Answer(word) => answer.status == 200 && answer.json()[0]["result"] == word,
             ExpectedRejection::Rpc => answer.status == 200 && answer.json()["error"]["code"] == -32602,
         };
         if !is_refused {
@@ -664,8 +664,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
     };
     let turn = json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
     let task = json!({"target_agent": "kelly", "task_description": "work", "task_id": "job"});
-    let replay =
-        json!({"ids": ["letter-0-1-0"], "reason": "a test", "message": null, "although_it_may_have_run": null});
+    let replay = json!({"ids": ["letter-0-1-0"], "reason": "a test", "message": null, "allow_duplicate_effects": null});
     let run = json!({"threadId": "t", "runId": "r", "messages": [{"role": null, "content": null}]});
     for (key, path, body, status) in [
         (&kelly, "/v1/turns?wait=30", nulls(&TURN_FIELDS, turn), 200),

@@ -44,7 +44,7 @@ pub(crate) struct Cancel {
 struct CancelOutput<'a> {
     tenant: &'a TenantId,
     id: &'a TurnId,
-    answer: &'static str,
+    result: &'static str,
 }
 
 /// # Errors
@@ -84,6 +84,6 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
             return Err(Failure::failed(anyhow::anyhow!("{name} was admitted, but its record is lost")));
         }
     };
-    let answer = CancelOutput { tenant: &name.tenant, id: &name.turn, answer: word };
-    output.show(&answer, |_| format!("{name}: {said}"))
+    let shown = CancelOutput { tenant: &name.tenant, id: &name.turn, result: word };
+    output.show(&shown, |_| format!("{name}: {said}"))
 }

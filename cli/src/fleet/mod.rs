@@ -341,7 +341,7 @@ fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let bounds = worker::StreakBounds {
         deny_after: u64::from(settings.warn_after.saturating_add(settings.deny_after)),
         deny_ms: millis(settings.deny_for),
-        keep_ms: millis(settings.forget_after),
+        keep_ms: millis(settings.reset_after),
     };
     let except = Arc::new(settings.except.clone());
     (settings.warn_after > 0).then_some(worker::LoopOptions { warn_after: settings.warn_after, bounds, except })

@@ -252,11 +252,11 @@ fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHa
 
 /// Waits for the next SIGHUP. Without a signal stream, waits forever.
 async fn hangup(hangups: &mut Option<Signal>) {
-    let heard = match hangups {
+    let signal = match hangups {
         Some(signal) => signal.recv().await,
         None => None,
     };
-    match heard {
+    match signal {
         Some(()) => tracing::info!("SIGHUP received; reloading the configuration"),
         None => std::future::pending().await,
     }

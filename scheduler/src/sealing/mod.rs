@@ -170,7 +170,7 @@ impl Sealing {
             SealResult::Done => {
                 self.metrics.sealed(page.entries.len() as u64);
                 if gone > 0 || position.breaks != seal_state.position.breaks {
-                    self.metrics.gone_unsealed(gone);
+                    self.metrics.trimmed_unsealed(gone);
                     tracing::error!(entries = gone, "audit entries were trimmed before sealing");
                 }
                 seal_state.position = position;

@@ -30,11 +30,11 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let read = page.entries.len() as u64;
     // Entries that were trimmed before sealing began are not a loss.
     let begun = if position.is_new() { page.added.saturating_sub(page.length) } else { position.counted };
-    let remade = page.added < begun;
-    let (counted, breaks) = if remade { (0, position.breaks + 1) } else { (begun, position.breaks) };
+    let recreated = page.added < begun;
+    let (counted, breaks) = if recreated { (0, position.breaks + 1) } else { (begun, position.breaks) };
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let at = position.after().parse::<EntryId>().unwrap_or_default();
-    let gone = if remade && read == 0 {
+    let gone = if recreated && read == 0 {
         // The next step reads the recreated log from its first entry, so only the entries before it are lost.
         page.added.saturating_sub(page.length)
     } else if page.entries.len() < page_max {
@@ -44,7 +44,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     } else {
         0
     };
-    if read == 0 && gone == 0 && !remade {
+    if read == 0 && gone == 0 && !recreated {
         return None;
     }
     let mut chains: BTreeMap<String, Vec<Leaf>> = BTreeMap::new();
@@ -55,10 +55,10 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         last.clone_from(&entry.id);
     }
     // A recreated log can have smaller IDs than the last entry that was read.
-    if remade && read == 0 {
+    if recreated && read == 0 {
         last = "0-0".into();
     }
-    let gap = (gone > 0 || remade).then(|| {
+    let gap = (gone > 0 || recreated).then(|| {
         // Also record the gap in the chain without a tenant, because the lost entries may belong to tenants without
         // entries on this page.
         chains.entry(String::new()).or_default();

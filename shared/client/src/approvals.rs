@@ -62,7 +62,7 @@ pub struct Approval {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
     /// Time of the request (ms of shard time).
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     /// In milliseconds of shard time: the deadline of a waiting approval, the time when a granted approval expires,
     /// or the time when the approval ended.
     pub until_ms: i64,
@@ -315,7 +315,7 @@ async fn of_tenant(
     let takes = |approval: &Approval| {
         filter.agent.as_ref().is_none_or(|agent| approval.agent == agent.as_str())
             && filter.tool.as_ref().is_none_or(|tool| approval.tool == *tool)
-            && approval.asked_ms <= before_ms
+            && approval.requested_ms <= before_ms
     };
     let from_ms = from.map_or(0, |from| from.until_ms);
     let mut skip = 0;
@@ -517,7 +517,7 @@ impl Approval {
             needs: record.demands.into_iter().map(needed).collect(),
             may_narrow: may_narrow.into_iter().collect(),
             narrowed: record.narrowed.and_then(raw),
-            asked_ms: record.asked_ms,
+            requested_ms: record.requested_ms,
             until_ms: until_ms.or(ended_ms).unwrap_or_default(),
             ended_ms,
             agreed,

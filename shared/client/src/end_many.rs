@@ -60,7 +60,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
         TurnView::Finished(_) | TurnView::Unknown => false,
     };
     if is_task {
-        return Ok(client.cancel_task(name, reason).await?.answer);
+        return Ok(client.cancel_task(name, reason).await?.result);
     }
     Ok(client.cancel(name, reason).await?.into())
 }

@@ -22,10 +22,10 @@ const STEPS_MAX: usize = 400;
 /// State of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Standing))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TurnState {
     /// The turn waits in a throttle queue: for a tick, the next day, a limit, or the end of a pause.
-    Lane,
+    Throttled,
     /// The turn waits for a worker.
     Ready,
     /// A worker runs the turn.
@@ -211,7 +211,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
 #[must_use]
 pub const fn turn_state(live: &LiveTurn) -> TurnState {
     match live.turn.state {
-        State::Throttled { .. } => TurnState::Lane,
+        State::Throttled { .. } => TurnState::Throttled,
         State::Ready { .. } | State::Running { .. } if live.holder.is_some() => TurnState::Running,
         State::Ready { .. } | State::Running { .. } => TurnState::Ready,
         State::Retrying { .. } | State::Waiting { .. } => TurnState::Parked,

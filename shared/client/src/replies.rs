@@ -38,7 +38,7 @@ pub struct PendingApproval {
     /// The tool.
     pub tool: String,
     /// Time of the request (ms of shard time).
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     /// Deadline of the decision (ms of shard time).
     pub until_ms: i64,
 }

@@ -32,12 +32,12 @@ pub struct WorkerSummary {
     pub slots: usize,
     /// Milliseconds since the worker's last heartbeat. `None` if no heartbeat is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub beat_age_ms: Option<i64>,
+    pub heartbeat_age_ms: Option<i64>,
     /// The operator who drained the worker, with reason and time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<Pause>,
     /// False until the worker's heartbeat has read the latest drain or resume.
-    pub heard: bool,
+    pub drain_applied: bool,
     /// The calls in the worker's slots, the oldest first. `None` in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningCall>>,
@@ -116,22 +116,22 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
         shards: 0,
         busy: 0,
         slots: 0,
-        beat_age_ms: None,
+        heartbeat_age_ms: None,
         drained: None,
-        heard: true,
+        drain_applied: true,
         running: None,
     };
     for node in &shard.consumers {
         let Some(name) = worker_of(&node.name) else { continue };
         let worker = found.entry(name.to_owned()).or_insert_with(|| unheard(name));
         let Slots { busy, all } = node.slots.unwrap_or_default();
-        worker.beat_age_ms = [worker.beat_age_ms, node.beat_age_ms].into_iter().flatten().min();
+        worker.heartbeat_age_ms = [worker.heartbeat_age_ms, node.heartbeat_age_ms].into_iter().flatten().min();
         if node.lease_left_ms > 0 {
             worker.alive = true;
             worker.shards += 1;
             worker.busy += busy;
             worker.slots += all;
-            worker.heard &= node.drained == shard.drained.contains_key(name);
+            worker.drain_applied &= node.drained == shard.drained.contains_key(name);
         }
     }
     for (name, note) in &shard.drained {
@@ -244,7 +244,7 @@ mod tests {
 
     fn consumer(name: &str, lease_left_ms: i64, busy: usize, drained: bool) -> NodeView {
         let slots = Some(Slots { busy, all: if drained { busy } else { 8 } });
-        NodeView { name: name.into(), beat_age_ms: Some(100), lease_left_ms, slots, drained }
+        NodeView { name: name.into(), heartbeat_age_ms: Some(100), lease_left_ms, slots, drained }
     }
 
     #[test]
@@ -259,9 +259,9 @@ mod tests {
         add(&mut found, &other);
         let [a, b, old] = <[WorkerSummary; 3]>::try_from(found.into_values().collect::<Vec<_>>()).unwrap();
         assert_eq!((a.name.as_str(), a.alive, a.shards, a.busy, a.slots), ("w-a-1f", true, 2, 5, 10));
-        assert_eq!((a.drained, a.heard), (Some(note), false), "one shard's has not heard");
-        assert_eq!((b.name.as_str(), b.drained, b.heard), ("w-b-20", None, true));
-        assert_eq!((old.name.as_str(), old.alive, old.beat_age_ms), ("w-old-9", false, None));
+        assert_eq!((a.drained, a.drain_applied), (Some(note), false), "one shard does not have the flag yet");
+        assert_eq!((b.name.as_str(), b.drained, b.drain_applied), ("w-b-20", None, true));
+        assert_eq!((old.name.as_str(), old.alive, old.heartbeat_age_ms), ("w-old-9", false, None));
         let known = [one, other];
         assert_eq!(resolve_worker(&known, "w-b-20"), Some("w-b-20"));
         assert_eq!(resolve_worker(&known, "w-b-20-62f-0"), Some("w-b-20"));

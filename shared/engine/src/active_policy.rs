@@ -329,7 +329,7 @@ mod tests {
         fresh.replace(active("two", &["acme"]));
         assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld));
         fresh.apply_read(0, 2, read(3, &[("acme", 4)]));
-        assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "mended");
+        assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "repaired");
         assert!(
             fresh.apply_read(0, 3, unreadable(4, &[])).tenants.is_empty(),
             "what is there is nobody's to write over"

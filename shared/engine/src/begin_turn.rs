@@ -12,7 +12,7 @@ pub enum BegunTurn {
     /// The turn is in progress. Its end wakes the calls that wait for the turn.
     Out(TurnId),
     /// The turn was begun, but Redis has no record of it any more. It is unknown whether the turn ran.
-    Forgotten,
+    RecordExpired,
     /// No call of the turn ran, and none will run. Contains the reason.
     Refused(String),
     /// The store cannot accept the turn now, so nothing was submitted. Contains the reason.
@@ -123,6 +123,6 @@ async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, S
     }
     Ok(match store.turn_view(name).await? {
         TurnView::Live(_) | TurnView::Finished(_) => BegunTurn::Out(name.turn.clone()),
-        TurnView::Unknown => BegunTurn::Forgotten,
+        TurnView::Unknown => BegunTurn::RecordExpired,
     })
 }

@@ -108,7 +108,7 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
 }
 
 /// The JSON message to a producer that a call waits for approval. When the approval is requested, its times replace
-/// `{asked_ms}` and `{until_ms}`.
+/// `{requested_ms}` and `{until_ms}`.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -116,7 +116,7 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
     let open = head.open();
     let about = serde_json::json!({ "id": approval, "call": call.to_string(), "tool": tool }).to_string();
     let about = about.trim_end_matches('}');
-    format!(r#"{open}],"approval":{about},"asked_ms":{{asked_ms}},"until_ms":{{until_ms}}}}}}"#)
+    format!(r#"{open}],"approval":{about},"requested_ms":{{requested_ms}},"until_ms":{{until_ms}}}}}}"#)
 }
 
 pub struct ReportedCall<'a> {
@@ -163,7 +163,7 @@ fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
         session_data: raw(clean(&head.context.session_data)),
         session: Some(session_note(&r.name.tenant, head.task.as_ref().map(|(task, _)| task), &head.context)),
         ran: r.ran,
-        entered_ms: r.result.entered_ms,
+        facts_evaluated_ms: r.result.facts_evaluated_ms,
     };
     serde_json::to_string(&policy_inputs).unwrap_or_default()
 }

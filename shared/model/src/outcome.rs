@@ -231,7 +231,7 @@ pub struct CallResult {
     /// When facts allowed or denied the call (ms of shard time). `None` if no facts apply to the call; 0 if the time is
     /// unknown. Only the audit log contains this time; the agent's result does not.
     #[serde(skip)]
-    pub entered_ms: Option<i64>,
+    pub facts_evaluated_ms: Option<i64>,
 }
 
 /// The approval of a call.
@@ -292,9 +292,9 @@ pub struct PolicyInputs {
     /// True if the call ran, or has the result of another call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ran: bool,
-    /// See [`CallResult::entered_ms`].
+    /// See [`CallResult::facts_evaluated_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub entered_ms: Option<i64>,
+    pub facts_evaluated_ms: Option<i64>,
 }
 
 impl CallResult {
@@ -324,7 +324,7 @@ impl CallResult {
             note: None,
             reconciled: false,
             local: false,
-            entered_ms: None,
+            facts_evaluated_ms: None,
         }
     }
 }

@@ -165,7 +165,7 @@ async fn metrics(State(health): State<Health>) -> Response {
     };
     let (ready, scraped) = futures::join!(ready, scraped);
     health.metrics.redis_up(matches!(ready, Ok(Ok(_))));
-    health.metrics.redis_refuses(ready.ok().and_then(Result::err).and_then(|why| why.refusal));
+    health.metrics.redis_rejecting(ready.ok().and_then(Result::err).and_then(|why| why.refusal));
     health.metrics.scraped(scraped.as_ref());
     show_loops(&health);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
@@ -256,12 +256,12 @@ mod tests {
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
         assert!(ask(addr, "/readyz").await.contains("not ready: MISCONF: free its disk"));
         let scrape = ask(addr, "/metrics").await;
-        for line in ["redis_refuses{reason=\"misconf\"} 1", "redis_refuses{reason=\"noperm\"} 0", "redis_up 0"] {
+        for line in ["redis_rejecting{reason=\"misconf\"} 1", "redis_rejecting{reason=\"noperm\"} 0", "redis_up 0"] {
             assert!(scrape.contains(&format!("tickfleet_{line}")), "{line}:\n{scrape}");
         }
         *refusal.lock() = None;
         let scrape = ask(addr, "/metrics").await;
-        assert!(scrape.contains("tickfleet_redis_refuses{reason=\"misconf\"} 0"), "{scrape}");
+        assert!(scrape.contains("tickfleet_redis_rejecting{reason=\"misconf\"} 0"), "{scrape}");
     }
 
     #[tokio::test]

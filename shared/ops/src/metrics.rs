@@ -87,7 +87,7 @@ pub struct Metrics {
     calls_admitted: IntCounter,
     governance: GovernanceMetrics,
     pub gateway: GatewayMetrics,
-    turns_refused: IntCounterVec,
+    turns_rejected: IntCounterVec,
     released: IntCounter,
     promoted: IntCounter,
     tick_lag: Gauge,
@@ -129,7 +129,7 @@ pub struct Metrics {
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
-    tool_lists_left_out: IntGauge,
+    tool_lists_omitted: IntGauge,
     config_reloads: IntCounterVec,
     config_successful: IntGauge,
     config_loaded: Gauge,
@@ -158,7 +158,7 @@ impl Metrics {
             calls_admitted: builder.counter(&c::CALLS_ADMITTED)?,
             governance: GovernanceMetrics::register(&builder)?,
             gateway: GatewayMetrics::register(&builder)?,
-            turns_refused: builder.counters(&c::TURNS_REFUSED)?,
+            turns_rejected: builder.counters(&c::TURNS_REJECTED)?,
             released: builder.counter(&c::RELEASED)?,
             promoted: builder.counter(&c::PROMOTED)?,
             tick_lag: builder.float(&c::TICK_LAG)?,
@@ -197,7 +197,7 @@ impl Metrics {
             config_info: builder.gauges(&c::CONFIG_INFO)?,
             config_generation: builder.gauge(&c::CONFIG_GENERATION)?,
             config_digest: Mutex::default(),
-            tool_lists_left_out: builder.gauge(&c::TOOL_LISTS_LEFT_OUT)?,
+            tool_lists_omitted: builder.gauge(&c::TOOL_LISTS_OMITTED)?,
             config_agents: builder.gauge(&c::CONFIG_AGENTS)?,
             config_tenants: builder.gauge(&c::CONFIG_TENANTS)?,
             config_reloads: builder.counters(&c::CONFIG_RELOADS)?,
@@ -223,7 +223,7 @@ impl Metrics {
     }
 
     pub fn refused(&self, code: &str) {
-        self.turns_refused.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
+        self.turns_rejected.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
     }
 
     /// Counts an entry that was written to the dead stream.
@@ -408,8 +408,8 @@ impl Metrics {
         }
     }
 
-    pub fn tool_lists_left_out(&self, agents: usize) {
-        self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
+    pub fn tool_lists_omitted(&self, agents: usize) {
+        self.tool_lists_omitted.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
     pub fn config_admits(&self, agents: usize, tenants: usize) {

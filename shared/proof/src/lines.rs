@@ -78,7 +78,7 @@ pub struct LostEntries {
     pub counted: u64,
     /// True if the log was recreated, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub remade: bool,
+    pub recreated: bool,
     /// The last entry before the loss.
     pub after: String,
     /// The first entry after the loss; `None` if the log had no later entries.
@@ -92,7 +92,7 @@ pub enum Line<'a> {
     Entry(EntryLine<'a>),
     Seal(SealLine<'a>),
     /// Entries that could not be exported.
-    Gone(LostEntries),
+    Lost(LostEntries),
     End(End),
 }
 
@@ -134,7 +134,7 @@ struct RawLine<'a> {
     #[serde(borrow, default)]
     signature: Option<Cow<'a, str>>,
     #[serde(default)]
-    gone: Option<LostEntries>,
+    lost: Option<LostEntries>,
     #[serde(default)]
     end: Option<End>,
 }
@@ -150,8 +150,8 @@ impl<'a> Line<'a> {
         if let Some(end) = raw.end {
             return Some(Self::End(end));
         }
-        if let Some(gone) = raw.gone {
-            return Some(Self::Gone(gone));
+        if let Some(lost) = raw.lost {
+            return Some(Self::Lost(lost));
         }
         if let (Some(body), Some(signature)) = (raw.body, raw.signature) {
             return Some(Self::Seal(SealLine { shard: raw.shard?, body: body.get(), signature, id: raw.id }));
@@ -209,8 +209,8 @@ pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> Strin
 }
 
 #[must_use]
-pub fn gone(gone: &LostEntries) -> String {
-    format!(r#"{{"gone":{}}}"#, serde_json::to_string(gone).unwrap_or_default())
+pub fn lost(lost: &LostEntries) -> String {
+    format!(r#"{{"lost":{}}}"#, serde_json::to_string(lost).unwrap_or_default())
 }
 
 fn quoted(text: &str) -> String {
@@ -250,7 +250,7 @@ mod tests {
         ));
         assert!(matches!(Line::read(&seal(1, "{\"v\": 1}", "s")), Some(Line::Seal(seal)) if seal.body == "{\"v\": 1}"));
         let lost = LostEntries { shard: 1, entries: 3, after: "1-0".into(), ..LostEntries::default() };
-        assert!(matches!(Line::read(&gone(&lost)), Some(Line::Gone(read)) if read == lost));
+        assert!(matches!(Line::read(&self::lost(&lost)), Some(Line::Lost(read)) if read == lost));
         let seal = followed_seal(1, "7-0", "{}", "s");
         let Some(Line::Seal(read)) = Line::read(&seal) else { panic!("no seal") };
         assert_eq!((read.id.as_deref(), read.body), (Some("7-0"), "{}"));

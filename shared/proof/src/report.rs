@@ -38,7 +38,7 @@ pub fn markdown(proof: &Proof, verdict: &ExportVerdict) -> String {
     text += "\n## The entries\n\n";
     text += &intact(verdict);
     text += "\n## As the export says\n\nThe claims also rest on these unsigned statements:\n\n";
-    for line in &proof.as_said {
+    for line in &proof.assumptions {
         text += &format!("- {line}\n");
     }
     text += "\n## Not verifiable\n\n";

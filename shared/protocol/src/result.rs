@@ -122,7 +122,7 @@ mod tests {
             note: None,
             reconciled: false,
             local: false,
-            entered_ms: None,
+            facts_evaluated_ms: None,
         }
     }
 

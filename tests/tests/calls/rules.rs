@@ -163,7 +163,7 @@ async fn a_shadow_rule_denies_nothing_but_is_counted_and_audited() {
     assert_eq!(shadows, [&said], "{audits:?}");
     let metrics = fleet.metrics.render();
     let counted =
-        |rule: &str, action: &str| format!(r#"tickfleet_rules_unmet_total{{action="{action}",rule="{rule}"}} 1"#);
+        |rule: &str, action: &str| format!(r#"tickfleet_rule_denials_total{{action="{action}",rule="{rule}"}} 1"#);
     for line in [counted(small, "shadow"), counted(sane, "deny"), counted(sane, "undecided")] {
         assert!(metrics.contains(&line), "{line} is not in {metrics}");
     }

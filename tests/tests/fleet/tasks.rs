@@ -225,7 +225,7 @@ async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     assert_eq!(paged(&client, &tenant, &waiting).await, [child.as_str(), "job"]);
 
     let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
-    assert_eq!(cancelled.answer, CancelStatus::Ok);
+    assert_eq!(cancelled.result, CancelStatus::Ok);
     assert_eq!(cancelled.turns[0].turn.as_str(), "job.step-1");
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);

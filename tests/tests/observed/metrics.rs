@@ -211,9 +211,9 @@ async fn metrics_count_each_event_once_and_promtool_accepts_them() {
     let text = endpoint
         .shows(&[
             ("inbound_entries_total{stream=\"turns\"}", 3.0),
-            ("turns_refused_total{reason=\"unknown_agent\"}", 1.0),
+            ("turns_rejected_total{reason=\"unknown_agent\"}", 1.0),
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
-            ("dead_total{reason=\"unknown_agent\"}", 1.0),
+            ("dead_letters_total{reason=\"unknown_agent\"}", 1.0),
             // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed in
             // its first attempt. Its retry is not debited.
             ("calls_admitted_total", 6.0),

@@ -9,7 +9,7 @@ import { EventReader, type ServerSentEvent } from "./sse.js";
  * The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
  * no positions of their own.
  */
-const STEPS = new Set(["plan", "result", "note", "heard"]);
+const STEPS = new Set(["plan", "result", "note", "agent_message"]);
 const ENDS = new Set(["answer", "failed"]);
 /** Ms after which a stream counts as healthy, so that the patience starts again. */
 const GOOD_MS = 5_000;

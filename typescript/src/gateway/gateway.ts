@@ -85,7 +85,7 @@ export class Gateway implements Transport {
     const body = JSON.stringify(reason ? { reason } : {});
     const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${segment(id)}/cancel`, tenant, { body }));
     answer.parsed();
-    if (answer.json["answer"] === "full") {
+    if (answer.json["result"] === "full") {
       throw new Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later");
     }
   }

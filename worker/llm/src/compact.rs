@@ -76,7 +76,7 @@ fn write_entry(entry: &HistoryEntry, text: &mut String) {
         HistoryEntry::Note { text: note } | HistoryEntry::Unfit { text: note } => {
             writeln!(text, "Note to the agent: {note}")
         }
-        HistoryEntry::Heard { from, text: words, .. } => writeln!(text, "The agent {from} wrote: {words}"),
+        HistoryEntry::AgentMessage { from, text: words, .. } => writeln!(text, "The agent {from} wrote: {words}"),
         // Earlier exchanges of the session are always sent in full. `request` puts a previous summary into the new one.
         HistoryEntry::Earlier { .. } | HistoryEntry::Summary(_) => Ok(()),
     };

@@ -15,7 +15,7 @@ pub(crate) enum HistoryEntry {
     Note {
         text: String,
     },
-    Heard {
+    AgentMessage {
         id: String,
         from: String,
         text: String,

@@ -128,7 +128,7 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
             HistoryEntry::Note { text } | HistoryEntry::Unfit { text } => {
                 messages.push(ChatMessage::User(text.clone()))
             }
-            HistoryEntry::Heard { from, text, .. } => {
+            HistoryEntry::AgentMessage { from, text, .. } => {
                 messages.push(ChatMessage::User(format!("A message from the agent {from}:\n{text}")));
             }
             HistoryEntry::Earlier { .. } | HistoryEntry::Summary(_) => {}

@@ -51,5 +51,7 @@ pub(crate) async fn unread_messages(
     let name = format!("{}:{known}", context.call.turn);
     let unread = store.receive_messages(&context.tenant, &context.agent, &name, MESSAGES).await?;
     let read = unread.iter().filter_map(|unread| serde_json::from_slice::<AgentMessage>(&unread.text).ok());
-    Ok(read.map(|message| HistoryEntry::Heard { id: message.id, from: message.from, text: message.text }).collect())
+    Ok(read
+        .map(|message| HistoryEntry::AgentMessage { id: message.id, from: message.from, text: message.text })
+        .collect())
 }

@@ -47,7 +47,7 @@ pub(crate) async fn carry_out(
     Ok(match begin_turn(store, &turn, SameTurn::Calls, is_new(store, since)).await.map_err(store_unavailable)? {
         BegunTurn::Ended(reply) => PlanResults::Finished(read(&reply, plan, result_bytes_max)),
         BegunTurn::Out(turn) => PlanResults::Pending(turn),
-        BegunTurn::Forgotten => PlanResults::Finished(all(plan, FORGOTTEN)),
+        BegunTurn::RecordExpired => PlanResults::Finished(all(plan, RECORD_EXPIRED)),
         BegunTurn::Refused(why) => {
             PlanResults::Finished(all(plan, &format!("These calls were not carried out: {why}")))
         }
@@ -64,7 +64,7 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
 }
 
-const FORGOTTEN: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
+const RECORD_EXPIRED: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
                          repeat it.";
 
 /// The same failure for each call of the plan.
@@ -108,7 +108,7 @@ struct ToolMessage {
 
 /// The results in a turn's record, one for each call. If a call is missing from the record, its result is a failure.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
-    let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
+    let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, RECORD_EXPIRED) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
     let messages: Vec<ToolMessage> = serde_json::from_str(messages).unwrap_or_default();
     let mut results = reply.results.into_iter().zip(messages).map(|(result, message)| CallOutcome {
@@ -120,7 +120,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
         results.next().unwrap_or_else(|| CallOutcome {
             tool: call.tool.clone(),
             ok: false,
-            content: FORGOTTEN.to_owned(),
+            content: RECORD_EXPIRED.to_owned(),
         })
     };
     plan.calls.iter().map(one).collect()

@@ -72,7 +72,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let said = args.reason.as_deref().unwrap_or("no reason given");
     let reason = format!("the agent {} cancelled it: {said}", context.agent);
     let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
-    if cancelled.answer == CancelStatus::Ended {
+    if cancelled.result == CancelStatus::Ended {
         return Ok(ended());
     }
     let tasks = counted(&cancelled);

@@ -130,8 +130,8 @@ impl Calls {
             report::approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &attempt.call.arguments)
         });
         let has_facts = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool).is_some();
-        let entered_ms = has_facts.then_some(0);
-        let unknown = CallResult { approval, entered_ms, ..attempt.result(Outcome::OutcomeUnknown, error) };
+        let facts_evaluated_ms = has_facts.then_some(0);
+        let unknown = CallResult { approval, facts_evaluated_ms, ..attempt.result(Outcome::OutcomeUnknown, error) };
         AttemptOutcome::Ended(Box::new(unknown), Vec::new())
     }
 
@@ -245,10 +245,10 @@ impl Calls {
                         .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
                     // A retry does not evaluate the conditions again, so the time of their check is unknown.
-                    let entered_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
+                    let facts_evaluated_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
-                    return Ok(BegunCall { passed, approved, entered_ms, lookup, cached });
+                    return Ok(BegunCall { passed, approved, facts_evaluated_ms, lookup, cached });
                 }
                 AfterBegin::Nothing(claimant) => nothing = Some(claimant),
                 AfterBegin::Again => {

@@ -124,7 +124,7 @@ impl Calls {
                 .passed
                 .shadow
                 .iter()
-                .for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
+                .for_each(|denial| self.metrics.rule_denied(&denial.rule, RuleAction::Shadow));
         }
         let lookup = begun_call.lookup.take();
         let cached = begun_call.cached.take();

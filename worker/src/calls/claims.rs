@@ -203,7 +203,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
         note: None,
         reconciled: false,
         local: false,
-        entered_ms: None,
+        facts_evaluated_ms: None,
     }
 }
 

@@ -91,8 +91,8 @@ pub(crate) struct BegunCall {
     pub(crate) passed: CheckedCall,
     pub(crate) approved: Option<CallApproval>,
     /// Time at which the facts allowed the call to begin, in the encoding of
-    /// [`tickfleet_model::CallResult::entered_ms`].
-    pub(crate) entered_ms: Option<i64>,
+    /// [`tickfleet_model::CallResult::facts_evaluated_ms`].
+    pub(crate) facts_evaluated_ms: Option<i64>,
     /// `None` if the call's result must not be cached.
     pub(super) lookup: Option<CacheLookup>,
     pub(super) cached: Option<CachedResult>,
@@ -106,12 +106,12 @@ impl BegunCall {
         match outcome {
             AttemptOutcome::Ended(result, _) => {
                 let approval = approval.or(result.approval);
-                let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
+                let result = CallResult { approval, facts_evaluated_ms: self.facts_evaluated_ms, ..*result };
                 AttemptOutcome::Ended(Box::new(result), self.passed.shadow)
             }
             // This result applies if the reconciliation finds nothing.
             AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
-                let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
+                let unknown = CallResult { approval, facts_evaluated_ms: self.facts_evaluated_ms, ..*unknown };
                 AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
             }
             other => other,

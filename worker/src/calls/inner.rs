@@ -72,7 +72,7 @@ impl InnerCalls for InnerTurns {
                 result(&reply)
             }
             BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: RECHECK_AFTER }),
-            BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
+            BegunTurn::RecordExpired => Err(ToolError::Permanent(format!(
                 "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."
             ))),
             BegunTurn::Refused(why) => Err(ToolError::Permanent(format!("{tool} was not called: {why}"))),

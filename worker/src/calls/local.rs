@@ -30,7 +30,7 @@ struct LocalNote {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approval: Option<CallApproval>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    entered_ms: Option<i64>,
+    facts_evaluated_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     shadow: Vec<ShadowDenial>,
     /// The arguments for the lookup of an unknown outcome, if the tool declares one.
@@ -77,7 +77,7 @@ impl Calls {
         });
         let note = LocalNote {
             approval: begun.approved.clone(),
-            entered_ms: begun.entered_ms,
+            facts_evaluated_ms: begun.facts_evaluated_ms,
             shadow: begun.passed.shadow.clone(),
             arguments: tool.spec.reconcile.is_some().then(|| begun.passed.arguments.clone()),
         };
@@ -162,13 +162,13 @@ impl Calls {
 
 impl LocalNote {
     fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
-        let Self { approval, entered_ms, shadow, .. } = self;
+        let Self { approval, facts_evaluated_ms, shadow, .. } = self;
         match outcome {
             AttemptOutcome::Ended(result, _) => {
-                AttemptOutcome::Ended(Box::new(CallResult { approval, entered_ms, ..*result }), shadow)
+                AttemptOutcome::Ended(Box::new(CallResult { approval, facts_evaluated_ms, ..*result }), shadow)
             }
             AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
-                let unknown = CallResult { approval, entered_ms, ..*unknown };
+                let unknown = CallResult { approval, facts_evaluated_ms, ..*unknown };
                 AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
             }
             other => other,

@@ -114,7 +114,7 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     let Some(rule) = said("rule") else { return };
     for (why, action) in [(DenialCause::NotMet, RuleAction::Deny), (DenialCause::Undecided, RuleAction::Undecided)] {
         if said("reason") == Some(why.reason()) {
-            metrics.rule_unmet(rule, action);
+            metrics.rule_denied(rule, action);
         }
     }
 }

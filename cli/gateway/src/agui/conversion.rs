@@ -72,8 +72,8 @@ impl RunConverter {
             TaskEvent::Plan { text, calls, .. } => self.plan(&text, &calls),
             TaskEvent::Result { content, .. } => self.result(&content),
             TaskEvent::Note { text } => self.ready.push_back(custom("tickfleet.note", json!({"text": text}))),
-            TaskEvent::Heard { from, text } => {
-                self.ready.push_back(custom("tickfleet.heard", json!({"from": from, "text": text})));
+            TaskEvent::AgentMessage { from, text } => {
+                self.ready.push_back(custom("tickfleet.agent_message", json!({"from": from, "text": text})));
             }
             TaskEvent::Waiting { what, until_ms } => {
                 self.ready.push_back(custom("tickfleet.waiting", json!({"for": what, "until_ms": until_ms})));

@@ -78,7 +78,7 @@ async function cancelIds(ids, data, { signal, show }) {
     if (signal.aborted) break;
     const done = await act("cancel", { ids: ids.slice(from, from + BATCH), reason: data.get("reason") });
     sent += done.length;
-    ended += done.filter((one) => one.answer === "ok" || one.answer === "flagged").length;
+    ended += done.filter((one) => one.result === "ok" || one.result === "flagged").length;
     show(`${sent} of ${ids.length} …`);
   }
   const rest = sent < ids.length ? ` Stopped: ${ids.length - sent} are unchanged.` : "";

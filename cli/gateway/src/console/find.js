@@ -23,7 +23,7 @@ function entries({ views, refresh, theme, leave, help }) {
   if (may("operate")) {
     const { tenant: own } = whoami();
     for (const tenant of known.tenant) add("Action", `Pause tenant ${tenant} …`, () => pause({ tenant }, refresh));
-    for (const agent of known.agent) add("Action", `Cancel all queued turns of ${agent} …`, () => cancelAll({ kind: "turn", wanted: { agent, state: "lane", tenant: own }, refresh }));
+    for (const agent of known.agent) add("Action", `Cancel all queued turns of ${agent} …`, () => cancelAll({ kind: "turn", wanted: { agent, state: "throttled", tenant: own }, refresh }));
     for (const tool of known.tool) {
       add("Action", `Pause tool ${tool} …`, () => pause({ tool, tenant: own }, refresh));
       if (mayFleet()) add("Action", `Disable tool ${tool} …`, () => switchTool(tool, false, refresh));

@@ -221,7 +221,7 @@ pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
 
 const fn state_words(state: TurnState) -> &'static str {
     match state {
-        TurnState::Lane => "waits for a limit, or for the end of a pause",
+        TurnState::Throttled => "waits for a limit, or for the end of a pause",
         TurnState::Ready => "waits for a free worker",
         TurnState::Running => "runs",
         TurnState::Parked => "waits for a retry, an approval, or a call that it made",

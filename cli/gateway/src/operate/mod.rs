@@ -94,7 +94,6 @@ impl<T> Page<T> {
 
 /// Result of the change.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Done)]
 pub(crate) struct ChangeResult {
     /// False if nothing changed.
     changed: bool,

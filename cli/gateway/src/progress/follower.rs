@@ -60,12 +60,12 @@ impl FollowerEvents {
         match seen {
             PolledState::Nothing => {}
             PolledState::Queued => self.add_standing(TurnPhase::Queued),
-            PolledState::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.add_gone(),
+            PolledState::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.add_not_found(),
             PolledState::Underway { standing, ended, .. } => {
                 self.add_results(ended.get(self.ended..).unwrap_or_default());
                 self.add_standing(standing);
             }
-            PolledState::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.add_gone(),
+            PolledState::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.add_not_found(),
             PolledState::Ended(reply) => {
                 let left: Vec<CallEnd> = reply.results.iter().skip(self.ended).map(CallEnd::from).collect();
                 self.add_results(&left);
@@ -74,7 +74,7 @@ impl FollowerEvents {
             }
             // The agent of a damaged record is unknown, so only a key for all agents receives this event.
             PolledState::Damaged if self.caller.sees(None) => self.add_damaged(),
-            PolledState::Damaged | PolledState::Gone => self.add_gone(),
+            PolledState::Damaged | PolledState::Gone => self.add_not_found(),
             PolledState::Away if self.is_away => {}
             PolledState::Away => self.push("away", &json!({"message": "the gateway cannot reach Redis"})),
         }
@@ -98,11 +98,11 @@ impl FollowerEvents {
         self.standing = Some(standing);
     }
 
-    /// Ends with `gone`. Also used for a turn that the key does not cover, so that the event does not reveal the turn's
+    /// Ends with `not_found`. Also used for a turn that the key does not cover, so that the event does not reveal the turn's
     /// owner.
-    fn add_gone(&mut self) {
+    fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
-        self.push("gone", &json!({"message": message}));
+        self.push("not_found", &json!({"message": message}));
         self.is_over = true;
     }
 

@@ -51,7 +51,7 @@ fn why(approval: &Approval) -> String {
 
 /// A phrase about the approval that a turn waits for.
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
-    let Approval { id, tenant, asked_ms, until_ms, .. } = approval;
+    let Approval { id, tenant, requested_ms, until_ms, .. } = approval;
     if approval.state == "approved" {
         return format!("approval {tenant}:{id} was granted; its call continues now");
     }
@@ -61,7 +61,7 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     };
     format!(
         "approval {tenant}:{id} requested {}, by {}. Approvers: {}{agreed}. Expires {} ({})",
-        clock(*asked_ms),
+        clock(*requested_ms),
         why(approval),
         needs(approval),
         clock(*until_ms),
@@ -94,7 +94,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     if let Some(narrowed) = &approval.narrowed {
         let _ = writeln!(text, "  Changed: {}", readable_json(narrowed.get(), "    "));
     }
-    let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
+    let _ = writeln!(text, "  Asked {} by {}", clock(approval.requested_ms), why(approval));
     let _ = writeln!(text, "  Needs {}", needs(approval));
     if !approval.may_narrow.is_empty() {
         let _ = writeln!(text, "  The approver may change {}", approval.may_narrow.join(", "));

@@ -115,7 +115,7 @@ impl ExchangeSpinner<'_> {
                 vec![step(StatusColor::Bad, "failed", &format!("{tool}: {content}"))]
             }
             TaskEvent::Note { text } => vec![step(StatusColor::Doubtful, "note", text)],
-            TaskEvent::Heard { from, text } => {
+            TaskEvent::AgentMessage { from, text } => {
                 vec![step(StatusColor::Good, "message", &format!("from {from}: {text}"))]
             }
             TaskEvent::Waiting { what, until_ms } => {
@@ -137,9 +137,10 @@ impl ExchangeSpinner<'_> {
 /// Returns the text that the spinner shows until the next event.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
-        TaskEvent::Accepted { .. } | TaskEvent::Result { .. } | TaskEvent::Note { .. } | TaskEvent::Heard { .. } => {
-            "thinking".into()
-        }
+        TaskEvent::Accepted { .. }
+        | TaskEvent::Result { .. }
+        | TaskEvent::Note { .. }
+        | TaskEvent::AgentMessage { .. } => "thinking".into(),
         TaskEvent::Plan { calls, .. } if calls.is_empty() => "answering".into(),
         TaskEvent::Plan { .. } | TaskEvent::Execute { .. } => "its calls are running".into(),
         TaskEvent::Waiting { what, .. } => format!("waiting for {what}"),

@@ -109,8 +109,8 @@ mod tests {
         parse_message(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}))
     }
 
-    fn code(heard: &ParsedMessage) -> Option<i64> {
-        match heard {
+    fn code(message: &ParsedMessage) -> Option<i64> {
+        match message {
             ParsedMessage::Respond(answer) => answer["error"]["code"].as_i64(),
             _ => None,
         }

@@ -43,7 +43,7 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
             timestamp_ms: store.now_ms().await?,
             by,
             shard: store.shard(),
-            mended: part.len(),
+            repaired: part.len(),
             named: &named,
             redactor: &setup.report().redactor,
         };

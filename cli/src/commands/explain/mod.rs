@@ -63,7 +63,7 @@ enum StoryState {
     Inbound,
     Rejected,
     /// Waits in a throttle queue.
-    Lane,
+    Throttled,
     /// Waits in a ready stream, or in the stream of an external runtime.
     Ready,
     /// A worker or an external runtime runs the turn or task.
@@ -74,7 +74,7 @@ enum StoryState {
     Ending,
     Done,
     /// Has ended, and only the ID is still stored.
-    Forgotten,
+    RecordExpired,
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +115,7 @@ struct Story {
     description: Option<String>,
     /// The processes that could take the turn or task; `None` if a process has taken it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    attendance: Option<QueueReaders>,
+    available_readers: Option<QueueReaders>,
     /// Why the turn or task waits; `None` if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::TurnWait>,
@@ -127,7 +127,7 @@ struct Story {
     crashes: u64,
     /// Why the remaining calls were ended without running.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
-    ended_because: Option<EndReason>,
+    end_reason: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -290,7 +290,7 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
             }
             story.running = record::running(&live, |tool| timeout_ms(setup, tool));
             if let (StoryState::Ready, Some(queue)) = (story.state, &story.queue) {
-                story.attendance = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
+                story.available_readers = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
             }
             Ok(Some(story))
         }
@@ -323,12 +323,12 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
         let story = record::unadmitted(name, StoryState::Rejected, Some(letter.reason), now_ms);
         return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
     }
-    Ok(remembered.map(|_| record::unadmitted(name, StoryState::Forgotten, None, now_ms)))
+    Ok(remembered.map(|_| record::unadmitted(name, StoryState::RecordExpired, None, now_ms)))
 }
 
 async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
-    let attendance = Some(QueueReaders::of_inbound(store, now_ms).await?);
-    Ok(Story { attendance, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
+    let available_readers = Some(QueueReaders::of_inbound(store, now_ms).await?);
+    Ok(Story { available_readers, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
 }
 
 /// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
@@ -343,7 +343,7 @@ async fn remembered_by_audit(
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     let audit = audit::unrecorded(store, &name, now_ms, args).await?;
-    let story = Story { audit, ..record::unadmitted(&name, StoryState::Forgotten, None, now_ms) };
+    let story = Story { audit, ..record::unadmitted(&name, StoryState::RecordExpired, None, now_ms) };
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 

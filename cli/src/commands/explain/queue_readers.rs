@@ -35,7 +35,7 @@ pub(super) enum QueueReaders {
         known: usize,
         /// Time (ms) since a runtime last requested a task.
         #[serde(skip_serializing_if = "Option::is_none")]
-        asked_ms: Option<i64>,
+        requested_ms: Option<i64>,
     },
     /// The process that runs the local call of the turn.
     Caller {
@@ -55,8 +55,8 @@ impl QueueReaders {
     pub(super) async fn of_queue(store: &Store, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
             let runtimes = store.runtimes(queue).await?;
-            let asked_ms = runtimes.iter().map(|runtime| runtime.idle_ms).min();
-            return Ok(Self::Runtimes { stream: store.keys().key(queue), known: runtimes.len(), asked_ms });
+            let requested_ms = runtimes.iter().map(|runtime| runtime.idle_ms).min();
+            return Ok(Self::Runtimes { stream: store.keys().key(queue), known: runtimes.len(), requested_ms });
         }
         if queue.starts_with("local:") {
             return Ok(Self::Caller { stream: store.keys().key(queue) });
@@ -70,7 +70,7 @@ impl QueueReaders {
             drained: alive.iter().filter(|node| node.drained).count(),
             busy: sum(|slots| slots.busy),
             slots: sum(|slots| slots.all),
-            gone_ms: gone.iter().filter_map(|node| node.beat_age_ms).min(),
+            gone_ms: gone.iter().filter_map(|node| node.heartbeat_age_ms).min(),
         })
     }
 
@@ -104,13 +104,13 @@ impl QueueReaders {
             Self::Runtimes { stream, known: 0, .. } => format!(
                 "No runtime has ever read {stream}, where this agent's tasks are offered: start its runtime"
             ),
-            Self::Runtimes { stream, asked_ms, .. } => match asked_ms {
+            Self::Runtimes { stream, requested_ms, .. } => match requested_ms {
                 Some(ms) if *ms < RUNTIME_SILENT_MS => {
                     format!("A runtime reads {stream} (last read {} ago) and has not taken this task yet", span(*ms))
                 }
                 _ => format!(
                     "No runtime reads {stream} now (last read {} ago). The task waits until one does",
-                    span(asked_ms.unwrap_or_default())
+                    span(requested_ms.unwrap_or_default())
                 ),
             },
             Self::Caller { stream } => format!(
@@ -156,8 +156,8 @@ mod tests {
         assert!(workers(0, 0, 0).contains("No worker is alive"));
         assert!(workers(2, 8, 8).contains("All 8 slots of 2 workers are busy"));
         assert!(workers(1, 1, 8).contains("1 of 8 slots busy"));
-        let runtimes = |known, asked_ms| {
-            QueueReaders::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.describe()
+        let runtimes = |known, requested_ms| {
+            QueueReaders::Runtimes { stream: "{x:0}:external:a:b".into(), known, requested_ms }.describe()
         };
         assert!(runtimes(0, None).contains("No runtime has ever read {x:0}:external:a:b"));
         assert!(runtimes(1, Some(5_000)).contains("A runtime reads"));

@@ -38,7 +38,7 @@ pub(super) enum Rule {
     /// Other turns of the agent are ahead in the throttle queue.
     BehindOthers,
     /// The turn can be admitted at the next check of the throttle queue.
-    NextLook,
+    NextCheck,
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     Approval,
@@ -81,7 +81,7 @@ pub(super) struct TurnWait {
     pub(super) limit: Option<LimitWait>,
     /// True if the turn had a concurrency slot of the limit, and returned the slot while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) gave_places: bool,
+    pub(super) returned_permits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
     /// Why the tool of the next call accepts no calls.
@@ -188,13 +188,13 @@ fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
         breaker_waits: Vec::new(),
         delegator: None,
         description: None,
-        attendance: None,
+        available_readers: None,
         waits: None,
         holder: None,
         running: None,
         retries: 0,
         crashes: 0,
-        ended_because: None,
+        end_reason: None,
         cancel_asked: None,
         inner_calls: Vec::new(),
         refusal: None,
@@ -250,7 +250,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
         holder: live.holder.clone(),
         retries: u64::from(turn.retries),
         crashes: u64::from(turn.crashes),
-        ended_because: ending,
+        end_reason: ending,
         cancel_asked: live.canceled.clone(),
         results: results.collect(),
         ..blank(name, state, now_ms)
@@ -259,7 +259,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
 
 const fn state(live: &LiveTurn) -> StoryState {
     match &live.turn.state {
-        TurnState::Throttled { .. } => StoryState::Lane,
+        TurnState::Throttled { .. } => StoryState::Throttled,
         TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => StoryState::Running,
         TurnState::Ready { .. } | TurnState::Running { .. } => StoryState::Ready,
         TurnState::Retrying { .. } | TurnState::Waiting { .. } => StoryState::Retry,
@@ -283,7 +283,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
             limits::TICK if is_tick_used_up => Rule::TickCap,
             limits::TICK if budget.tick_is_closed && budget.tick_ends_ms > now_ms => Rule::TickClosed,
             limits::TICK if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
-            limits::TICK => Rule::NextLook,
+            limits::TICK => Rule::NextCheck,
             _ => Rule::Limit,
         },
         TurnState::Retrying { .. } => Rule::Backoff,
@@ -313,7 +313,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         pause: None,
         next_try: (rule == Rule::Backoff).then(|| u64::from(turn.attempts) + 1),
         limit: None,
-        gave_places: rule == Rule::Limit && turn.debited > turn.position,
+        returned_permits: rule == Rule::Limit && turn.debited > turn.position,
         approval: None,
         breaker: breaker.map(|wait| wait.why),
     })
@@ -360,7 +360,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         retries: u64::from(turn.retries),
         crashes: u64::from(turn.crashes),
         // A response without calls also has an end reason, but that reason is not a problem.
-        ended_because: turn.reason.filter(|_| !no_calls),
+        end_reason: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, StoryState::Done, now_ms)
@@ -477,18 +477,18 @@ mod tests {
     #[test]
     fn a_throttled_turn_waits_for_its_exhausted_cap() {
         let story = live(&name(), &queued(), budget(10), caps(), 1_000);
-        assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Lane, Rule::TickCap));
+        assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Throttled, Rule::TickCap));
         // The tick has ended, so its counter is meaningless.
         let story = live(&name(), &queued(), budget(10), caps(), 2_500);
-        assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
+        assert_eq!(story.waits.unwrap().rule, Rule::NextCheck);
     }
 
     #[test]
     fn a_tick_closed_by_a_redis_restart_explains_the_wait() {
         let closed = BudgetFacts { tick_is_closed: true, ..budget(4) };
         assert_eq!(live(&name(), &queued(), closed, caps(), 1_000).waits.unwrap().rule, Rule::TickClosed);
-        assert_eq!(live(&name(), &queued(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextLook);
-        assert_eq!(live(&name(), &queued(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextLook);
+        assert_eq!(live(&name(), &queued(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextCheck);
+        assert_eq!(live(&name(), &queued(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextCheck);
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn audit(story: &Story, text: &mut String) {
             "\nAudit: {} found in {read} entries. There may be more: narrow the time with --since and --until.",
             plural(entries.len(), "entry")
         );
-    } else if !complete && story.state == StoryState::Forgotten {
+    } else if !complete && story.state == StoryState::RecordExpired {
         text.push_str("\nAudit entries are kept longer than records: search them with --since.\n");
     }
 }
@@ -112,11 +112,11 @@ fn head(story: &Story, output: &Output) -> String {
     let (color, word) = match story.state {
         StoryState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
         StoryState::Rejected => (StatusColor::Bad, "was rejected"),
-        StoryState::Lane if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
+        StoryState::Throttled if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
             (StatusColor::Doubtful, "waits for a limit")
         }
-        StoryState::Lane => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
-        StoryState::Ready if matches!(story.attendance, Some(QueueReaders::Caller { .. })) => {
+        StoryState::Throttled => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
+        StoryState::Ready if matches!(story.available_readers, Some(QueueReaders::Caller { .. })) => {
             (StatusColor::Doubtful, "waits for its caller's process")
         }
         StoryState::Ready => (StatusColor::Doubtful, "waits for a worker"),
@@ -128,7 +128,7 @@ fn head(story: &Story, output: &Output) -> String {
         StoryState::Retry => (StatusColor::Doubtful, "waits for a retry"),
         StoryState::Ending => (StatusColor::Doubtful, "is being ended"),
         StoryState::Done => return headline(story, output, ended(story)),
-        StoryState::Forgotten => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
+        StoryState::RecordExpired => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
     };
     headline(story, output, (color, word.to_owned()))
 }
@@ -177,7 +177,7 @@ fn steps(story: &Story) -> impl Iterator<Item = String> {
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (StoryState::Inbound, _) => lines.extend(story.attendance.as_ref().map(QueueReaders::describe)),
+        (StoryState::Inbound, _) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
         (StoryState::Rejected, Some(reason)) => lines.push(format!(
             "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
@@ -215,7 +215,7 @@ fn life(story: &Story) -> Vec<String> {
     if let Some(reason) = &story.cancel_asked {
         lines.push(format!("Cancelled: {reason}"));
     }
-    if let Some(reason) = &story.ended_because {
+    if let Some(reason) = &story.end_reason {
         lines.push(format!("Calls without a result ended: {}", because(reason)));
     }
     match story.ended_ms {
@@ -339,7 +339,7 @@ fn present(story: &Story) -> Vec<String> {
     lines.push(format!("Now: {done} of {} ended{failed}, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(held(story, holder)),
-        (None, StoryState::Ready) => lines.extend(story.attendance.as_ref().map(QueueReaders::describe)),
+        (None, StoryState::Ready) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
         _ => {}
     }
     match waits_for_work(story) {
@@ -430,11 +430,12 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
         }
         Rule::Limit => {
             let why = wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up);
-            let again = if wait.gave_places { ", and it returned its slot while one of its calls waited" } else { "" };
+            let again =
+                if wait.returned_permits { ", and it returned its slot while one of its calls waited" } else { "" };
             format!("{why}{again}")
         }
         Rule::BehindOthers => "other turns of the agent are first".into(),
-        Rule::NextLook => "it runs at the next check of the queue".into(),
+        Rule::NextCheck => "it runs at the next check of the queue".into(),
         Rule::Approval => "the next call needs an approval".into(),
         Rule::Paused => paused(wait, now_ms),
         Rule::Other => match &wait.awaits {
@@ -580,7 +581,7 @@ mod tests {
             limit: None,
             approval: None,
             breaker: None,
-            gave_places: false,
+            returned_permits: false,
         };
         let said = waiting(&wait, 1_000);
         assert!(
@@ -609,7 +610,7 @@ mod tests {
             said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
-        let again = TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), gave_places: true, ..wait.clone() };
+        let again = TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
         assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };

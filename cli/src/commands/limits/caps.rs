@@ -78,7 +78,7 @@ async fn add_agents(
     };
     for cap in [&mut *ticks, &mut *days] {
         cap.view.complete &= complete;
-        cap.view.looked_at += budgets.len() as u64;
+        cap.view.counters_read += budgets.len() as u64;
     }
     for (name, budget) in budgets {
         let caps = agent_of(policy, &name).map(|(owner, agent)| policy.caps(owner, agent));
@@ -106,7 +106,7 @@ async fn add_tenants(
     let here: Vec<(&TenantId, &TenantPolicy)> = here.take(COUNTERS_MAX).collect();
     let names: Vec<TenantId> = here.iter().map(|(tenant, _)| (*tenant).clone()).collect();
     let days = shard.store.tenant_days(&names).await?;
-    cap.view.looked_at += days.len() as u64;
+    cap.view.counters_read += days.len() as u64;
     cap.view.complete &= here.len() < COUNTERS_MAX;
     for ((tenant, owner), day) in here.into_iter().zip(days) {
         cap.add(tenant.as_str(), day, owner.max_actions_per_day, shard.now_ms);
@@ -126,8 +126,8 @@ async fn add_tasks(
     let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
     let names: Vec<TenantId> = here.take(COUNTERS_MAX).cloned().collect();
     let of_tenant = (COUNTERS_MAX / names.len().max(1)).max(TASKS_MIN);
-    let (budgets, looked_at, complete) = shard.store.task_budgets(&names, of_tenant).await?;
-    cap.view.looked_at += looked_at;
+    let (budgets, counters_read, complete) = shard.store.task_budgets(&names, of_tenant).await?;
+    cap.view.counters_read += counters_read;
     cap.view.complete &= complete && names.len() < COUNTERS_MAX;
     for TaskBudget { task, agent, used, allowed, deadline_ms } in budgets {
         if owner.agent.is_none_or(|wanted| wanted.as_str() == agent) {
@@ -159,7 +159,7 @@ impl CapCounters {
             mode: Some(LimitMode::Enforce),
             is_held: false,
             total: 0,
-            looked_at: 0,
+            counters_read: 0,
             complete: true,
             counters: Vec::new(),
         };

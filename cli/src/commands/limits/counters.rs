@@ -58,7 +58,7 @@ pub(super) struct Tally {
 pub(super) struct LimitCounters {
     pub(super) counters: BTreeMap<CounterKey, Tally>,
     pub(super) total: u64,
-    pub(super) looked_at: u64,
+    pub(super) counters_read: u64,
     /// True if all counters were read.
     pub(super) complete: bool,
 }
@@ -97,7 +97,7 @@ impl LimitCounters {
         policy: &Policy,
     ) {
         self.total += found.counters.len() as u64;
-        self.looked_at += found.counters.len() as u64;
+        self.counters_read += found.counters.len() as u64;
         self.complete &= found.complete;
         let is_shared = limit.is_some_and(|limit| !limit.is_of_tenants());
         for (counter, facts) in found.counters {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(send.shards, [0, 1].into());
         assert_eq!(tally(&counters, "old", None), Tally { shards: [1].into(), allowed: Some(10), ..Tally::default() });
         assert_eq!(tally(&counters, "~", None).used, 3);
-        assert_eq!((counters.total, counters.looked_at, counters.complete), (5, 5, true));
+        assert_eq!((counters.total, counters.counters_read, counters.complete), (5, 5, true));
     }
 
     #[test]

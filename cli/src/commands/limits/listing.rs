@@ -152,7 +152,7 @@ async fn view(
     top: usize,
 ) -> Result<LimitView, Failure> {
     let total = found.total;
-    let looked_at = found.looked_at;
+    let counters_read = found.counters_read;
     let complete = found.complete;
     let wanted = |key: &CounterKey| caller.is_none_or(|caller| caller.may_debit(limit, &key.counter));
     let mut fullest: Vec<(CounterKey, Tally)> = found.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
@@ -170,7 +170,7 @@ async fn view(
         mode: limit.map(|limit| limit.mode),
         is_held: limit.is_some_and(|limit| limit.every == Every::Held),
         total,
-        looked_at,
+        counters_read,
         complete,
         counters: counters.collect(),
         name,

@@ -84,7 +84,7 @@ fn waiting(counter: &CounterView) -> String {
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {
-        (false, _) => Some(format!("Only {} counters were read; others may be fuller.", limit.looked_at)),
+        (false, _) => Some(format!("Only {} counters were read; others may be fuller.", limit.counters_read)),
         (true, 0) if limit.is_held => Some("No slots in use.".into()),
         (true, 0) => Some("No calls counted recently.".into()),
         (true, total) if shown < total => Some(format!("{shown} of {total} counters.")),

@@ -14,7 +14,7 @@ pub(super) struct LimitView {
     /// True if the limit bounds concurrent calls. Its counters then count slots in use and have no windows.
     pub(super) is_held: bool,
     pub(super) total: u64,
-    pub(super) looked_at: u64,
+    pub(super) counters_read: u64,
     /// True if all counters were read. If false, other counters can be fuller than those shown.
     pub(super) complete: bool,
     /// The counters to show, the fullest first.

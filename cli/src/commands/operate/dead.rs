@@ -40,7 +40,7 @@ Examples:
 Dead letters are messages that were never executed: rejected, quarantined or unreadable. Calls are listed once their turn has
 ended and their last attempt failed. A replayed call becomes a new turn of its agent, under caps and permissions, with a new
 idempotency key; the old result stays. A call that may have taken effect (outcome_unknown,
-internal) requires --although-it-may-have-run.")]
+internal) requires --allow-duplicate-effects.")]
 pub(crate) struct DeadArgs {
     #[command(subcommand)]
     command: DeadCommand,
@@ -154,7 +154,7 @@ struct ReplayArgs {
     message: Option<PathBuf>,
     /// Include entries that may already have taken effect. Requires ids.
     #[arg(long)]
-    although_it_may_have_run: bool,
+    allow_duplicate_effects: bool,
 }
 
 #[derive(Debug, Args)]
@@ -213,14 +213,14 @@ pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Resu
         DeadCommand::Replay(args) => {
             let message = args.message.as_ref().map(read).transpose()?;
             if (message.is_some() && args.entries.ids.len() != 1)
-                || (args.although_it_may_have_run && args.entries.ids.is_empty())
+                || (args.allow_duplicate_effects && args.entries.ids.is_empty())
             {
                 return Err(Failure::usage(
-                    "--message requires exactly one id; --although-it-may-have-run requires ids",
+                    "--message requires exactly one id; --allow-duplicate-effects requires ids",
                 ));
             }
-            let although_it_may_have_run = args.although_it_may_have_run;
-            let action = DeadAction::Replay { message: message.as_deref(), although_it_may_have_run };
+            let allow_duplicate_effects = args.allow_duplicate_effects;
+            let action = DeadAction::Replay { message: message.as_deref(), allow_duplicate_effects };
             handle_entries(setup, &args.entries, action, output).await
         }
         DeadCommand::Drop(args) => handle_entries(setup, &args.entries, DeadAction::Drop, output).await,
@@ -305,10 +305,10 @@ struct Summary {
     /// True if the entries were handled; false for a preview.
     done: bool,
     /// The results for entries that were not handled, and for all entries given by ID.
-    answers: Vec<ReplayReport>,
+    results: Vec<ReplayReport>,
 }
 
-const ANSWERS_MAX: usize = 1_000;
+const RESULTS_MAX: usize = 1_000;
 
 async fn handle_entries(
     setup: &Setup,
@@ -328,7 +328,7 @@ async fn handle_entries(
             summary.add(context.handle_dead(id, action, &args.reason).await?, true);
         }
         show_summary(&summary, action, output)?;
-        let is_unknown = args.yes && summary.answers.iter().all(|answer| answer.answer == ReplayStatus::Gone);
+        let is_unknown = args.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
         return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
     // Exclude entries that fail after this command started. Otherwise an entry could be replayed repeatedly.
@@ -344,10 +344,10 @@ async fn handle_entries(
         for found in &page.dead {
             summary.found += 1;
             if args.yes {
-                let answer = context.handle_dead(&found.id, action, &args.reason).await?;
+                let result = context.handle_dead(&found.id, action, &args.reason).await?;
                 let has_room =
-                    !matches!(answer.answer, ReplayStatus::QueueFull | ReplayStatus::Pressure | ReplayStatus::Full);
-                summary.add(answer, false);
+                    !matches!(result.result, ReplayStatus::QueueFull | ReplayStatus::Pressure | ReplayStatus::Full);
+                summary.add(result, false);
                 if !has_room {
                     return show_summary(&summary, action, output);
                 }
@@ -385,11 +385,11 @@ const fn word(action: DeadAction<'_>) -> &'static str {
 }
 
 impl Summary {
-    fn add(&mut self, answer: ReplayReport, is_named: bool) {
-        let is_done = answer.answer == ReplayStatus::Ok;
+    fn add(&mut self, result: ReplayReport, is_named: bool) {
+        let is_done = result.result == ReplayStatus::Ok;
         self.handled += usize::from(is_done);
-        if (is_named || !is_done) && self.answers.len() < ANSWERS_MAX {
-            self.answers.push(answer);
+        if (is_named || !is_done) && self.results.len() < RESULTS_MAX {
+            self.results.push(result);
         }
     }
 }
@@ -401,19 +401,19 @@ fn show_summary(summary: &Summary, action: DeadAction<'_>, output: &Output) -> R
             return format!("{} would be {word}: add --yes to do it", summary.found);
         }
         let mut text = String::new();
-        for one in &summary.answers {
+        for one in &summary.results {
             let becomes = one.becomes.as_ref().map(|becomes| format!(", as {becomes}")).unwrap_or_default();
-            let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            text += &format!("{}: {}{becomes}{why}\n", one.id, answer_text(one.answer, word));
+            let why = one.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            text += &format!("{}: {}{becomes}{why}\n", one.id, result_text(one.result, word));
         }
         text + &format!("{} found, {} of them {word}", summary.found, summary.handled)
     })
 }
 
-const fn answer_text(answer: ReplayStatus, action: &'static str) -> &'static str {
-    match answer {
+const fn result_text(result: ReplayStatus, action: &'static str) -> &'static str {
+    match result {
         ReplayStatus::Ok => action,
-        ReplayStatus::Gone => "no entry with this id",
+        ReplayStatus::NotFound => "no entry with this id",
         ReplayStatus::Again => "already replayed or dropped",
         ReplayStatus::Duplicate => "not sent: a turn with the same id and content was submitted before",
         ReplayStatus::Conflict => "not sent: another turn has this id",
@@ -423,7 +423,7 @@ const fn answer_text(answer: ReplayStatus, action: &'static str) -> &'static str
         ReplayStatus::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
         ReplayStatus::Full => "too many failed calls in the audit log are already handled",
         ReplayStatus::NeedsMessage => "it can only be replayed with --message",
-        ReplayStatus::MayHaveRun => "it may have taken effect: replay it by id with --although-it-may-have-run",
+        ReplayStatus::MayHaveRun => "it may have taken effect: replay it by id with --allow-duplicate-effects",
         ReplayStatus::Invalid => "invalid message",
     }
 }

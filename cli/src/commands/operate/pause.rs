@@ -159,7 +159,7 @@ async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
         if pauses.is_empty() {
             return "No pauses.".into();
         }
-        let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "WHY"]);
+        let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "REASON"]);
         for ActivePause { target, pause } in pauses {
             let (agent, tool) = match target {
                 PauseTarget::Caller(who) => (who.agent.as_ref().map_or("all", AgentId::as_str), "all"),

@@ -28,7 +28,7 @@ const PREVIEWED: usize = 10;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tickfleet turns list --tenant demo --agent kelly --state lane
+  tickfleet turns list --tenant demo --agent kelly --state throttled
   tickfleet turns list --tool post_to_x --older-than 10m
   tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          print the matches
   tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    cancel them
@@ -105,7 +105,7 @@ struct CancelArgs {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum StateArg {
     /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
-    Lane,
+    Throttled,
     /// Waits for a worker.
     Ready,
     /// Runs on a worker.
@@ -119,7 +119,7 @@ enum StateArg {
 impl From<StateArg> for TurnState {
     fn from(state: StateArg) -> Self {
         match state {
-            StateArg::Lane => Self::Lane,
+            StateArg::Throttled => Self::Throttled,
             StateArg::Ready => Self::Ready,
             StateArg::Running => Self::Running,
             StateArg::Parked => Self::Parked,
@@ -244,7 +244,7 @@ fn turns_text(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
 
 const fn state(state: TurnState) -> (StatusColor, &'static str) {
     match state {
-        TurnState::Lane => (StatusColor::Doubtful, "lane"),
+        TurnState::Throttled => (StatusColor::Doubtful, "throttled"),
         TurnState::Ready => (StatusColor::Doubtful, "ready"),
         TurnState::Running => (StatusColor::Good, "running"),
         TurnState::Parked => (StatusColor::Doubtful, "parked"),

@@ -132,24 +132,24 @@ fn workers_text(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String
     if found.is_empty() {
         return "No workers.".into();
     }
-    let mut rows = table(&["WORKER", "STATE", "BUSY", "LAST HEARD", "DRAINED", "BY", "WHY"]);
+    let mut rows = table(&["WORKER", "STATE", "BUSY", "HEARTBEAT", "DRAINED", "BY", "REASON"]);
     for worker in found {
-        let (color, state) = match (worker.alive, worker.drained.is_some(), worker.heard) {
-            (false, ..) => (StatusColor::Bad, "gone"),
+        let (color, state) = match (worker.alive, worker.drained.is_some(), worker.drain_applied) {
+            (false, ..) => (StatusColor::Bad, "offline"),
             (true, false, true) => (StatusColor::Good, "works"),
             (true, true, true) if worker.busy == 0 => (StatusColor::Doubtful, "drained"),
             (true, true, true) => (StatusColor::Doubtful, "drains"),
             (true, _, false) => (StatusColor::Doubtful, "not reported yet"),
         };
         let busy = if worker.alive { format!("{} of {}", worker.busy, worker.slots) } else { String::new() };
-        let heard = worker.beat_age_ms.map(|age| format!("{} ago", span(age))).unwrap_or_default();
+        let heartbeat = worker.heartbeat_age_ms.map(|age| format!("{} ago", span(age))).unwrap_or_default();
         let drained = worker.drained.as_ref();
         let since = drained.map(|note| format!("{} ({})", clock(note.since_ms), from_now(note.since_ms, now_ms)));
         rows.add_row([
             Cell::new(&worker.name),
             output.cell(color, state),
             Cell::new(busy),
-            Cell::new(heard),
+            Cell::new(heartbeat),
             Cell::new(since.unwrap_or_default()),
             Cell::new(drained.map(|note| note.by.as_str()).unwrap_or_default()),
             Cell::new(drained.map(|note| note.reason.as_str()).unwrap_or_default()),

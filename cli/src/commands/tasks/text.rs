@@ -17,7 +17,7 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
         (TaskState::Running, _) => (StatusColor::Good, "running".into()),
         (TaskState::Ended, Some(outcome)) => (good(outcome == "ok"), format!("ended: {outcome}")),
         (TaskState::Ended, None) => (StatusColor::Doubtful, "ended".into()),
-        (TaskState::Forgotten, _) => (StatusColor::Doubtful, "forgotten".into()),
+        (TaskState::RecordExpired, _) => (StatusColor::Doubtful, "record expired".into()),
     }
 }
 
@@ -169,9 +169,9 @@ pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
 
 fn ended(cancelled: &CancelledTask, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
-    let _ = writeln!(text, "{indent}task {}: {}", cancelled.task, word(cancelled.answer));
+    let _ = writeln!(text, "{indent}task {}: {}", cancelled.task, word(cancelled.result));
     for turn in &cancelled.turns {
-        let _ = writeln!(text, "{indent}  turn {}: {}", turn.turn, word(turn.answer));
+        let _ = writeln!(text, "{indent}  turn {}: {}", turn.turn, word(turn.result));
     }
     for child in &cancelled.children {
         ended(child, depth + 1, text);

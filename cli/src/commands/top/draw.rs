@@ -370,7 +370,7 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
     // The width that the other columns leave for this one.
     let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
-        let beat = match node.beat_age_ms {
+        let beat = match node.heartbeat_age_ms {
             _ if !node.alive => format!("gone {}", span(-node.lease_left_ms)),
             Some(age) => format!("{} ago", span(age)),
             None => format!("{} left", span(node.lease_left_ms)),
@@ -388,7 +388,7 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
 }
 
 fn draw_agents(frame: &Frame, chosen: Option<usize>, style: Style, area: Rect, buffer: &mut Buffer) {
-    let so_far = if frame.agents_whole { "" } else { " so far" };
+    let so_far = if frame.agents_complete { "" } else { " so far" };
     let title = format!("Capped agents: {}{so_far}", frame.agents.len());
     let used = |used: i64, max: Option<u32>| {
         let used = grouped(used as f64);
@@ -528,7 +528,7 @@ mod tests {
             kind,
             shard: 0,
             alive,
-            beat_age_ms: Some(1_200),
+            heartbeat_age_ms: Some(1_200),
             lease_left_ms: if alive { 8_800 } else { -4_000 },
             slots: (kind == "worker").then_some(Slots { busy: 12, all: 32 }),
             drained: false,
@@ -547,7 +547,7 @@ mod tests {
             backlog: vec![WorkInState { state: "ready", count: 1_234, unit: "slices", oldest_ms: Some(4_200) }],
             nodes: vec![node("w-gone", "worker", false), node("s-a", "scheduler", true), node("w-a", "worker", true)],
             agents: vec![agent("kelly", 4), agent("sunday", 1)],
-            agents_whole: true,
+            agents_complete: true,
             tools: Tools {
                 rows: vec![ToolRow {
                     tool: "post_to_x".into(),

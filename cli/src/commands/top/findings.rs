@@ -444,7 +444,7 @@ mod tests {
 
     fn node(name: &str) -> NodeView {
         let slots = name.starts_with('w').then_some(Slots { busy: 2, all: 16 });
-        NodeView { name: name.into(), beat_age_ms: Some(1), lease_left_ms: 10, slots, drained: false }
+        NodeView { name: name.into(), heartbeat_age_ms: Some(1), lease_left_ms: 10, slots, drained: false }
     }
 
     fn shard() -> ShardView {

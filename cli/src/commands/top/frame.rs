@@ -32,7 +32,7 @@ pub(crate) struct Frame {
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
     /// True once the polls have read all agents with waiting turns.
-    pub(crate) agents_whole: bool,
+    pub(crate) agents_complete: bool,
     pub(crate) tools: Tools,
     /// One row per shard, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -88,7 +88,7 @@ pub(crate) struct Node {
     pub(crate) shard: usize,
     pub(crate) alive: bool,
     /// Time (ms) since the last heartbeat.
-    pub(crate) beat_age_ms: Option<i64>,
+    pub(crate) heartbeat_age_ms: Option<i64>,
     /// Time (ms) until the lease ends.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
@@ -193,7 +193,7 @@ impl Frame {
             backlog: backlog(shards),
             nodes,
             agents: shards.iter().flat_map(|shard| shard.throttle_queues.iter().map(agent)).collect(),
-            agents_whole: shards.iter().all(|shard| shard.throttle_queues_whole),
+            agents_complete: shards.iter().all(|shard| shard.throttle_queues_whole),
             tools,
             shards: in_short(last, now, passed),
             findings: Vec::new(),
@@ -321,7 +321,7 @@ fn nodes(shards: &[ShardView]) -> Vec<Node> {
         },
         shard,
         alive: node.lease_left_ms > 0,
-        beat_age_ms: node.beat_age_ms,
+        heartbeat_age_ms: node.heartbeat_age_ms,
         lease_left_ms: node.lease_left_ms,
         slots: node.slots.map(|slots| Slots { busy: slots.busy, all: slots.all }),
         drained: node.drained,
@@ -434,7 +434,7 @@ mod tests {
     fn slots_count_live_workers_and_dead_nodes_are_listed_first() {
         let node = |name: &str, lease_left_ms| NodeView {
             name: name.into(),
-            beat_age_ms: Some(1),
+            heartbeat_age_ms: Some(1),
             lease_left_ms,
             slots: Some(tickfleet_store::Slots { busy: 2, all: 16 }),
             drained: false,

@@ -224,9 +224,9 @@ impl RecordedLog {
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
                 // The counters also include the missing entries. The log is therefore complete only after the gap.
-                Some(Line::Gone(gone)) => {
-                    let at_ms = ms_of(gone.before.as_deref().unwrap_or(&gone.after));
-                    at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(gone.shard, at_ms));
+                Some(Line::Lost(lost)) => {
+                    let at_ms = ms_of(lost.before.as_deref().unwrap_or(&lost.after));
+                    at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(lost.shard, at_ms));
                 }
                 Some(Line::Seal(_) | Line::End(_)) => {}
                 None => self.unread += u64::from(!line.trim().is_empty()),
@@ -421,7 +421,7 @@ mod tests {
         // The order of the parts does not matter.
         assert_eq!(began(&[&[follows], &[trimmed]]), (all, 300));
         assert_eq!(began(&[&[since], &[first]]), (all, all));
-        let gone = r#"{"gone":{"shard":0,"entries":3,"counted":9,"after":"100-0","before":"900-1"}}"#;
+        let gone = r#"{"lost":{"shard":0,"entries":3,"counted":9,"after":"100-0","before":"900-1"}}"#;
         assert_eq!(began(&[&[first, gone]]), (900, all));
     }
 }

@@ -20,7 +20,7 @@ async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
             break said.json();
         }
     };
-    assert_eq!(story["state"], "lane");
+    assert_eq!(story["state"], "throttled");
     assert_eq!(story["waits"]["tick_cap"], 10);
     assert!(story["waits"]["until_ms"].as_i64() > story["now_ms"].as_i64(), "{story}");
     fleet.run(&["explain", "long"]).exits(0).says("the agent's tick is used up (10 of 10 calls)");

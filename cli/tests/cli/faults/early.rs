@@ -78,7 +78,7 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
     }
     // `explain` and the audit log must agree.
     let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
-    assert_eq!((&story["calls_admitted"], &story["ended_because"]), (&json!(0), &json!("cancelled")), "{story}");
+    assert_eq!((&story["calls_admitted"], &story["end_reason"]), (&json!(0), &json!("cancelled")), "{story}");
     assert_eq!(story["cancel_asked"], "no longer wanted");
     assert!(story["audit"].to_string().contains("no longer wanted"), "{story}");
     let mut connection = redis.connection().await;

@@ -122,12 +122,12 @@ async fn assert_trimmed_is_reported(log: &mut Log, path: &Path, to: &str, bounds
         pause();
     }
     let gone = lines(&files(path)).iter().find_map(|line| match Line::read(line) {
-        Some(Line::Gone(gone)) => Some(gone.entries),
+        Some(Line::Lost(lost)) => Some(lost.entries),
         _ => None,
     });
     assert_eq!(gone, Some(30));
     exporter.says("audit entries were trimmed before export");
-    assert!(exporter.metrics().contains("tickfleet_audit_gone_unexported_total 30"), "{}", exporter.metrics());
+    assert!(exporter.metrics().contains("tickfleet_audit_trimmed_unexported_total 30"), "{}", exporter.metrics());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,7 +309,7 @@ async fn an_otlp_export_resumes_after_a_kill_and_skips_a_rejected_entry() {
     while distinct() < 24 {
         pause();
     }
-    while !exporter.metrics().contains("tickfleet_audit_export_refused_total 1") {
+    while !exporter.metrics().contains("tickfleet_audit_export_rejected_total 1") {
         pause();
     }
     assert_eq!(exporter.stop(), Some(0));

@@ -172,12 +172,12 @@ async fn the_reply_explain_and_the_audit_log_report_a_cache_hit() {
     assert_eq!(service.asked(), 1);
 }
 
-const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
+const REPEATED_CALLS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loop_breaker_warns_and_then_rejects_repeated_calls() {
     let service = Service::default();
-    let governed = GovernedFleet::start(&service.start().await, LOOPS).await;
+    let governed = GovernedFleet::start(&service.start().await, REPEATED_CALLS).await;
     let same = json!({"name": "same", "arguments": {"symbol": "ACME"}});
     let all = |agent: &str, calls: Vec<Value>| {
         let args = ["--config", &governed.dir, "submit", "--tenant", "demo", "--agent", agent, "-", "--wait", "--json"];

@@ -56,14 +56,14 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
             .exits(0);
     }
     let story = fleet.run(&["explain", "demo:waits", "--json"]).exits(0).json();
-    assert_eq!((&story["state"], &story["waits"]["rule"]), (&"lane".into(), &"paused".into()), "{story}");
+    assert_eq!((&story["state"], &story["waits"]["rule"]), (&"throttled".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
     // The tenant is paused too. Either pause is enough to stop calls.
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
-    let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "lane", "--json"]).exits(0).json();
+    let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "throttled", "--json"]).exits(0).json();
     assert_eq!(listed["turns"].as_array().map(Vec::len), Some(2), "{listed}");
     fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("run again");
     for id in ["waits", "waits-too"] {
@@ -92,7 +92,7 @@ async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
         let listed = fleet.run(&[&["turns", "list", "--json"], args].concat()).exits(0).json();
         listed["turns"].as_array().unwrap().len()
     };
-    while count(&["--state", "lane"]) < 6 || count(&["--state", "running"]) < 1 {}
+    while count(&["--state", "throttled"]) < 6 || count(&["--state", "running"]) < 1 {}
     assert_eq!(count(&["--agent", "kelly", "--tool", "echo"]), 3);
     assert_eq!((count(&["--older-than", "1h"]), count(&["--tenant", "atlas-ux"])), (0, 0));
     fleet.run(&["turns", "list", "--agent", "fran"]).exits(0).says("demo:long").says("running").says("sleep");

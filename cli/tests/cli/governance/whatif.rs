@@ -166,7 +166,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let (found, said) = other("grant", &[("permissions.yaml", "agents: [kelly]", "agents: [kelly, ben]")]);
     assert_eq!(found, expected(&[("odd/1", "asked", "permissions.fail.rules.ask")]), "{}", said.stdout);
     let (found, said) = other("more", &[("limits.yaml", "max: 3", "max: 4")]);
-    assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
+    assert_eq!(found, expected(&[("f3/0", "not_rejected", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
     // On some machines, the tick also delayed ben's calls. Then the effect of the limit is not decidable, because the
@@ -284,7 +284,7 @@ async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
     // A call that a limit rejects uses none of the task's budget, which stays available for the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
-    let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
+    let of_task = [("under/1", "capped", "limits.never"), ("under/2", "not_rejected", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
     // If a limit counts by values that the log lacks, the summary names the limit.
     let budgets = "limits:\n  tokens: {per: [tenant], tokens: 10, every: day}\n";

@@ -71,7 +71,7 @@ impl DrainFixture {
     fn change(&self, what: &str, host: &str) {
         let name = self.until(host, |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
         self.run(&["workers", what, &name, "--reason", "a new kernel", "--by", "anna"]).exits(0).says(&name);
-        self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
+        self.until(host, |one| one["drain_applied"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
     /// Waits until a drained worker's pending read has ended. The worker still takes slices that this read returns.
@@ -130,7 +130,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     quiet.signal(Signal::SIGSTOP);
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
-    place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
+    place.until("quiet", |one| one["alive"] == true && one["drain_applied"] == true && one["drained"].is_object());
     DrainFixture::asks_no_more().await;
     // Without another worker, new work waits, and `explain` shows the reason.
     assert_eq!(other.stop(), Some(0));
@@ -159,7 +159,7 @@ async fn a_worker_restores_its_drain_after_redis_lost_it() {
     // Nothing was written to disk, so Redis loses the drain.
     place.redis.kill9();
     place.redis.restart().await;
-    let is_back = |one: &Value| one["alive"] == true && one["heard"] == true && one["drained"]["by"] == "anna";
+    let is_back = |one: &Value| one["alive"] == true && one["drain_applied"] == true && one["drained"]["by"] == "anna";
     place.until("quiet", is_back);
     place.change("resume", "quiet");
 }
@@ -180,5 +180,5 @@ async fn a_worker_does_not_restore_a_drain_lifted_after_a_redis_restart() {
     place.run(&["workers", "resume", &name, "--reason", "it is back", "--by", "anna"]).exits(0).says(&name);
     quiet.signal(Signal::SIGCONT);
     place.submit("demo", "goes-on", "echo", &["--wait"]);
-    place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_null());
+    place.until("quiet", |one| one["alive"] == true && one["drain_applied"] == true && one["drained"].is_null());
 }

@@ -293,7 +293,7 @@ async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
     for id in ["waits", "ends", "ends-too"] {
         served.submit(id, "echo");
     }
-    let found = served.until("turns?tenant=demo&agent=kelly&state=lane", |seen| count(seen, "turns") == 3);
+    let found = served.until("turns?tenant=demo&agent=kelly&state=throttled", |seen| count(seen, "turns") == 3);
     assert_eq!(found["turns"][0]["tools"], json!(["echo"]), "{found}");
     let reported = served.sees("explain?id=demo:waits");
     assert_eq!(
@@ -322,7 +322,7 @@ async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
 
     let ended =
         served.does(key, "cancel", &json!({"ids": ["demo:ends", "demo:ends-too"], "reason": "sold out"})).json();
-    assert_eq!(ended, json!([{"id": "demo:ends", "answer": "ok"}, {"id": "demo:ends-too", "answer": "ok"}]));
+    assert_eq!(ended, json!([{"id": "demo:ends", "result": "ok"}, {"id": "demo:ends-too", "result": "ok"}]));
     let story = served.until("explain?id=demo:ends", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["error"]["details"]["reason"], "otto: sold out", "{story}");
     assert_eq!(served.does(key, "resume", &whom).json(), json!({"changed": true}));
@@ -404,7 +404,7 @@ fn counted(served: &OperatorFleet) {
 
 /// A dry run from the command line changes nothing.
 fn looked_at_first(served: &OperatorFleet, bad: &str) {
-    let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
+    let asked = ["dead", "replay", "--cause", "permanent", "--reason", "repaired", "--by", "anna"];
     served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);
     served.run(&["dead", "list", "--kind", "call"]).exits(0).says("may have run").says("bad/0");
     served
@@ -440,24 +440,28 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
 
     let ids = json!({"ids": [bad, maybe, letter], "reason": "the service is back"});
     let answers = served.does(key, "dead/replay", &ids).json();
-    assert_eq!((&answers[0]["answer"], &answers[0]["as"]), (&json!("ok"), &json!("demo:bad.again-0")), "{answers}");
-    assert_eq!(answers[1]["answer"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
+    assert_eq!(
+        (&answers[0]["result"], &answers[0]["replayed_as"]),
+        (&json!("ok"), &json!("demo:bad.again-0")),
+        "{answers}"
+    );
+    assert_eq!(answers[1]["result"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
     // The replayed turn is rejected again and becomes another dead letter.
-    assert_eq!((&answers[2]["answer"], &answers[2]["as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
+    assert_eq!((&answers[2]["result"], &answers[2]["replayed_as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
     let again = served.does(key, "dead/replay", &ids).json();
-    assert_eq!((&again[0]["answer"], &again[2]["answer"]), (&json!("again"), &json!("gone")), "{again}");
+    assert_eq!((&again[0]["result"], &again[2]["result"]), (&json!("again"), &json!("not_found")), "{again}");
     served.until("explain?id=demo:bad.again-0", |seen| seen["story"]["state"] == "done");
     let letter = served.refused_again("lost", &letter);
     let message = json!({"turn_id": "lost", "tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
-    let edited = json!({"ids": [letter], "reason": "mended", "message": message});
-    assert_eq!(served.does(&served.keys.acme, "dead/replay", &edited).json()[0]["answer"], "gone", "not theirs");
-    let foreign = json!({"ids": [letter], "reason": "mended", "message": {"tenant": "acme", "agent": "kelly", "calls": [{"name": "echo"}]}});
-    assert_eq!(served.does(key, "dead/replay", &foreign).json()[0]["answer"], "invalid", "nor another tenant's");
-    assert_eq!(served.does(key, "dead/replay", &edited).json()[0]["as"], "demo:lost");
+    let edited = json!({"ids": [letter], "reason": "repaired", "message": message});
+    assert_eq!(served.does(&served.keys.acme, "dead/replay", &edited).json()[0]["result"], "not_found", "not theirs");
+    let foreign = json!({"ids": [letter], "reason": "repaired", "message": {"tenant": "acme", "agent": "kelly", "calls": [{"name": "echo"}]}});
+    assert_eq!(served.does(key, "dead/replay", &foreign).json()[0]["result"], "invalid", "nor another tenant's");
+    assert_eq!(served.does(key, "dead/replay", &edited).json()[0]["replayed_as"], "demo:lost");
     let story = served.until("explain?id=demo:lost", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
     counted(&served);
-    let perhaps = json!({"ids": [maybe], "reason": "looked it up", "although_it_may_have_run": true});
+    let perhaps = json!({"ids": [maybe], "reason": "looked it up", "allow_duplicate_effects": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
 
     // Calls that failed again are listed again until they are dropped.

@@ -19,7 +19,7 @@ _LOOK_EVERY = 0.25
 _ABSENT_AFTER = 1.0
 # Seconds without a step, after which the client checks whether the tenant exists.
 
-Kind = Literal["plan", "result", "note", "heard", "summary", "ended", "other"]
+Kind = Literal["plan", "result", "note", "agent_message", "summary", "ended", "other"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Event:
 
     kind: Kind
     """``plan``: the model requests calls. ``result``: a call has its result. ``note``: the model received a note.
-    ``heard``: it received another agent's message. ``summary``: old steps were summarized. ``ended``."""
+    ``agent_message``: it received another agent's message. ``summary``: old steps were summarized. ``ended``."""
     position: int
     """Number of steps so far, from which `follow` can continue."""
     text: str = ""
@@ -49,7 +49,7 @@ _KINDS: dict[str, Kind] = {
     "plan": "plan",
     "result": "result",
     "note": "note",
-    "heard": "heard",
+    "agent_message": "agent_message",
     "summary": "summary",
 }
 

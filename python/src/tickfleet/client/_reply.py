@@ -114,7 +114,7 @@ class Reply:
     audits: list[Any] | None = None
     """One audit entry per call, if the turn has ``audits``."""
     approval: Any = None
-    """The approval, if the status is ``pending_approval``: ``id``, ``call``, ``tool``, ``asked_ms``, ``until_ms``."""
+    """The approval, if the status is ``pending_approval``: ``id``, ``call``, ``tool``, ``requested_ms``, ``until_ms``."""
     seq: int | None = None
     """Number within the inbox. Absent if the reply comes from the record."""
     missed: int = 0

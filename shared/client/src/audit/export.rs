@@ -73,7 +73,7 @@ impl ExportResume {
                 self.keys.extend(header.keys);
                 true
             }
-            Some(Line::Gone(_)) => true,
+            Some(Line::Lost(_)) => true,
             Some(Line::End(_)) | None => false,
         }
     }

@@ -23,9 +23,9 @@ pub struct LogPosition {
     /// The number of entries ever added up to this position, including entries that were gone before they were read.
     counted: u64,
     /// How often the log was recreated or lost its last writes.
-    remade: u64,
+    recreated: u64,
     /// The number of entries that were gone before they were read.
-    gone: u64,
+    lost: u64,
     seal: EntryId,
 }
 
@@ -41,17 +41,17 @@ impl LogPosition {
                 let id = seal.id.as_deref().and_then(|id| id.parse().ok());
                 self.seal = id.unwrap_or(self.seal);
             }
-            lines::Line::Gone(gone) => self.take_gone(gone),
+            lines::Line::Lost(lost) => self.take_lost(lost),
             lines::Line::Header(_) | lines::Line::End(_) => {}
         }
     }
 
-    fn take_gone(&mut self, gone: &LostEntries) {
-        self.gone += gone.entries;
-        self.counted = gone.counted;
-        self.remade += u64::from(gone.remade);
+    fn take_lost(&mut self, lost: &LostEntries) {
+        self.lost += lost.entries;
+        self.counted = lost.counted;
+        self.recreated += u64::from(lost.recreated);
         // A recreated log may have lower IDs than the last entry.
-        self.entry = gone.after.parse().unwrap_or(self.entry);
+        self.entry = lost.after.parse().unwrap_or(self.entry);
     }
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for LogPosition {
         if !self.begun {
             return Ok(());
         }
-        write!(f, "{} {} {} {} {}", self.entry, self.counted, self.remade, self.gone, self.seal)
+        write!(f, "{} {} {} {} {}", self.entry, self.counted, self.recreated, self.lost, self.seal)
     }
 }
 
@@ -79,13 +79,13 @@ impl FromStr for LogPosition {
         }
         let parts: Vec<&str> = text.split(' ').collect();
         let read = || {
-            let [entry, counted, remade, gone, seal] = parts[..] else { return None };
+            let [entry, counted, recreated, lost, seal] = parts[..] else { return None };
             Some(Self {
                 begun: true,
                 entry: entry.parse().ok()?,
                 counted: counted.parse().ok()?,
-                remade: remade.parse().ok()?,
-                gone: gone.parse().ok()?,
+                recreated: recreated.parse().ok()?,
+                lost: lost.parse().ok()?,
                 seal: seal.parse().ok()?,
             })
         };
@@ -101,7 +101,7 @@ pub enum LogItem {
     /// A seal. The seal's entries come before it.
     Seal(LogSeal),
     /// Entries that were gone before they were read.
-    Gone(LostEntries),
+    Lost(LostEntries),
 }
 
 impl LogItem {
@@ -111,7 +111,7 @@ impl LogItem {
         match self {
             Self::Entry(entry) => lines::entry(shard, &entry.id, &entry.admitted, &entry.text),
             Self::Seal(seal) => lines::followed_seal(shard, &seal.id, &seal.body, &seal.signature),
-            Self::Gone(gone) => lines::gone(gone),
+            Self::Lost(lost) => lines::lost(lost),
         }
     }
 }
@@ -139,8 +139,8 @@ impl LogBatch {
 
     /// Entries that were gone before they were read, and whether the log was recreated.
     #[must_use]
-    pub fn gone(&self) -> Option<&LostEntries> {
-        self.items.iter().find_map(|item| if let LogItem::Gone(gone) = item { Some(gone) } else { None })
+    pub fn lost(&self) -> Option<&LostEntries> {
+        self.items.iter().find_map(|item| if let LogItem::Lost(lost) = item { Some(lost) } else { None })
     }
 
     /// The time of the batch's first entry (ms by Redis' clock).
@@ -178,9 +178,9 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
     let mut after = LogPosition { begun: true, counted: begun, ..*position };
     let mut items = Vec::new();
-    if let Some(gone) = gone(shard, &after, &page) {
-        after.take_gone(&gone);
-        items.push(LogItem::Gone(gone));
+    if let Some(lost) = lost(shard, &after, &page) {
+        after.take_lost(&lost);
+        items.push(LogItem::Lost(lost));
     }
     let full = page.entries.len() == PAGE;
     let more_seals = seals.len() == PAGE;
@@ -207,22 +207,22 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
 /// Returns the entries that were gone before they were read. Redis counts all entries that were ever added to the log.
 /// This count reveals the missing entries in two cases: the page reaches the end of the log, or all entries before the
 /// position have been trimmed.
-fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
+fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
-    let remade = page.added < position.counted;
+    let recreated = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
     // A never trimmed log without new entries may be a new log, written after the clock stepped back. Export it all,
     // even if that repeats entries under the same IDs. Otherwise, a new log would never be exported.
-    let recreated = remade && (all_read_is_gone || read == 0 && trimmed == 0);
+    let is_new_log = recreated && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
-    let entries = match remade {
+    let entries = match recreated {
         false if page.entries.len() < PAGE => page.added.saturating_sub(counted + read),
         false if all_read_is_gone => trimmed.saturating_sub(counted),
         false => 0,
-        true if recreated => {
+        true if is_new_log => {
             counted = 0;
             trimmed
         }
@@ -232,12 +232,12 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
             0
         }
     };
-    if recreated && read == 0 {
+    if is_new_log && read == 0 {
         after = EntryId::default();
     }
     let before = page.entries.first().map(|entry| entry.id.clone());
-    let gone = LostEntries { shard, entries, counted: counted + entries, remade, after: after.to_string(), before };
-    (entries > 0 || remade).then_some(gone)
+    let lost = LostEntries { shard, entries, counted: counted + entries, recreated, after: after.to_string(), before };
+    (entries > 0 || recreated).then_some(lost)
 }
 
 #[cfg(test)]
@@ -276,44 +276,44 @@ mod tests {
     #[test]
     fn entries_trimmed_before_they_were_read_are_reported_as_lost() {
         let found = batch(3, &LogPosition::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
-        assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
+        assert_eq!((found.lost(), found.after.counted, found.entries()), (None, 12, 2));
         let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
         let after = "4-0".to_owned();
         let before = Some("7-0".to_owned());
-        let lost = LostEntries { shard: 3, entries: 2, counted: 12, remade: false, after, before };
-        assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
+        let lost = LostEntries { shard: 3, entries: 2, counted: 12, recreated: false, after, before };
+        assert_eq!((found.lost(), found.after.counted), (Some(&lost), 14));
         // All three new entries are gone. The next read finds nothing new.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
-        assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(3), 13));
+        assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);
         // A full page after trimmed entries.
         let ids: Vec<u64> = (20..20 + PAGE as u64).collect();
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 600, "20-0"), Vec::new()).unwrap();
-        assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(390), 900));
+        assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(390), 900));
         // A full page, and the log still has the entries that were read before.
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 995, "3-0"), Vec::new()).unwrap();
-        assert_eq!((found.gone(), found.after.counted), (None, 510));
+        assert_eq!((found.lost(), found.after.counted), (None, 510));
     }
 
     #[test]
     fn a_recreated_log_is_reported_once_and_read_from_its_beginning() {
         let found = batch(0, &at(9, 10), page(&[11], 1, 1, "11-0"), Vec::new()).unwrap();
-        assert!(found.gone().unwrap().remade);
-        assert_eq!((found.after.counted, found.after.remade, found.after.gone), (1, 1, 0));
+        assert!(found.lost().unwrap().recreated);
+        assert_eq!((found.after.counted, found.after.recreated, found.after.lost), (1, 1, 0));
         // The clock has stepped back.
         let found = batch(0, &at(9, 10), page(&[], 1, 1, "2-0"), Vec::new()).unwrap();
         assert_eq!((found.after.entry, found.after.counted), (EntryId::default(), 0));
         let found = batch(0, &found.after, page(&[2], 1, 1, "2-0"), Vec::new()).unwrap();
-        assert_eq!((found.gone(), found.after.counted), (None, 1));
+        assert_eq!((found.lost(), found.after.counted), (None, 1));
         assert_eq!(batch(0, &found.after, page(&[], 1, 1, "2-0"), Vec::new()), None);
     }
 
     #[test]
     fn a_redis_rollback_causes_no_repeated_export_and_no_lost_entries() {
         let found = batch(0, &at(9, 100), page(&[], 95, 50, "1-0"), Vec::new()).unwrap();
-        assert_eq!(found.gone().map(|gone| (gone.entries, gone.remade)), Some((0, true)));
+        assert_eq!(found.lost().map(|lost| (lost.entries, lost.recreated)), Some((0, true)));
         assert_eq!((found.after.entry.ms, found.after.counted), (9, 95));
         let found = batch(0, &found.after, page(&[12], 96, 51, "1-0"), Vec::new()).unwrap();
-        assert_eq!((found.gone(), found.after.counted), (None, 96));
+        assert_eq!((found.lost(), found.after.counted), (None, 96));
     }
 }

@@ -37,7 +37,7 @@ pub struct Cause {
     /// The number of items.
     pub count: u64,
     /// The number of items that can be replayed unchanged.
-    pub as_they_are: u64,
+    pub replayable: u64,
     /// When the newest item was added (ms by Redis' clock).
     pub newest_ms: i64,
     /// When the oldest item was added (ms by Redis' clock).
@@ -56,7 +56,7 @@ impl Cause {
             tool: dead.tool.clone(),
             normalized_error: dead.normalized_error(),
             count: 0,
-            as_they_are: 0,
+            replayable: 0,
             newest_ms: dead.at_ms,
             oldest_ms: dead.at_ms,
             example: dead.id.clone(),
@@ -79,7 +79,7 @@ impl Cause {
 
     fn add(&mut self, dead: &DeadEntry) {
         self.count += 1;
-        self.as_they_are += u64::from(dead.needs_message.is_none() && !dead.may_have_run);
+        self.replayable += u64::from(dead.needs_message.is_none() && !dead.may_have_run);
         self.oldest_ms = self.oldest_ms.min(dead.at_ms);
         if dead.at_ms > self.newest_ms {
             (self.newest_ms, self.example) = (dead.at_ms, dead.id.clone());
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(causes.others, 2);
         let most = causes.most(2);
         let [first, second] = most.as_slice() else { unreachable!() };
-        assert_eq!((first.count, first.newest_ms, first.oldest_ms, first.as_they_are), (3, 9, 3, 3));
+        assert_eq!((first.count, first.newest_ms, first.oldest_ms, first.replayable), (3, 9, 3, 3));
         assert_eq!(
             (first.example.to_string().as_str(), first.normalized_error.as_deref()),
             ("call-0-9-0", Some("got 503 for #"))

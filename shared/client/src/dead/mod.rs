@@ -32,7 +32,7 @@ pub use replay::{DeadAction, ReplayReport, ReplayStatus, handle};
 /// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Sort))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum DeadKind {
     /// A message that was never run.
     Letter,

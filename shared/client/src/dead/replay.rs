@@ -19,7 +19,7 @@ pub enum DeadAction<'a> {
         /// message.
         message: Option<&'a [u8]>,
         /// True to replay an item even if it may have taken effect already.
-        although_it_may_have_run: bool,
+        allow_duplicate_effects: bool,
     },
     /// Deletes a letter, or removes a call or task from the list.
     Drop,
@@ -32,7 +32,7 @@ pub enum ReplayStatus {
     /// The item was replayed or dropped.
     Ok,
     /// The item does not exist, or no longer exists.
-    Gone,
+    NotFound,
     /// An operator has already replayed or dropped the item.
     Again,
     /// A turn with the replay's ID and content was submitted before. Nothing was sent.
@@ -61,7 +61,7 @@ impl From<HandleResult> for ReplayStatus {
     fn from(handled: HandleResult) -> Self {
         match handled {
             HandleResult::Ok => Self::Ok,
-            HandleResult::Gone => Self::Gone,
+            HandleResult::Gone => Self::NotFound,
             HandleResult::Again => Self::Again,
             HandleResult::Duplicate => Self::Duplicate,
             HandleResult::Conflict => Self::Conflict,
@@ -80,18 +80,18 @@ pub struct ReplayReport {
     /// The ID of the item.
     pub id: DeadId,
     /// The result.
-    pub answer: ReplayStatus,
+    pub result: ReplayStatus,
     /// The turn or task that the replay created, `tenant:id`.
-    #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "replayed_as", skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
     /// Details of a failure, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl ReplayReport {
-    fn not(id: &DeadId, answer: ReplayStatus, why: Option<String>) -> Self {
-        Self { id: id.clone(), answer, becomes: None, why }
+    fn not(id: &DeadId, result: ReplayStatus, reason: Option<String>) -> Self {
+        Self { id: id.clone(), result, becomes: None, reason }
     }
 }
 
@@ -114,21 +114,21 @@ pub async fn handle(
     operator: Operator<'_>,
 ) -> Result<ReplayReport, StoreError> {
     let Some((store, whole)) = of(shards, id, within).await? else {
-        return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
+        return Ok(ReplayReport::not(id, ReplayStatus::NotFound, None));
     };
-    let DeadAction::Replay { message, although_it_may_have_run } = action else {
+    let DeadAction::Replay { message, allow_duplicate_effects } = action else {
         let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), operator).await?;
         return Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None));
     };
-    if let (Some(why), None) = (whole.dead.needs_message, message) {
-        return Ok(ReplayReport::not(id, ReplayStatus::NeedsMessage, Some(why.into())));
+    if let (Some(reason), None) = (whole.dead.needs_message, message) {
+        return Ok(ReplayReport::not(id, ReplayStatus::NeedsMessage, Some(reason.into())));
     }
-    if whole.dead.may_have_run && !although_it_may_have_run {
+    if whole.dead.may_have_run && !allow_duplicate_effects {
         return Ok(ReplayReport::not(id, ReplayStatus::MayHaveRun, None));
     }
     let sent = match sent(store, &whole, message, within) {
         Ok(sent) => sent,
-        Err(why) => return Ok(ReplayReport::not(id, ReplayStatus::Invalid, Some(why))),
+        Err(reason) => return Ok(ReplayReport::not(id, ReplayStatus::Invalid, Some(reason))),
     };
     let becomes = sent.name.to_string();
     let mut details = about(&whole);
@@ -137,10 +137,10 @@ pub async fn handle(
         details.push(("edited", "yes".to_owned()));
     }
     let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, operator).await?;
-    let answer: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
+    let result: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
     let becomes =
-        matches!(answer, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
-    Ok(ReplayReport { id: id.clone(), answer, becomes, why: None })
+        matches!(result, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
+    Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
 }
 
 /// Finds an item and the store of its shard. `None` if the item does not exist or does not belong to the tenant.

@@ -46,7 +46,7 @@ pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
     /// The result of canceling the task.
-    pub answer: CancelStatus,
+    pub result: CancelStatus,
     /// The unfinished turns of the task's calls.
     pub turns: Vec<CancelledTurn>,
     /// The tasks below this task.
@@ -59,7 +59,7 @@ pub struct CancelledTurn {
     /// The turn.
     pub turn: TurnId,
     /// The result of canceling the turn.
-    pub answer: CancelStatus,
+    pub result: CancelStatus,
 }
 
 /// Cancels a task, the turn that it waits for, and the tasks below it. The result lists the turns and tasks that were
@@ -105,15 +105,15 @@ async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
 }
 
 async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
-    let answer = CancelStatus::from(store.cancel(&branch.name, reason).await?);
+    let result = CancelStatus::from(store.cancel(&branch.name, reason).await?);
     let mut turns = Vec::new();
     let mut children = Vec::new();
     if let Some(turn) = branch.awaits {
-        let answer = CancelStatus::from(store.cancel(&turn, below).await?);
-        turns.push(CancelledTurn { turn: turn.turn, answer });
+        let result = CancelStatus::from(store.cancel(&turn, below).await?);
+        turns.push(CancelledTurn { turn: turn.turn, result });
     }
     for child in branch.children {
         children.push(Box::pin(end(store, child, below, below)).await?);
     }
-    Ok(CancelledTask { task: branch.name.turn, answer, turns, children })
+    Ok(CancelledTask { task: branch.name.turn, result, turns, children })
 }

@@ -197,7 +197,7 @@ impl WaitReason {
 pub async fn task_details(store: &Store, name: &TurnName) -> Result<Option<TaskDetails>, StoreError> {
     let mut left = TREE_MAX;
     let story = one(store, name, &mut left).await?;
-    Ok(Some(story).filter(|story| story.summary.state != TaskState::Forgotten || !story.rounds.is_empty()))
+    Ok(Some(story).filter(|story| story.summary.state != TaskState::RecordExpired || !story.rounds.is_empty()))
 }
 
 async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskDetails, StoreError> {
@@ -271,7 +271,9 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
                 answered += 1;
             }
             (HistoryStep::Note { text }, Some(round)) => round.notes.push(text),
-            (HistoryStep::Heard { from, text }, Some(round)) => round.notes.push(format!("{from} wrote: {text}")),
+            (HistoryStep::AgentMessage { from, text }, Some(round)) => {
+                round.notes.push(format!("{from} wrote: {text}"))
+            }
             (HistoryStep::Summary(summary), Some(round)) => {
                 round.input_tokens += summary.input;
                 round.output_tokens += summary.output;
@@ -281,7 +283,7 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
             (
                 HistoryStep::Result(_)
                 | HistoryStep::Note { .. }
-                | HistoryStep::Heard { .. }
+                | HistoryStep::AgentMessage { .. }
                 | HistoryStep::Summary(_)
                 | HistoryStep::Other,
                 _,

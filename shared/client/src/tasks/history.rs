@@ -16,7 +16,7 @@ pub enum HistoryStep {
         text: String,
     },
     /// A message from another agent that the model received.
-    Heard {
+    AgentMessage {
         /// The sender.
         from: String,
         /// The text.
@@ -104,7 +104,7 @@ pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
         HistoryStep::Plan(_) => "execute",
         HistoryStep::Result(_)
         | HistoryStep::Note { .. }
-        | HistoryStep::Heard { .. }
+        | HistoryStep::AgentMessage { .. }
         | HistoryStep::Summary(_)
         | HistoryStep::Other => "plan",
     };

@@ -31,7 +31,7 @@ pub enum TaskState {
     /// The task has ended.
     Ended,
     /// The task ended longer ago than records are kept.
-    Forgotten,
+    RecordExpired,
 }
 
 /// A task in a list.
@@ -89,7 +89,7 @@ impl TaskFilter {
     fn takes(&self, task: &TaskSummary, now_ms: i64) -> bool {
         let age_ms = task.accepted_ms.map_or(0, |at| i128::from(now_ms - at));
         let least_ms = |least: Duration| i128::try_from(least.as_millis()).unwrap_or(i128::MAX);
-        self.state.map_or(task.state != TaskState::Forgotten, |state| state == task.state)
+        self.state.map_or(task.state != TaskState::RecordExpired, |state| state == task.state)
             && self.agent.as_ref().is_none_or(|agent| task.agent.as_deref() == Some(agent.as_str()))
             && self.outcome.as_ref().is_none_or(|outcome| task.outcome.as_ref() == Some(outcome))
             && self.older_than.is_none_or(|least| age_ms >= least_ms(least))
@@ -287,7 +287,7 @@ pub(super) fn summary(tenant: &TenantId, id: TaskId, view: &TurnView) -> TaskSum
     let blank = TaskSummary {
         tenant: tenant.clone(),
         id,
-        state: TaskState::Forgotten,
+        state: TaskState::RecordExpired,
         agent: None,
         delegator: None,
         description: None,

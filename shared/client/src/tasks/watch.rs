@@ -62,7 +62,7 @@ pub enum TaskEvent {
         text: String,
     },
     /// The model received a message from another agent.
-    Heard {
+    AgentMessage {
         /// The sender.
         from: String,
         /// The text.
@@ -94,7 +94,7 @@ pub enum TaskEvent {
     },
     /// The task has ended without success.
     Failed {
-        /// An outcome of calls, or `rejected`, or `forgotten`.
+        /// An outcome of calls, or `rejected`, or `record_expired`.
         outcome: String,
         /// The reason.
         message: String,
@@ -208,8 +208,10 @@ impl TaskWatcher {
             match HistoryStep::read(entry) {
                 HistoryStep::Plan(_) => (plans, self.executed) = (plans + 1, false),
                 HistoryStep::Result(_) => self.executed = true,
-                HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {
-                }
+                HistoryStep::Note { .. }
+                | HistoryStep::AgentMessage { .. }
+                | HistoryStep::Summary(_)
+                | HistoryStep::Other => {}
             }
         }
         self.plans = Some(plans);
@@ -253,7 +255,10 @@ impl TaskWatcher {
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
-            HistoryStep::Note { .. } | HistoryStep::Heard { .. } | HistoryStep::Summary(_) | HistoryStep::Other => {}
+            HistoryStep::Note { .. }
+            | HistoryStep::AgentMessage { .. }
+            | HistoryStep::Summary(_)
+            | HistoryStep::Other => {}
         }
         if let Some(event) = event_of(step) {
             self.push_event(event);
@@ -319,7 +324,7 @@ impl TaskWatcher {
         let event = match self.store.turn_view(&self.name).await? {
             TurnView::Finished(finished) => ended(&finished.reply),
             TurnView::Live(_) => return Ok(()),
-            TurnView::Unknown => forgotten(),
+            TurnView::Unknown => record_expired(),
         };
         self.push_event(event);
         Ok(())
@@ -328,7 +333,7 @@ impl TaskWatcher {
     /// Handles a task that is not found: it has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
-            self.push_event(forgotten());
+            self.push_event(record_expired());
             return Ok(());
         }
         if self.since.elapsed() < REFUSED_AFTER {
@@ -361,7 +366,7 @@ fn event_of(step: HistoryStep) -> Option<TaskEvent> {
         HistoryStep::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
         HistoryStep::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
         HistoryStep::Note { text } => TaskEvent::Note { text },
-        HistoryStep::Heard { from, text } => TaskEvent::Heard { from, text },
+        HistoryStep::AgentMessage { from, text } => TaskEvent::AgentMessage { from, text },
         HistoryStep::Summary(summary) => {
             TaskEvent::Note { text: format!("{} summarized the steps so far: {}", summary.model, summary.text) }
         }
@@ -369,8 +374,11 @@ fn event_of(step: HistoryStep) -> Option<TaskEvent> {
     })
 }
 
-fn forgotten() -> TaskEvent {
-    TaskEvent::Failed { outcome: "forgotten".into(), message: "The task has ended, and its record has expired.".into() }
+fn record_expired() -> TaskEvent {
+    TaskEvent::Failed {
+        outcome: "record_expired".into(),
+        message: "The task has ended, and its record has expired.".into(),
+    }
 }
 
 /// Converts the reply to a task to the task's last event.

@@ -12,7 +12,7 @@ use crate::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 /// An approval with its reason and changed arguments.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Agrees))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApproveRequest {
     /// Reason for the audit log.
     #[serde(default, deserialize_with = "or_default")]
@@ -32,7 +32,7 @@ pub struct ApproveRequest {
 /// The reason for a denial.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Denies))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DenyRequest {
     /// Reason for the agent and the audit log.
     #[cfg_attr(feature = "openapi", schema(example = "not this month"))]

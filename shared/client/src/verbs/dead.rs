@@ -10,7 +10,7 @@ const IDS_MAX: usize = 500;
 /// Entries to replay.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Replays))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplayRequest {
     /// Ids, at most 500.
     #[cfg_attr(feature = "openapi", schema(example = json!(["call-0-1764130000000-0"])))]
@@ -24,13 +24,13 @@ pub struct ReplayRequest {
     pub message: Option<Box<RawValue>>,
     /// Include entries that may already have taken effect.
     #[serde(default, deserialize_with = "or_default")]
-    pub although_it_may_have_run: bool,
+    pub allow_duplicate_effects: bool,
 }
 
 /// Entries to drop.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Drops))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropRequest {
     /// Ids, at most 500.
     #[cfg_attr(feature = "openapi", schema(example = json!(["letter-0-1764130000000-0"])))]
@@ -51,8 +51,8 @@ impl ReplayRequest {
             return Err(VerbError::Invalid("message: requires exactly one id".into()));
         }
         let message = self.message.as_deref().map(|message| message.get().as_bytes());
-        let although_it_may_have_run = self.although_it_may_have_run;
-        handle_all(context, &ids, DeadAction::Replay { message, although_it_may_have_run }, &self.reason).await
+        let allow_duplicate_effects = self.allow_duplicate_effects;
+        handle_all(context, &ids, DeadAction::Replay { message, allow_duplicate_effects }, &self.reason).await
     }
 }
 

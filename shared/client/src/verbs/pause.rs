@@ -10,7 +10,7 @@ use crate::operate::{self, Operator};
 /// Tenant, agent or tool to pause or resume.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Whom))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PauseRequest {
     /// Tenant. If missing, the tenant of the key.
     #[cfg_attr(feature = "openapi", schema(example = "demo"))]

@@ -7,7 +7,7 @@ use crate::operate::{SWITCHED_BYTES_MAX, is_switchable_name, switch_tool, switch
 /// Tool to switch.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Which))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SwitchToolRequest {
     /// Name, or id of a version.
     #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]

@@ -14,7 +14,7 @@ const IDS_MAX: usize = 500;
 /// Turns and tasks to cancel.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Ends))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelTurnsRequest {
     /// Names, as `tenant:id`, at most 500.
     #[cfg_attr(feature = "openapi", schema(example = json!(["demo:order-17"])))]
@@ -26,7 +26,7 @@ pub struct CancelTurnsRequest {
 
 /// Result for one turn or task.
 #[derive(Debug, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Ended))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TurnCancelResult {
     /// Its name.
     pub id: String,
@@ -34,7 +34,7 @@ pub struct TurnCancelResult {
     /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
     /// nothing was stored. If all ids are unknown, the response is 404.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ok"))]
-    pub answer: CancelStatus,
+    pub result: CancelStatus,
 }
 
 impl CancelTurnsRequest {
@@ -49,7 +49,7 @@ impl CancelTurnsRequest {
         }
         let names = self.ids.iter().map(|id| context.parse_turn_name(id)).collect::<Result<Vec<_>, _>>()?;
         let answers = context.cancel_turns(&names, "", &self.reason).await?;
-        Ok(names.iter().zip(answers).map(|(name, answer)| TurnCancelResult { id: name.to_string(), answer }).collect())
+        Ok(names.iter().zip(answers).map(|(name, result)| TurnCancelResult { id: name.to_string(), result }).collect())
     }
 }
 

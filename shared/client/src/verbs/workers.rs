@@ -6,7 +6,7 @@ use crate::workers::{WorkerDrainResult, drain, no_worker, resume};
 /// Worker to drain or resume.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = WhichWorker))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DrainWorkerRequest {
     /// Name from the list.
     #[cfg_attr(feature = "openapi", schema(example = "w-host-7-1a4"))]

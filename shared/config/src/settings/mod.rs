@@ -217,7 +217,7 @@ pub struct LoopSettings {
     /// Time for which the call is denied. Default 1 min.
     pub deny_for: Duration,
     /// Longest time between two equal calls of the same streak. Default 10 min.
-    pub forget_after: Duration,
+    pub reset_after: Duration,
     /// Tools that may be called repeatedly. Default: the fleet's own tools that are used to poll.
     pub except: BTreeSet<String>,
 }

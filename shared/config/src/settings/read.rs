@@ -272,7 +272,7 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
             .unwrap_or_default(),
         deny_after: integer(&mut s, "deny_after", 1, 1_000_000),
         deny_for: duration(&mut s, "deny_for", SECOND, DAY),
-        forget_after: duration(&mut s, "forget_after", SECOND, DAY),
+        reset_after: duration(&mut s, "reset_after", SECOND, DAY),
         except: s.required("except").map(|c| c.words()).unwrap_or_default(),
     };
     s.close();

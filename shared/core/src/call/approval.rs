@@ -91,7 +91,7 @@ pub struct Approval {
     #[serde(rename = "na", default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<String>,
     #[serde(rename = "t")]
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     /// The people who agreed to these arguments.
     #[serde(rename = "v", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Vote>,

@@ -69,7 +69,7 @@ pub struct CachedResult {
     pub media: String,
     /// Time of the question. The result's age counts from this time.
     #[serde(rename = "t")]
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     #[serde(rename = "u")]
     pub until_ms: i64,
     #[serde(rename = "o")]
@@ -79,7 +79,7 @@ pub struct CachedResult {
 impl CachedResult {
     #[must_use]
     pub fn age_ms(&self, now_ms: i64) -> i64 {
-        (now_ms - self.asked_ms).max(0)
+        (now_ms - self.requested_ms).max(0)
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Fill {
     pub name: CacheName,
     /// Time to live of the result, counted from the question.
     pub ttl_ms: i64,
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     pub by: CallName,
     pub media: String,
     pub output: Box<RawValue>,
@@ -149,15 +149,15 @@ impl Fill {
     /// The part to write, with its list entry. `None` if the result has expired or is too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
         // If the worker's clock is ahead of shard time, the result must not look younger than it is.
-        let asked_ms = self.asked_ms.min(now_ms);
-        let until_ms = asked_ms + self.ttl_ms;
+        let requested_ms = self.requested_ms.min(now_ms);
+        let until_ms = requested_ms + self.ttl_ms;
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
             return None;
         }
         let by = self.by.clone();
         let media = self.media.clone();
         let output = self.output.clone();
-        let text = serde_json::to_vec(&CachedResult { by, media, asked_ms, until_ms, output }).ok()?;
+        let text = serde_json::to_vec(&CachedResult { by, media, requested_ms, until_ms, output }).ok()?;
         let size = Size { until_ms, bytes: text.len() };
         (size.bytes <= BYTES_MAX).then(|| (text.into(), size))
     }
@@ -234,7 +234,7 @@ mod tests {
         Fill {
             name: CacheName { tenant: tenant(), hash: hash.into() },
             ttl_ms,
-            asked_ms: 100,
+            requested_ms: 100,
             by: call("t", 0),
             media: "application/json".into(),
             output: RawValue::from_string(output.into()).unwrap(),

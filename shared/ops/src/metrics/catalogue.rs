@@ -84,7 +84,7 @@ catalogue! {
         ["limit": Bounded("limits of `limits.yaml`"), "action": Words(|| labels::LIMIT_ACTIONS.to_vec())],
         "Turns that waited for a limit, calls that it rejected, and turns that it would have held up in shadow mode, \
          by limit. Workers count tasks whose token or money budget is short.";
-    RULES_UNMET = "rules_unmet_total", Counter, Workers,
+    RULE_DENIALS = "rule_denials_total", Counter, Workers,
         ["rule": Bounded("rules as `details.rule` names them, at most 200, and `other`"), "action": Words(|| labels::RULE_ACTIONS.to_vec())],
         "Calls that a rule or a fact condition denied (deny), could not evaluate and denied (undecided), or would \
          have denied in shadow mode (shadow), by rule.";
@@ -96,7 +96,7 @@ catalogue! {
          (failed), or dropped, because none was accepted in time or the event was trimmed (given_up).";
     READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
         "Calls of tools with `cache`: answered from the cache (hit) or run (miss).";
-    LOOPS = "loops_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
+    REPEATED_CALLS = "repeated_calls_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
         "Repeated equal calls that were detected (`loops`), by action: the agent was warned, or the call was denied.";
     FACT_WAITS = "fact_waits_total", Counter, Workers, [],
         "Waits of a call, without a slot, for another call of its session that can change its facts.";
@@ -105,7 +105,7 @@ catalogue! {
          is still unknown after all attempts.";
     AUDIT_SEALED = "audit_sealed_total", Counter, Schedulers, [],
         "Audit entries that this process sealed.";
-    AUDIT_UNSEALED = "audit_gone_unsealed_total", Counter, Schedulers, [],
+    AUDIT_UNSEALED = "audit_trimmed_unsealed_total", Counter, Schedulers, [],
         "Audit entries that were trimmed or deleted before they were sealed.";
     UNSEALED_AGE = "audit_unsealed_age_seconds", Gauge, Schedulers, [],
         "Age of the oldest audit entry without a seal, read from Redis at each scrape; 0 if all are sealed. Every \
@@ -117,9 +117,9 @@ catalogue! {
         "Failed attempts to write anchors of the audit log to `seal.anchor`.";
     AUDIT_EXPORTED = "audit_exported_total", Counter, Exporters, [],
         "Audit entries that this process exported. An entry that is sent again after a crash counts again.";
-    AUDIT_GONE_UNEXPORTED = "audit_gone_unexported_total", Counter, Exporters, [],
+    AUDIT_TRIMMED_UNEXPORTED = "audit_trimmed_unexported_total", Counter, Exporters, [],
         "Audit entries that were trimmed or deleted before they were exported.";
-    EXPORT_REFUSED = "audit_export_refused_total", Counter, Exporters, [],
+    EXPORT_REJECTED = "audit_export_rejected_total", Counter, Exporters, [],
         "Audit records that the collector rejected permanently. The log has its response.";
     EXPORT_FAILURES = "audit_export_failures_total", Counter, Exporters, [],
         "Failed attempts to export the audit log, because Redis or the destination failed. They are retried.";
@@ -127,7 +127,7 @@ catalogue! {
         "Age of the oldest audit entry that is not exported, as of the last read; 0 if all are exported.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and admitted, at once or from a throttle queue.";
-    TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
+    TURNS_REJECTED = "turns_rejected_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
         "Turns that were rejected with a reply, by error code.";
     RELEASED = "released_total", Counter, Schedulers, [],
         "Slices that left a throttle queue when their agent's next window began.";
@@ -177,13 +177,13 @@ catalogue! {
         "Writes that were rejected because another process had taken over the slice.";
     QUARANTINED = "quarantined_total", Counter, Schedulers, [],
         "Slices that were ended because they lost their worker too often.";
-    DEAD = "dead_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
+    DEAD = "dead_letters_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
         "Entries that became dead letters: rejected messages, and messages that crashed their readers (poison).";
     SLOTS = "slots", Gauge, Workers, [],
         "Slots of the process: slices that it can run at the same time.";
     SLOTS_BUSY = "slots_busy", Gauge, Workers, [],
         "Slots that run a slice now.";
-    TOOL_LISTS_LEFT_OUT = "tool_lists_left_out", Gauge, Workers, [],
+    TOOL_LISTS_OMITTED = "tool_lists_omitted", Gauge, Workers, [],
         "Agents of a shard without a tool list, because the lists of the shard exceed 64 MiB.";
     MCP_SERVER_UP = "mcp_server_up", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
@@ -216,7 +216,7 @@ catalogue! {
         ["request": Words(|| labels::REQUESTS.to_vec())],
         "Time from a request to the start of its response. submit_wait and reply_wait include the wait for a reply, \
          mcp includes tool calls.";
-    GATEWAY_REFUSED = "gateway_refused_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
+    GATEWAY_REJECTED = "gateway_rejected_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
         "Rejected requests by reason. key: missing or invalid key (401); forbidden: the key lacks the permission \
          (403); too_large: large body (413); busy: full queues, or too many waiting requests (429); unavailable: Redis is \
          away or nearly full (503); rate: the key or token exceeds its rate (429); wrong_keys: too many invalid keys \
@@ -237,7 +237,7 @@ catalogue! {
         "Failed Redis requests: no connection, a timeout or an error response.";
     REDIS_UP = "redis_up", Gauge, Everyone, [],
         "1 if Redis answered this process during the scrape and accepted writes, otherwise 0.";
-    REDIS_REFUSES = "redis_refuses", Gauge, Everyone, ["reason": Words(labels::refusals)],
+    REDIS_REJECTING = "redis_rejecting", Gauge, Everyone, ["reason": Words(labels::refusals)],
         "1 for the reason why Redis rejected this process during the scrape, otherwise 0: disk failure (misconf), replica \
          (readonly), missing replicas (noreplicas), missing right (noperm), wrong login (noauth), full memory (oom), \
          loading, busy script (busy), or shard not served (cluster).";

@@ -23,8 +23,8 @@ impl ExportMetrics {
     pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
             exported: builder.counter(&c::AUDIT_EXPORTED)?,
-            gone: builder.counter(&c::AUDIT_GONE_UNEXPORTED)?,
-            refused: builder.counter(&c::EXPORT_REFUSED)?,
+            gone: builder.counter(&c::AUDIT_TRIMMED_UNEXPORTED)?,
+            refused: builder.counter(&c::EXPORT_REJECTED)?,
             failures: builder.counter(&c::EXPORT_FAILURES)?,
             age: builder.float(&c::EXPORT_AGE)?,
             unsealed: builder.gauges(&c::UNSEALED_AGE)?,
@@ -51,7 +51,7 @@ impl Metrics {
     }
 
     /// Counts entries of the audit log that were lost before their export.
-    pub fn gone_unexported(&self, entries: u64) {
+    pub fn trimmed_unexported(&self, entries: u64) {
         self.governance.export.gone.inc_by(entries);
     }
 

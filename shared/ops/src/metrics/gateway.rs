@@ -40,7 +40,7 @@ impl GatewayMetrics {
         Ok(Self {
             requests: builder.counters(&c::GATEWAY_REQUESTS)?,
             seconds: builder.histograms(&c::GATEWAY_DURATION)?,
-            refused: builder.counters(&c::GATEWAY_REFUSED)?,
+            refused: builder.counters(&c::GATEWAY_REJECTED)?,
             waiting: builder.gauge(&c::GATEWAY_WAITING)?,
             waiting_now: Mutex::default(),
             streams: builder.gauge(&c::GATEWAY_STREAMS)?,

@@ -16,7 +16,7 @@ use super::{Metrics, catalogue as c};
 pub(super) struct GovernanceMetrics {
     limits_reached: IntCounterVec,
     rules: RuleLabels,
-    rules_unmet: IntCounterVec,
+    rule_denials: IntCounterVec,
     approvals: IntCounterVec,
     reads_cached: IntCounterVec,
     loops: IntCounterVec,
@@ -36,10 +36,10 @@ impl GovernanceMetrics {
         Ok(Self {
             limits_reached: builder.counters(&c::LIMITS_REACHED)?,
             rules: RuleLabels::default(),
-            rules_unmet: builder.counters(&c::RULES_UNMET)?,
+            rule_denials: builder.counters(&c::RULE_DENIALS)?,
             approvals: builder.counters(&c::APPROVALS)?,
             reads_cached: builder.counters(&c::READS_CACHED)?,
-            loops: builder.counters(&c::LOOPS)?,
+            loops: builder.counters(&c::REPEATED_CALLS)?,
             tool_seconds: ToolSeconds::register(&builder.registry)?,
             fact_waits: builder.counter(&c::FACT_WAITS)?,
             reconciled: builder.counters(&c::RECONCILED)?,
@@ -59,7 +59,7 @@ impl Metrics {
     }
 
     /// Counts entries of the audit log that were lost before they were sealed.
-    pub fn gone_unsealed(&self, entries: u64) {
+    pub fn trimmed_unsealed(&self, entries: u64) {
         self.governance.unsealed.inc_by(entries);
     }
 
@@ -106,9 +106,9 @@ impl Metrics {
         self.governance.reconciled.with_label_values(&[verdict]).inc();
     }
 
-    pub fn rule_unmet(&self, rule: &str, action: RuleAction) {
+    pub fn rule_denied(&self, rule: &str, action: RuleAction) {
         let rule = self.governance.rules.label(rule);
-        self.governance.rules_unmet.with_label_values(&[&*rule, action.as_str()]).inc();
+        self.governance.rule_denials.with_label_values(&[&*rule, action.as_str()]).inc();
     }
     pub fn approval(&self, event: ApprovalEvent) {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();

@@ -304,7 +304,7 @@ pub(super) const REQUESTS: [&str; 19] = [
     OTHER,
 ];
 
-pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
+pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "client_closed"];
 
 pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
 

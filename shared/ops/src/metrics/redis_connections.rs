@@ -77,7 +77,7 @@ impl RedisConnectionMetrics {
     pub(super) fn register(builder: &MetricBuilder) -> Result<Self, prometheus::Error> {
         Ok(Self {
             up: builder.gauge(&c::REDIS_UP)?,
-            refuses: builder.gauges(&c::REDIS_REFUSES)?,
+            refuses: builder.gauges(&c::REDIS_REJECTING)?,
             moves: builder.counter(&c::REDIS_PRIMARY_MOVES)?,
             missing: builder.gauges(&c::REDIS_PRIMARY_MISSING)?,
             durable: DurableMetrics::register(builder)?,
@@ -103,7 +103,7 @@ impl Metrics {
     }
 
     /// `None` if Redis did not reject the request of the scrape.
-    pub fn redis_refuses(&self, refusal: Option<Refusal>) {
+    pub fn redis_rejecting(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
             self.redis.refuses.with_label_values(&[reason.as_str()]).set(value);

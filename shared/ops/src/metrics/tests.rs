@@ -49,8 +49,8 @@ fn a_scrape_shows_the_recorded_events() {
         "tickfleet_calls_total{outcome=\"denied\",tool=\"search\"} 1",
         "tickfleet_call_duration_seconds_count{tool=\"search\"} 1",
         "tickfleet_fenced_total{verb=\"settle\"} 1",
-        "tickfleet_turns_refused_total{reason=\"unknown_agent\"} 1",
-        "tickfleet_turns_refused_total{reason=\"other\"} 1",
+        "tickfleet_turns_rejected_total{reason=\"unknown_agent\"} 1",
+        "tickfleet_turns_rejected_total{reason=\"other\"} 1",
         "tickfleet_slots_busy 3",
         "tickfleet_mcp_server_up{server=\"files\"} 0",
         "tickfleet_mcp_server_up{server=\"notes\"} 1",
@@ -90,13 +90,13 @@ fn gateway_metrics_count_requests_by_status_and_rejections_by_reason() {
         "tickfleet_gateway_requests_total{request=\"submit\",status=\"4xx\"} 2",
         "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1",
         "tickfleet_gateway_requests_total{request=\"other\",status=\"4xx\"} 1",
-        "tickfleet_gateway_requests_total{request=\"submit_wait\",status=\"gone\"} 1",
+        "tickfleet_gateway_requests_total{request=\"submit_wait\",status=\"client_closed\"} 1",
         "tickfleet_gateway_request_duration_seconds_count{request=\"submit\"} 5",
-        "tickfleet_gateway_refused_total{reason=\"key\"} 1",
-        "tickfleet_gateway_refused_total{reason=\"busy\"} 1",
-        "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1",
-        "tickfleet_gateway_refused_total{reason=\"forbidden\"} 0",
-        "tickfleet_gateway_refused_total{reason=\"rate\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"key\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"busy\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"unavailable\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"forbidden\"} 0",
+        "tickfleet_gateway_rejected_total{reason=\"rate\"} 1",
         "tickfleet_gateway_mcp_calls_total{response=\"task\"} 1",
         "tickfleet_gateway_waiting 7",
         "tickfleet_gateway_streams 2",
@@ -115,7 +115,7 @@ fn counters_start_at_zero_for_every_known_label() {
     let text = metrics.render();
     for line in [
         "tickfleet_state_lost_total 0",
-        "tickfleet_turns_refused_total{reason=\"tenant_queue_full\"} 0",
+        "tickfleet_turns_rejected_total{reason=\"tenant_queue_full\"} 0",
         "tickfleet_redis_errors_total{verb=\"commit\"} 0",
         "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"other\"} 0",
         "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"search\"} 0",
@@ -214,8 +214,8 @@ fn one_configuration_is_shown_at_a_time() {
     metrics.config_admits(3, 2);
     has(&metrics.render(), "tickfleet_config_agents 3");
     has(&metrics.render(), "tickfleet_config_tenants 2");
-    metrics.tool_lists_left_out(2);
-    has(&metrics.render(), "tickfleet_tool_lists_left_out 2");
+    metrics.tool_lists_omitted(2);
+    has(&metrics.render(), "tickfleet_tool_lists_omitted 2");
     metrics.config_reloaded(true);
     let text = metrics.render();
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
@@ -246,13 +246,13 @@ fn busy(part: ProcessRole) -> Metrics {
         ..RedisScrape::default()
     }));
     metrics.config_in_force("0123456789abcdef", 1);
-    metrics.redis_refuses(None);
+    metrics.redis_rejecting(None);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
     metrics.model_asked("default", "ok");
     metrics.model_used("default", 1, 1, 1);
     metrics.task_step("plan");
     metrics.breaker("search", BreakerEvent::Opened);
-    metrics.rule_unmet("permissions.search.rules.short", RuleAction::Deny);
+    metrics.rule_denied("permissions.search.rules.short", RuleAction::Deny);
     metrics.approval(ApprovalEvent::Asked);
     metrics.gateway.answered("submit", 202, Duration::ZERO);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
@@ -389,7 +389,7 @@ fn many_agents_and_tools_stay_within_the_series_limit() {
         BreakerEvent::ALL.into_iter().for_each(|event| metrics.breaker(&tool, event));
         metrics.refused(&format!("code_{agent}"));
         for action in [RuleAction::Deny, RuleAction::Undecided, RuleAction::Shadow] {
-            metrics.rule_unmet(&format!("permissions.{tool}.rules[{agent}]"), action);
+            metrics.rule_denied(&format!("permissions.{tool}.rules[{agent}]"), action);
         }
     }
     metrics.watch_mcp(|| {

@@ -33,7 +33,7 @@ pub(super) struct Limits {
     /// By shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
     /// Unreadable counters that an operator reset. Their windows began twice.
-    remade: HashSet<(u32, String)>,
+    recreated: HashSet<(u32, String)>,
     seen: HashSet<NameHash>,
     unchecked: u64,
 }
@@ -60,15 +60,15 @@ impl Limits {
     }
 
     /// Records that an operator reset an unreadable counter.
-    pub(super) fn remade(&mut self, shard: u32, counter: String) {
-        self.remade.insert((shard, counter));
+    pub(super) fn recreated(&mut self, shard: u32, counter: String) {
+        self.recreated.insert((shard, counter));
     }
 
     pub(super) fn claim(self) -> Claim {
         let mut claim = Claim::new("No window of a limit overran.", "windows", WHY_UNCHECKED);
         claim.unchecked = self.unchecked;
         for (counter, windows) in self.counters {
-            let is_remade = self.remade.contains(&counter);
+            let is_remade = self.recreated.contains(&counter);
             let (shard, name) = counter;
             check(&format!("{name} of shard {shard}"), windows, is_remade, &mut claim);
         }

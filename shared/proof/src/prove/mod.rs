@@ -42,7 +42,7 @@ pub struct Proof {
     /// The claims.
     pub claims: Vec<Claim>,
     /// Unsigned statements of the export about itself on which the claims rest.
-    pub as_said: Vec<String>,
+    pub assumptions: Vec<String>,
     /// Facts that the export cannot show.
     pub unseen: Vec<String>,
 }
@@ -168,7 +168,7 @@ impl Prover {
                 }
             }
             Some(Line::Seal(_)) => self.sealed = true,
-            Some(Line::End(_) | Line::Gone(_)) => {}
+            Some(Line::End(_) | Line::Lost(_)) => {}
             None if line.trim().is_empty() => {}
             None => self.unread += 1,
         }
@@ -189,7 +189,7 @@ impl Prover {
                 self.others += 1;
                 // Resets outside the time range count too, because windows extend beyond the time range.
                 if let EntryRead::Remade(counter) = other {
-                    self.limits.remade(shard, counter);
+                    self.limits.recreated(shard, counter);
                 }
                 return;
             }
@@ -221,7 +221,7 @@ impl Prover {
 
     #[must_use]
     pub fn finish(self) -> Proof {
-        let as_said = self.as_said();
+        let assumptions = self.assumptions();
         let mut unseen = vec![
             "Calls that had no result when the export was made, and what was trimmed before it.".to_owned(),
             "Whether tools that are declared idempotent are idempotent, and effects of tools that their results do \
@@ -265,13 +265,13 @@ impl Prover {
             first_ms: self.span.map(|(first, _)| first),
             last_ms: self.span.map(|(_, last)| last),
             claims,
-            as_said,
+            assumptions,
             unseen,
         }
     }
 
     /// The statements that come from the export's header. A reader can compare them with the fleet's configuration.
-    fn as_said(&self) -> Vec<String> {
+    fn assumptions(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),
             ms => format!("An id can be reused {ms} ms after its turn has ended."),

@@ -81,7 +81,7 @@ fn daily_cap_overruns_are_detected() {
     let calls = [entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")];
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("b", None)]].concat());
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
-    assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are in the time zone Europe/Vienna")));
+    assert!(proof.assumptions.iter().any(|said| said.contains("Days of acme are in the time zone Europe/Vienna")));
     // A later header of the same tenant changes the cap.
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("acme", Some(2))]].concat());
     assert!(proof.holds, "{:?}", proof.claims);
@@ -132,7 +132,7 @@ fn header_statements_are_reported_as_unproven() {
         "An id can be reused 1 ms after its turn has ended.",
         "Days of acme are in the time zone Europe/Paris; the cap is 9 calls a day.",
     ];
-    assert_eq!(proof.as_said, reported);
+    assert_eq!(proof.assumptions, reported);
     let report = crate::report::markdown(&proof, &crate::verify::ExportVerdict::default());
     let row =
         "| No call has two results. | yes | 2 calls | 1 calls: their ids were reused after their records had expired";

@@ -175,7 +175,7 @@ impl Verifier {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => self.take_entry(&entry),
             Some(Line::Seal(seal)) => self.take_seal(&seal),
-            Some(Line::Gone(gone)) => self.take_gone(&gone),
+            Some(Line::Lost(lost)) => self.take_lost(&lost),
             Some(Line::End(end)) => self.end = Some(end),
             None => self.note(Finding::at_line(FindingKind::Unreadable, self.lines, "it is not a line of an export")),
         }
@@ -196,12 +196,12 @@ impl Verifier {
     }
 
     /// Reports entries that were lost from the log before they were exported.
-    fn take_gone(&mut self, gone: &LostEntries) {
-        let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
-        let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
+    fn take_lost(&mut self, lost: &LostEntries) {
+        let before = lost.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
+        let more = if lost.recreated { " or more: Redis had lost the log or its end" } else { "" };
         self.verdict.notes.push(format!(
             "{} entries of shard {}, between entry {} and {before}, were lost before export{more}.",
-            gone.entries, gone.shard, gone.after
+            lost.entries, lost.shard, lost.after
         ));
     }
 

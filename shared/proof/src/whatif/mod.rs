@@ -53,7 +53,7 @@ pub enum DifferenceKind {
     /// A cap or limit would have rejected the call.
     Capped,
     /// A cap or limit rejected the call, but would have admitted it under the policy.
-    LetGo,
+    NotRejected,
     /// The call would have begun later.
     Delayed,
     /// The call would have begun earlier.
@@ -67,7 +67,7 @@ impl DifferenceKind {
         Self::Asked,
         Self::Otherwise,
         Self::Capped,
-        Self::LetGo,
+        Self::NotRejected,
         Self::Delayed,
         Self::Sooner,
     ];
@@ -80,7 +80,7 @@ impl DifferenceKind {
             Self::Asked => "would need approval",
             Self::Otherwise => "would be stopped by something else",
             Self::Capped => "would be rejected",
-            Self::LetGo => "would not be rejected",
+            Self::NotRejected => "would not be rejected",
             Self::Delayed => "would wait longer",
             Self::Sooner => "would wait less",
         }

@@ -164,7 +164,7 @@ fn a_larger_limit_admits_a_rejected_call_and_debits_it() {
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];
     let few = |max| policy(3, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
     assert_eq!(differences(&few(1), &turns), []);
-    assert_eq!(differences(&few(2), &turns), [("b/0".into(), DifferenceKind::LetGo, "limits.few".into(), None)]);
+    assert_eq!(differences(&few(2), &turns), [("b/0".into(), DifferenceKind::NotRejected, "limits.few".into(), None)]);
     assert_eq!(differences(&few(0), &turns), [("a/0".into(), DifferenceKind::Capped, "limits.few".into(), None)]);
 }
 
@@ -180,7 +180,7 @@ fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].contains("several tenants"), "{found:?} {why:?}");
     let (found, _) = replay(&policy, &turns);
-    assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), [DifferenceKind::LetGo]);
+    assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), [DifferenceKind::NotRejected]);
 }
 
 #[test]
@@ -277,7 +277,8 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     named[0].calls[0].tool = "never".into();
     let found: Vec<_> =
         super::tests::differences(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
-    let expected = [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::LetGo, "task_budget")];
+    let expected =
+        [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::NotRejected, "task_budget")];
     assert_eq!(found, expected);
     // Without a note about the budget, the remaining budget is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];

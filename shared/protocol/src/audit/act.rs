@@ -105,7 +105,7 @@ pub struct ShardRepair<'a> {
     /// The operator's name, as the request states it.
     pub by: &'a str,
     pub shard: u32,
-    pub mended: usize,
+    pub repaired: usize,
     /// Descriptions of some of the faults. Each names the record that it concerns.
     pub named: &'a [String],
     pub redactor: &'a Redactor,
@@ -117,7 +117,7 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     let shard = repair.shard.to_string();
     let mut meta = Object::new(256);
     meta.raw("shard", &shard);
-    meta.raw("mended", &repair.mended.to_string());
+    meta.raw("repaired", &repair.repaired.to_string());
     let named: Vec<_> = repair.named.iter().map(|name| repair.redactor.text(name)).collect();
     meta.texts("named", named.iter().map(AsRef::as_ref));
     let mut entry = Object::new(768);
@@ -198,10 +198,10 @@ mod tests {
         let redactor = Redactor::default();
         let named = ["turn_without_timer acme:t".to_owned()];
         let repair =
-            ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, mended: 1, named: &named, redactor: &redactor };
+            ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, repaired: 1, named: &named, redactor: &redactor };
         let said: Value = serde_json::from_str(&repair_entry(&repair)).unwrap();
         assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna repaired shard 3")));
-        assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_without_timer acme:t"]}));
+        assert_eq!(said["meta"], json!({"shard": 3, "repaired": 1, "named": ["turn_without_timer acme:t"]}));
     }
 
     #[test]

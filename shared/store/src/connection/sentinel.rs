@@ -120,10 +120,10 @@ impl Sentinels {
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
         // Each query also has its own time limit.
         let mut until = Instant::now() + 2 * ASK_TIMEOUT;
-        let mut heard = 0;
+        let mut replies = 0;
         while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
-            heard += usize::from(answer.is_ok());
-            if heard * 2 > self.sentinels.len() {
+            replies += usize::from(answer.is_ok());
+            if replies * 2 > self.sentinels.len() {
                 until = until.min(Instant::now() + grace);
             }
             if let Some(said) = answers.get_mut(index) {

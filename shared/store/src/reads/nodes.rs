@@ -17,7 +17,7 @@ pub struct NodeView {
     /// `s-…` for a scheduler, `w-…` for a worker.
     pub name: String,
     /// Time since the last heartbeat.
-    pub beat_age_ms: Option<i64>,
+    pub heartbeat_age_ms: Option<i64>,
     /// Remaining time of the lease; negative after the end of the lease.
     pub lease_left_ms: i64,
     /// `None` for a scheduler.
@@ -34,7 +34,7 @@ impl NodeView {
         };
         Self {
             name: name.to_owned(),
-            beat_age_ms: Some((now_ms - consumer.beaten_ms).max(0)),
+            heartbeat_age_ms: Some((now_ms - consumer.beaten_ms).max(0)),
             lease_left_ms: consumer.lease_ends_ms - now_ms,
             slots,
             drained: consumer.drained,

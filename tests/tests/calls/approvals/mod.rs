@@ -356,7 +356,7 @@ async fn a_turn_can_request_an_early_pending_approval_reply() {
     let asked = asked(&fleet).await;
     assert_eq!((&early["status"], &early["turn_id"]), (&json!("pending_approval"), &json!(turn)), "{early}");
     assert_eq!((&early["results"], &early["correlation_id"]), (&json!([]), &json!("c-9")), "{early}");
-    let about = json!({"id": asked.id, "call": format!("{turn}/0"), "tool": "pay", "asked_ms": asked.asked_ms, "until_ms": asked.until_ms});
+    let about = json!({"id": asked.id, "call": format!("{turn}/0"), "tool": "pay", "requested_ms": asked.requested_ms, "until_ms": asked.until_ms});
     assert_eq!(early["approval"], about);
     approve(&fleet, "ann", &asked.id).await;
     let client = Client::over(vec![fleet.store.clone()]);

@@ -22,7 +22,7 @@ pub(in crate::calls) struct CacheLookup {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
     /// Time of the lookup (ms of shard time). If the call runs, the age of its cached result counts from this time.
-    asked_ms: i64,
+    requested_ms: i64,
 }
 
 pub(in crate::calls) struct ResultCache {
@@ -57,7 +57,7 @@ impl ResultCache {
             context: &attempt.context,
         })?;
         let name = CacheName { tenant: tenant.clone(), hash };
-        Some(CacheLookup { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
+        Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
     /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work
@@ -97,9 +97,9 @@ impl ResultCache {
         if output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
             return None;
         }
-        let CacheLookup { name, ttl_ms, asked_ms } = lookup;
+        let CacheLookup { name, ttl_ms, requested_ms } = lookup;
         let media = result.content_type.split_whitespace().collect();
-        Some(Fill { name, ttl_ms, asked_ms, by: attempt.name(), media, output: output.to_owned() })
+        Some(Fill { name, ttl_ms, requested_ms, by: attempt.name(), media, output: output.to_owned() })
     }
 }
 

@@ -136,9 +136,9 @@ impl Calls {
     ) -> AttemptOutcome {
         let Some((condition, required)) = facts.conditions.get(condition).copied() else { return AttemptOutcome::Lost };
         let unmet_condition = UnmetCondition { attempt, tool, tools, condition, required, known: Some(known) };
-        self.metrics.rule_unmet(&unmet_condition.rule(), RuleAction::Deny);
-        let entered_ms = Some(if attempt.number == 1 { self.store.state().now_ms } else { 0 });
-        let denied = CallResult { entered_ms, ..attempt.result(Outcome::Denied, unmet_condition.error()) };
+        self.metrics.rule_denied(&unmet_condition.rule(), RuleAction::Deny);
+        let facts_evaluated_ms = Some(if attempt.number == 1 { self.store.state().now_ms } else { 0 });
+        let denied = CallResult { facts_evaluated_ms, ..attempt.result(Outcome::Denied, unmet_condition.error()) };
         AttemptOutcome::Ended(Box::new(denied), Vec::new())
     }
 }

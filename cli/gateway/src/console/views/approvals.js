@@ -125,7 +125,7 @@ export function approvalCard(approval, nowMs, refresh) {
     changed(approval),
     h("p", {}, `Required by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. Needs ${approval.needs.map(needed).join(" and ")}.`),
     said.length ? h("ul", {}, said.map((line) => h("li", { key: line }, line))) : null,
-    h("p", { class: "soft" }, "Requested ", time(approval.asked_ms), ", expires ", time(approval.until_ms), `, after ${span(approval.until_ms - approval.asked_ms)}`),
+    h("p", { class: "soft" }, "Requested ", time(approval.requested_ms), ", expires ", time(approval.until_ms), `, after ${span(approval.until_ms - approval.requested_ms)}`),
     buttons(approval, refresh));
 }
 
@@ -134,7 +134,7 @@ const FIELDS = [TENANT, AGENT, TOOL, FROM, UNTIL, { name: "text", label: "Text",
 function draw({ approvals: found, next, now_ms }, view, query, refresh) {
   const { from, until } = range(query, now());
   const text = (query.get("text") ?? "").toLowerCase();
-  const rows = found.filter((one) => (!from || one.asked_ms >= from) && (!until || one.asked_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text)));
+  const rows = found.filter((one) => (!from || one.requested_ms >= from) && (!until || one.requested_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text)));
   return [
     may("approve") ? null : h("p", { class: "soft" }, "This key is read-only: it may not decide."),
     rows.length ? h("div", { class: "cards" }, rows.map((one) => approvalCard(one, now_ms, refresh))) : empty("No approvals waiting."),

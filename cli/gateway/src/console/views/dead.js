@@ -17,7 +17,7 @@ const PAGE = 100;
 /** Results that mean a lack of room: all further entries would fail in the same way. The command has the same list. */
 const NO_ROOM = ["queue_full", "pressure", "full"];
 const WORDS = {
-  gone: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
+  not_found: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
   queue_full: "the queue is full", pressure: "Redis memory is nearly full", full: "too many handled at once", needs_message: "needs another message",
   may_have_run: "may have run already", invalid: "invalid message",
 };
@@ -31,9 +31,9 @@ function wantedOf(query) {
 
 /** Describes the results of an action. */
 function summary(done, verb) {
-  const ok = done.filter((one) => one.answer === "ok").length;
+  const ok = done.filter((one) => one.result === "ok").length;
   const others = new Map();
-  for (const { answer, why } of done) if (answer !== "ok") others.set(why ?? WORDS[answer] ?? answer, (others.get(why ?? WORDS[answer] ?? answer) ?? 0) + 1);
+  for (const { result, reason } of done) if (result !== "ok") others.set(reason ?? WORDS[result] ?? result, (others.get(reason ?? WORDS[result] ?? result) ?? 0) + 1);
   return `${ok} of ${done.length} ${verb}.${[...others].map(([why, number]) => ` ${number} not: ${why}.`).join("")}`;
 }
 
@@ -42,7 +42,7 @@ async function handle(ids, { path, verb, label, text, fields = [], isDanger }, v
   const run = async (data) => {
     const body = { ids, reason: data.get("reason") };
     if (data.has("message")) body.message = parse(data.get("message"));
-    if (data.get("may") === "yes") body.although_it_may_have_run = true;
+    if (data.get("may") === "yes") body.allow_duplicate_effects = true;
     say(summary(await act(path, body), verb));
     view.chosen?.clear();
   };
@@ -79,7 +79,7 @@ async function each(wanted, before_ms, signal, handlePage) {
     if (signal.aborted) return " Stopped: the rest is unchanged.";
     const answers = page.dead.length ? await handlePage(page.dead.map((one) => one.id)) : [];
     from = page.next;
-    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It stopped there: replay the rest later.";
+    if (from && answers.some(({ result }) => NO_ROOM.includes(result))) return " It stopped there: replay the rest later.";
   } while (from);
   return "";
 }
@@ -114,7 +114,7 @@ async function onAll(kind, wanted, refresh) {
     }
   };
   const all = preview.causes.reduce((sum, cause) => sum + cause.count, 0);
-  const as = preview.causes.reduce((sum, cause) => sum + cause.as_they_are, 0);
+  const as = preview.causes.reduce((sum, cause) => sum + cause.replayable, 0);
   const list = h("ul", { class: "sample" }, preview.causes.slice(0, 6).map((cause) => h("li", { key: cause.example }, `${count(cause.count)} ${cause.tool ?? cause.kind} ${cause.cause}${cause.normalized_error ? `: ${cut(cause.normalized_error, 90)}` : ""}`)));
   const shown = `${count(all)} ${all === 1 ? "match" : "matches"}${preview.next || preview.others ? ", and maybe more" : ""}; ${count(as)} can be replayed unchanged. ${text}`;
   const isDone = await confirm({ title: `${label}?`, text: shown, fields: [list, reasonField()], button: label, isDanger, stop: "Stop after this page", act: run });
@@ -135,10 +135,10 @@ export function causes(found, query, refresh, caption) {
     { name: "Error", class: "long", value: (cause) => cause.normalized_error },
     { name: "Newest", number: true, value: (cause) => cause.newest_ms, cell: (cause) => age(cause.newest_ms, found.now_ms) },
     { name: "Oldest", number: true, value: (cause) => cause.oldest_ms, cell: (cause) => age(cause.oldest_ms, found.now_ms) },
-    { name: "Replayable", number: true, value: (cause) => cause.as_they_are, cell: (cause) => count(cause.as_they_are) },
+    { name: "Replayable", number: true, value: (cause) => cause.replayable, cell: (cause) => count(cause.replayable) },
     { name: "Tenants", value: (cause) => cause.tenants.join(", ") },
   ];
-  if (may("operate")) columns.push({ name: "Action", cell: (cause) => button("Replay …", () => onAll("replay", { ...wantedOf(query), ...ofCause(cause) }, refresh), { class: "quiet", disabled: !cause.as_they_are, "aria-label": `Replay all ${cause.cause} of ${cause.tool ?? cause.kind}` }) });
+  if (may("operate")) columns.push({ name: "Action", cell: (cause) => button("Replay …", () => onAll("replay", { ...wantedOf(query), ...ofCause(cause) }, refresh), { class: "quiet", disabled: !cause.replayable, "aria-label": `Replay all ${cause.cause} of ${cause.tool ?? cause.kind}` }) });
   return table({ caption: caption ?? `${count(found.causes.length)} causes${found.next ? " in the newest part of the log" : ""}`, columns, rows: found.causes, key: (cause) => cause.example, plain: true });
 }
 

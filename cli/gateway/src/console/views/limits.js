@@ -22,7 +22,7 @@ function used(counter) {
 function whoWaits(counter) {
   if (!counter.waiting) return counter.waiting === undefined ? "not counted" : "0";
   const [tenant, agent] = counter.counter.split(":");
-  return tenant ? link("turns", { tenant, agent, state: "lane" }, count(counter.waiting)) : count(counter.waiting);
+  return tenant ? link("turns", { tenant, agent, state: "throttled" }, count(counter.waiting)) : count(counter.waiting);
 }
 
 function one(limit, nowMs, isDetail) {
@@ -41,7 +41,7 @@ function one(limit, nowMs, isDetail) {
     h("div", { class: "head" }, h("h2", {}, title), isFull ? chip("doubt", "full") : fullest ? null : chip("", "unused"), limit.mode === "shadow" ? chip("doubt", "shadow") : null),
     h("p", {}, limit.allows ? `${limit.allows}; ${beyond(limit)}` : "This gateway's configuration does not have this limit."),
     limit.counters.length ? counters() : h("p", { class: "soft" }, "No calls counted recently."),
-    limit.complete ? null : h("p", { class: "doubt" }, `${limit.looked_at} of ${limit.total} counters were read: others may be fuller.`));
+    limit.complete ? null : h("p", { class: "doubt" }, `${limit.counters_read} of ${limit.total} counters were read: others may be fuller.`));
 }
 
 const isFull = (limit) => limit.counters.some((counter) => counter.full_in > 0);

@@ -15,7 +15,7 @@ const workers = (name) => ofOne("worker", "workers", name);
 function ofLimit(name) {
   if (!name || known.limit.has(name)) return ofOne("limit", "limits", name);
   const [tenant, agent] = name.split(":");
-  return ["Turns", "turns", { tenant, agent, state: "lane" }];
+  return ["Turns", "turns", { tenant, agent, state: "throttled" }];
 }
 
 // Where a finding leads: the words of the link, the view and its query.
@@ -96,7 +96,7 @@ function tiles(fleet, used) {
     tile("Calls a second", rate(fleet.rates.calls), `${rate(fleet.rates.turns)} turns/s come in`, past((one) => one.rates.calls ?? 0), "", "stats"),
     tile("Failed, last minute", count(at.failed + at.unknown), `of ${count(at.all)} calls`, past((one) => calls(one).failed + calls(one).unknown), isFailing ? "bad" : "", withQuery("dead", { from: "1h" })),
     tile("Refused by policy", count(at.refused), "caps and rules", past((one) => calls(one).refused), at.refused ? "doubt" : "", "rules"),
-    tile("Waiting", count(waits), waits ? `oldest ${span(oldest(waiting))}` : "no turns or tasks", past((one) => sum(backlog(one, WAITING), (row) => row.count)), sum(backlog(fleet, CAPPED), (one) => one.count) ? "doubt" : "", "turns?state=lane"),
+    tile("Waiting", count(waits), waits ? `oldest ${span(oldest(waiting))}` : "no turns or tasks", past((one) => sum(backlog(one, WAITING), (row) => row.count)), sum(backlog(fleet, CAPPED), (one) => one.count) ? "doubt" : "", "turns?state=throttled"),
     tile("Running", `${count(fleet.slots.busy)} of ${count(fleet.slots.all)}`, busy ? `longest ${span(busy)}` : "slots", past((one) => one.slots.busy), "", "workers"),
     tile("Models today", models ? money(models.cost) : "–", models ? `${count(models.input_tokens + models.output_tokens)} tokens` : used.wrong || "…", undefined, "", "stats?by=tenant"));
 }
@@ -147,10 +147,10 @@ function failing(fleet) {
 }
 
 function waiting(fleet) {
-  const caption = fleet.agents_whole ? "What turns wait for" : "What turns wait for (not all are known yet)";
+  const caption = fleet.agents_complete ? "What turns wait for" : "What turns wait for (not all are known yet)";
   if (!fleet.agents.length) return card(caption, empty("No turns wait for a cap or a limit.", "good"));
   return table({ caption, plain: true, key: (row) => row.first ?? row.limit ?? `${row.tenant}:${row.agent}`, rows: fleet.agents.slice(0, 8), columns: [
-    { name: "Cap or limit", cell: (row) => (row.limit ? link("limit", { name: row.limit }, row.limit) : link("turns", { tenant: row.tenant, agent: row.agent, state: "lane" }, `${row.tenant}: ${row.agent}`)) },
+    { name: "Cap or limit", cell: (row) => (row.limit ? link("limit", { name: row.limit }, row.limit) : link("turns", { tenant: row.tenant, agent: row.agent, state: "throttled" }, `${row.tenant}: ${row.agent}`)) },
     { name: "Turns", number: true, cell: (row) => count(row.turns) }, { name: "Oldest", number: true, cell: (row) => span(row.oldest_ms) },
     { name: "Next in", number: true, cell: (row) => span(row.due_in_ms) }, { name: "First", cell: (row) => (row.first ? storyLink(row.first) : "") },
   ] });
@@ -197,7 +197,7 @@ function nodes(fleet) {
   return table({ caption: "Schedulers and workers", plain: true, key: (node) => node.name + node.shard, rows, columns: [
     { name: "Process", cell: (node) => (node.kind === "worker" ? link("worker", { name: workerOf(node.name) }, node.name) : node.name) }, { name: "Kind", cell: (node) => node.kind }, { name: "Shard", number: true, cell: (node) => node.shard },
     { name: "State", cell: (node) => (node.alive ? (node.drained ? chip("doubt", "drained") : chip("good", "alive")) : chip("bad", "dead")) },
-    { name: "Last heartbeat", number: true, cell: (node) => (node.beat_age_ms === null ? "" : `${span(node.beat_age_ms)} ago`) },
+    { name: "Last heartbeat", number: true, cell: (node) => (node.heartbeat_age_ms === null ? "" : `${span(node.heartbeat_age_ms)} ago`) },
     { name: "Slots busy", number: true, cell: (node) => (node.slots ? `${node.slots.busy} of ${node.slots.all}` : "") },
   ] });
 }
@@ -234,7 +234,7 @@ function ofTenant(refresh) {
       return { turns, approvals, pauses };
     },
     draw: ({ turns, approvals, pauses }) => {
-      const states = { lane: "Wait for caps and limits", ready: "Ready", running: "Running", parked: "Parked" };
+      const states = { throttled: "Wait for caps and limits", ready: "Ready", running: "Running", parked: "Parked" };
       const find = [];
       if (approvals.approvals.length) find.push({ kind: "approvals_wait", severity: "doubt", text: `${count(approvals.approvals.length)} approvals wait` });
       if (pauses.pauses.length) find.push({ kind: "paused", severity: "info", text: `${count(pauses.pauses.length)} pauses` });
@@ -244,7 +244,7 @@ function ofTenant(refresh) {
         h("div", { class: "top" }, attention(find),
           h("ul", { class: "tiles" }, Object.entries(states).map(([name, text]) => {
             const found = turns.turns.filter((turn) => turn.state === name);
-            return tile(text, count(found.length), turns.next ? "of those found so far" : "turns", undefined, name === "lane" && found.length ? "doubt" : "", `turns?state=${name}`);
+            return tile(text, count(found.length), turns.next ? "of those found so far" : "turns", undefined, name === "throttled" && found.length ? "doubt" : "", `turns?state=${name}`);
           }), tile("Approvals", count(approvals.approvals.length), "wait for approvers", undefined, approvals.approvals.length ? "doubt" : "", "approvals"), tile("Models today", money(used().data?.models?.cost), "cost", undefined, "", "stats?by=tenant"))),
         h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: fleet-wide figures need a key for all tenants.`),
         h("div", { class: "pair" }, running({ data: { turns: turns.turns.filter((turn) => turn.state === "running") } }), tenants(used(), refresh)), causes(failed()),

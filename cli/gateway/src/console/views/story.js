@@ -14,8 +14,8 @@ import { taskState } from "./tasks.js";
 const isApproval = (id) => /^(?:[^:]+:)?apr-/.test(id);
 // A line that begins with a time is a step. Other lines describe the state.
 const STEP = /^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) UTC {2}(.*)$/s;
-const OVER = ["done", "rejected", "forgotten"];
-const WORDS = { inbound: "not read yet", lane: "waits for a cap or limit", ready: "ready", running: "running", retry: "waits for the next try", ending: "ends", rejected: "rejected", forgotten: "ended long ago" };
+const OVER = ["done", "rejected", "record_expired"];
+const WORDS = { inbound: "not read yet", throttled: "waits for a cap or limit", ready: "ready", running: "running", retry: "waits for the next try", ending: "ends", rejected: "rejected", record_expired: "ended long ago" };
 
 /** The state of a turn. It is good only if every call succeeded. */
 function stateOf(story) {
@@ -25,7 +25,7 @@ function stateOf(story) {
     if (!failed.length) return chip("good", "done");
     return chip(failed.some((result) => moodOf(result.outcome) === "bad") ? "bad" : "doubt", failed.length === story.results.length ? "ended without success" : `ended, ${failed.length} of ${story.results.length} calls without success`);
   }
-  return chip(story.state === "running" ? "info" : story.state === "rejected" ? "bad" : story.state === "forgotten" ? "" : "doubt", story.waits?.rule === "approval" ? "waits for approval" : WORDS[story.state] ?? story.state);
+  return chip(story.state === "running" ? "info" : story.state === "rejected" ? "bad" : story.state === "record_expired" ? "" : "doubt", story.waits?.rule === "approval" ? "waits for approval" : WORDS[story.state] ?? story.state);
 }
 
 function step(line, at) {
@@ -95,7 +95,7 @@ function overTime(story) {
   for (const one of story.breaker_waits ?? []) call(one.position, "").parts.unshift({ from: one.at_ms, until: Math.min(one.until_ms, story.now_ms), kind: "wait", text: `circuit breaker: ${one.why}` });
   if (story.running) Object.assign(call(story.running.position, story.running.tool), { text: `runs for ${span(story.running.held_ms)}` }).parts.push({ from: story.now_ms - (story.running.held_ms ?? 0), until: story.now_ms, kind: "info", text: `runs for ${span(story.running.held_ms)}` });
   const approval = waits?.approval;
-  if (approval) Object.assign(call(positionOf(approval.call), approval.tool), { text: "waits for approval" }).parts.push({ from: approval.asked_ms, until: story.now_ms, kind: "approval", text: `waits for approval ${approval.id}` });
+  if (approval) Object.assign(call(positionOf(approval.call), approval.tool), { text: "waits for approval" }).parts.push({ from: approval.requested_ms, until: story.now_ms, kind: "approval", text: `waits for approval ${approval.id}` });
   rows.push(...[...calls].sort(([one], [other]) => one - other).map(([, row]) => row));
   for (const inner of story.inner_calls ?? []) rows.push({ name: `↳ ${inner.tool ?? inner.id}`, parts: [], text: `${inner.outcome ?? "runs"}${inner.duration_ms === undefined ? "" : `, ${span(inner.duration_ms)}`}` });
   return h("section", { class: "card", "aria-label": "Over time" }, h("div", { class: "head" }, h("h2", {}, "Over time"),

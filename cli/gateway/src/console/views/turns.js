@@ -6,9 +6,9 @@ import { count, range, workerOf } from "../format.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, chip, copy, empty, filters, h, learn, link, pager, storyLink, table } from "../ui.js";
 
 const NAMES = ["tenant", "agent", "tool", "state"];
-const STATES = ["", "lane", "ready", "running", "parked", "ending"];
-const WORDS = { lane: "waits for a cap or limit", ready: "ready", running: "running", parked: "waits", ending: "ends" };
-const MOODS = { lane: "doubt", running: "info", parked: "doubt" };
+const STATES = ["", "throttled", "ready", "running", "parked", "ending"];
+const WORDS = { throttled: "waits for a cap or limit", ready: "ready", running: "running", parked: "waits", ending: "ends" };
+const MOODS = { throttled: "doubt", running: "info", parked: "doubt" };
 const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: STATES }, FROM, UNTIL, { name: "text", label: "Text", help: "part of an id", wide: true }];
 export const nameOf = (one) => `${one.tenant}:${one.id}`;
 

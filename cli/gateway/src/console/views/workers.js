@@ -8,7 +8,7 @@ import { age, button, card, chip, copy, empty, h, link, storyLink, table, time }
 
 function state(worker) {
   if (!worker.alive) return chip("bad", "dead");
-  if (!worker.heard) return chip("doubt", "not reported yet");
+  if (!worker.drain_applied) return chip("doubt", "not reported yet");
   if (worker.drained) return chip("doubt", worker.busy ? "drains" : "drained");
   return worker.slots && worker.busy >= worker.slots ? chip("doubt", "no free slot") : chip("good", "active");
 }
@@ -22,7 +22,7 @@ function draw({ workers: found, turns, now_ms }, refresh) {
     { name: "Worker", value: (worker) => worker.name, cell: (worker) => h("span", { class: "id" }, link("worker", { name: worker.name }, worker.name), copy(worker.name)) }, { name: "State", value: (worker) => (worker.alive ? (worker.drained ? "drained" : "active") : "dead"), cell: state },
     { name: "Slots busy", number: true, value: (worker) => worker.busy, cell: (worker) => (worker.alive ? h("span", { class: "nowrap" }, `${worker.busy} of ${worker.slots} `, share(worker.busy, worker.slots, "info")) : "") },
     { name: "Runs longest", value: (worker) => longest(worker)?.accepted_ms, cell: (worker) => { const turn = longest(worker); return turn ? h("span", {}, storyLink(`${turn.tenant}:${turn.id}`), " admitted ", age(turn.accepted_ms, now_ms)) : ""; } },
-    { name: "Last heartbeat", number: true, value: (worker) => worker.beat_age_ms, cell: (worker) => (worker.beat_age_ms === undefined ? "" : `${span(worker.beat_age_ms)} ago`) },
+    { name: "Last heartbeat", number: true, value: (worker) => worker.heartbeat_age_ms, cell: (worker) => (worker.heartbeat_age_ms === undefined ? "" : `${span(worker.heartbeat_age_ms)} ago`) },
     { name: "Drained", value: (worker) => worker.drained?.since_ms, cell: (worker) => (worker.drained ? h("span", {}, age(worker.drained.since_ms, now_ms), ` by ${worker.drained.by}: ${worker.drained.reason}`) : "") },
   ];
   if (may("operate")) columns.push({ name: "Action", cell: (worker) => act(worker, refresh) });
@@ -50,7 +50,7 @@ export const worker = {
         const one = found.find((each) => each.name === name);
         const own = turns.filter((turn) => workerOf(turn.holder) === name).sort((a, b) => a.accepted_ms - b.accepted_ms);
         if (!one) return empty(`No worker ${name} is alive or drained.`, "bad");
-        const facts = [["State", state(one)], ["Slots busy", `${one.busy} of ${one.slots}`], ["Last heartbeat", one.beat_age_ms === undefined ? "none" : `${span(one.beat_age_ms)} ago`], ["Shards", count(one.shards)]];
+        const facts = [["State", state(one)], ["Slots busy", `${one.busy} of ${one.slots}`], ["Last heartbeat", one.heartbeat_age_ms === undefined ? "none" : `${span(one.heartbeat_age_ms)} ago`], ["Shards", count(one.shards)]];
         if (one.drained) facts.push(["Drained", h("span", {}, time(one.drained.since_ms), ` by ${one.drained.by}: ${one.drained.reason}`)]);
         return [
           h("section", { class: "card", "aria-label": name }, h("div", { class: "head" }, h("h2", {}, name), copy(name), h("span", { class: "grow" }), may("operate") ? act(one, refresh) : null),

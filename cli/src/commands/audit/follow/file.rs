@@ -183,7 +183,7 @@ fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
                 let shard = match line {
                     Line::Entry(entry) => Some(entry.shard),
                     Line::Seal(seal) => Some(seal.shard),
-                    Line::Gone(gone) => Some(gone.shard),
+                    Line::Lost(lost) => Some(lost.shard),
                     Line::Header(_) | Line::End(_) => None,
                 };
                 if let Some(position) = shard.and_then(|shard| found.positions.get_mut(&shard)) {

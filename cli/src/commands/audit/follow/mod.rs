@@ -279,14 +279,14 @@ impl Exporter {
     fn record_batch(&self, batch: &LogBatch, refused: u64) {
         self.metrics.exported(batch.entries());
         self.metrics.export_refused(refused);
-        let Some(gone) = batch.gone() else { return };
-        self.metrics.gone_unexported(gone.entries);
+        let Some(lost) = batch.lost() else { return };
+        self.metrics.trimmed_unexported(lost.entries);
         tracing::error!(
-            shard = gone.shard,
-            entries = gone.entries,
-            after = gone.after,
-            before = gone.before.as_deref().unwrap_or("the end"),
-            remade = gone.remade,
+            shard = lost.shard,
+            entries = lost.entries,
+            after = lost.after,
+            before = lost.before.as_deref().unwrap_or("the end"),
+            recreated = lost.recreated,
             "audit entries were trimmed before export"
         );
     }

@@ -180,7 +180,7 @@ fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
         LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
         LogItem::Seal(seal) => (seal.id.as_str(), "tickfleet.audit.seal", item.line(shard), SeverityNumber::Info),
-        LogItem::Gone(gone) => (gone.after.as_str(), "tickfleet.audit.gone", item.line(shard), SeverityNumber::Error),
+        LogItem::Lost(lost) => (lost.after.as_str(), "tickfleet.audit.lost", item.line(shard), SeverityNumber::Error),
     };
     let kind = event.rsplit('.').next().unwrap_or_default();
     let mut record = LogRecord {

@@ -40,7 +40,7 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     }
     assert!((0..10).all(|_| gateway.get(&free, "/v1/turns/none").status == 404), "another key is not meant");
     assert_eq!(gateway.ask("", "GET", "/v1/openapi.json", &Value::Null).status, 200);
-    let counted = format!("tickfleet_gateway_refused_total{{reason=\"rate\"}} {}", over.len());
+    let counted = format!("tickfleet_gateway_rejected_total{{reason=\"rate\"}} {}", over.len());
     assert!(process.metrics().lines().any(|line| line == counted), "{counted}\n{}", process.metrics());
     // The gateway logs one line per minute. The line has the name of the key.
     assert_eq!(process.says(OVER)["caller"], "the key \"bounded\"");

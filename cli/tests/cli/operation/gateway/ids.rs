@@ -26,8 +26,8 @@ async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
 
     // No scheduler is running. The rejection of the earlier turn does not apply to this turn.
     drop(fleet);
-    let mended = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
-    assert_eq!((mended.status, mended.json()["state"].clone()), (202, json!("accepted")), "{mended:?}");
+    let repaired = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
+    assert_eq!((repaired.status, repaired.json()["state"].clone()), (202, json!("accepted")), "{repaired:?}");
     let asked = gateway.get(&key, "/v1/turns/order");
     assert_eq!((asked.status, asked.json()["state"].clone()), (202, json!("under_way")), "{asked:?}");
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);

@@ -40,15 +40,15 @@ async fn metrics_count_requests_and_report_that_redis_is_down() {
     until(&process, "tickfleet_gateway_waiting 1");
     drop(waits);
     for line in [
-        "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"gone\"} 1",
+        "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"client_closed\"} 1",
         "tickfleet_gateway_waiting 0",
         "tickfleet_gateway_requests_total{request=\"submit\",status=\"2xx\"} 1",
         "tickfleet_gateway_requests_total{request=\"reply\",status=\"4xx\"} 1",
         "tickfleet_gateway_requests_total{request=\"view\",status=\"4xx\"} 1",
         "tickfleet_gateway_requests_total{request=\"other\",status=\"4xx\"} 1",
         "tickfleet_gateway_request_duration_seconds_count{request=\"submit\"} 1",
-        "tickfleet_gateway_refused_total{reason=\"key\"} 1",
-        "tickfleet_gateway_refused_total{reason=\"forbidden\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"key\"} 1",
+        "tickfleet_gateway_rejected_total{reason=\"forbidden\"} 1",
         "tickfleet_redis_up 1",
     ] {
         until(&process, line);
@@ -61,7 +61,7 @@ async fn metrics_count_requests_and_report_that_redis_is_down() {
     let failed = gateway.ask(&key, "POST", "/v1/turns", &echo("lost"));
     assert_eq!((failed.status, failed.code().as_str()), (503, "unavailable"));
     until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
-    until(&process, "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1");
+    until(&process, "tickfleet_gateway_rejected_total{reason=\"unavailable\"} 1");
     until(&process, "tickfleet_redis_up 0");
     // The gateway still responds, and must not be restarted, because the fault is not its own.
     assert!(

@@ -288,6 +288,6 @@ async fn a_stream_survives_a_redis_outage_and_reports_a_lost_turn() {
     assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
     // After the restart, Redis is empty, and the stream reports that the turn is gone.
     redis.restart().await;
-    events.until("gone");
-    assert!(events.next().is_none() && events.names == ["queued", "away", "gone"], "{:?}", events.names);
+    events.until("not_found");
+    assert!(events.next().is_none() && events.names == ["queued", "away", "not_found"], "{:?}", events.names);
 }

@@ -72,7 +72,7 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let metrics = process.metrics();
     // Each secret was checked, and was rejected for a reason of its own.
     for reason in ["key", "forbidden", "rate"] {
-        let none = format!("tickfleet_gateway_refused_total{{reason=\"{reason}\"}} 0");
+        let none = format!("tickfleet_gateway_rejected_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");
     }
     assert!(

@@ -96,7 +96,7 @@ class Gateway:
         body = json.dumps({"reason": reason} if reason else {})
         answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{segment(id)}/cancel", tenant, body=body))
         answer.read()
-        if answer.json.get("answer") == "full":
+        if answer.json.get("result") == "full":
             raise Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later")
 
     async def claim(self, tenant: str | None, id: str, claimant: str, wait: int) -> Claim | Reply | None:

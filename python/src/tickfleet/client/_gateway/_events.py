@@ -19,10 +19,10 @@ from tickfleet.client._reply import PendingApproval, Reply, read_reply
 
 # The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
 # no positions of their own.
-_STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "heard": "heard"}
+_STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "agent_message": "agent_message"}
 
 _ENDS = ("answer", "failed")
-_TURN_ENDS = ("reply", "gone", "damaged")
+_TURN_ENDS = ("reply", "not_found", "damaged")
 
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.

@@ -34,7 +34,7 @@ pub struct AskApproval {
     pub demands: Vec<Demand>,
     /// How long people may decide. `None` if people may decide until the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// A message to send to this inbox when the call begins to wait. The placeholders `{asked_ms}` and `{until_ms}` are
+    /// A message to send to this inbox when the call begins to wait. The placeholders `{requested_ms}` and `{until_ms}` are
     /// replaced by the times.
     pub early: Option<(InboxKey, String)>,
     /// Maximum number of waiting approvals of the tenant.
@@ -158,7 +158,7 @@ impl AskApproval {
             demands: self.demands.clone(),
             expires_ms: self.expires_ms,
             narrowed: None,
-            asked_ms: now_ms,
+            requested_ms: now_ms,
             votes: BTreeMap::new(),
             state: ApprovalState::Waiting { until_ms },
         };
@@ -195,7 +195,7 @@ impl AskApproval {
         ];
         writing.report(transaction, "asked", &self.call, &event);
         if let Some((inbox, message)) = &self.early {
-            let message = message.replace("{asked_ms}", &now_ms.to_string());
+            let message = message.replace("{requested_ms}", &now_ms.to_string());
             let message = message.replace("{until_ms}", &until_ms.to_string());
             transaction.write(Write::Reply(inbox.clone(), message.into()));
         }

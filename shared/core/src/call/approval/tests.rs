@@ -38,7 +38,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
         exact: "{\"a\":700}".into(),
         demands,
         expires_ms: Some(1_000),
-        early: Some((InboxKey { tenant: "acme".into(), inbox: "in".into() }, "{asked_ms}-{until_ms}".into())),
+        early: Some((InboxKey { tenant: "acme".into(), inbox: "in".into() }, "{requested_ms}-{until_ms}".into())),
         tenant_max: 3,
         agent_max: 2,
     }

@@ -154,7 +154,7 @@ fn an_ungoverned_call_begins_without_a_commit() {
     let fill = Fill {
         name: cache.clone(),
         ttl_ms: 50,
-        asked_ms: 0,
+        requested_ms: 0,
         by: call("s", 0),
         media: "text/plain".into(),
         output: serde_json::value::RawValue::from_string("7".into()).unwrap(),

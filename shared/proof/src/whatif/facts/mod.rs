@@ -216,7 +216,7 @@ impl FactCall {
             did: if fate == FactFate::New { None } else { keys.did(call, row) },
             began: began(call, before_ms),
             ended: ended(call),
-            was_asked: policy_inputs.is_some_and(|policy_inputs| policy_inputs.entered_ms.is_some()),
+            was_asked: policy_inputs.is_some_and(|policy_inputs| policy_inputs.facts_evaluated_ms.is_some()),
             fate,
             was: call.fate.words(),
             held,
@@ -248,8 +248,11 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
 /// The earliest and latest possible start of a call. The two times are the same if the entry has the time at which the
 /// shard evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
-    let said =
-        call.policy_inputs.as_ref().and_then(|policy_inputs| policy_inputs.entered_ms).filter(|at_ms| *at_ms > 0);
+    let said = call
+        .policy_inputs
+        .as_ref()
+        .and_then(|policy_inputs| policy_inputs.facts_evaluated_ms)
+        .filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
         return (at_ms, at_ms);
     }

@@ -52,7 +52,7 @@ struct Call {
     tool: &'static str,
     admitted_ms: i64,
     /// The time at which facts were evaluated (ms). `ended_ms` is the end of the call.
-    entered_ms: Option<i64>,
+    facts_evaluated_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
     stopped: Option<&'static str>,
@@ -62,13 +62,13 @@ struct Call {
 
 /// A call that ran in a session. `call` is turn and position. `times` are admission, evaluation of facts, and end (ms).
 fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
-    let (admitted_ms, entered_ms, ended_ms) = times;
+    let (admitted_ms, facts_evaluated_ms, ended_ms) = times;
     Call {
         turn: call.0,
         position: call.1,
         tool,
         admitted_ms,
-        entered_ms: Some(entered_ms),
+        facts_evaluated_ms: Some(facts_evaluated_ms),
         ended_ms,
         outcome: "ok",
         stopped: None,
@@ -78,22 +78,22 @@ fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) 
 }
 
 fn denied(call: Call, rule: &'static str) -> Call {
-    Call { outcome: "denied", stopped: Some(rule), ended_ms: call.entered_ms.unwrap_or(call.ended_ms), ..call }
+    Call { outcome: "denied", stopped: Some(rule), ended_ms: call.facts_evaluated_ms.unwrap_or(call.ended_ms), ..call }
 }
 
 impl Call {
     /// Removes the time at which facts were evaluated, because entries of older versions lack it.
     fn unasked(self) -> Self {
-        Self { entered_ms: None, ..self }
+        Self { facts_evaluated_ms: None, ..self }
     }
 
     fn recorded(&self) -> RecordedCall {
-        let Self { turn, position, tool, admitted_ms, entered_ms, ended_ms, outcome, session, .. } = self;
+        let Self { turn, position, tool, admitted_ms, facts_evaluated_ms, ended_ms, outcome, session, .. } = self;
         let ran = self.stopped.is_none();
         let mut policy_inputs = json!({"calls": 1, "ran": ran});
         let fields = policy_inputs.as_object_mut().unwrap();
         fields.extend(session.map(|session| ("session".to_owned(), json!(session))));
-        fields.extend(entered_ms.map(|at_ms| ("entered_ms".to_owned(), json!(at_ms))));
+        fields.extend(facts_evaluated_ms.map(|at_ms| ("facts_evaluated_ms".to_owned(), json!(at_ms))));
         let error = self.stopped.map(|rule| {
             let reason = if rule.contains("require") { "fact_missing" } else { "fact_forbidden" };
             json!({"code": "denied", "details": {"reason": reason, "rule": rule}})

@@ -55,7 +55,7 @@ impl Replay<'_> {
                 Some((DifferenceKind::Sooner, by, then_ms - now_ms))
             }
             Some((_, DispatchDecision::Refuse(_, by))) => {
-                Some((DifferenceKind::LetGo, by.clone().unwrap_or_default(), 0))
+                Some((DifferenceKind::NotRejected, by.clone().unwrap_or_default(), 0))
             }
             Some((_, DispatchDecision::Wait(..))) | None => None,
         };
@@ -180,7 +180,7 @@ pub(super) fn difference(
         would: match (kind, by_ms) {
             (DifferenceKind::Delayed, Some(ms)) => format!("admitted {ms} ms later ({by})"),
             (DifferenceKind::Sooner, Some(ms)) => format!("admitted {ms} ms earlier ({by})"),
-            (DifferenceKind::LetGo, _) => "admitted".to_owned(),
+            (DifferenceKind::NotRejected, _) => "admitted".to_owned(),
             _ => format!("refused ({by})"),
         },
         by_ms,
