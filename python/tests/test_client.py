@@ -126,9 +126,9 @@ def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, v
     said = set()
     for url, options in nowhere:
         with pytest.raises(InvalidMessage, match="it cannot be written as JSON in UTF-8: ") as reported:
-            asyncio.run(submitted(AsyncFleet(url, tenant="acme", patience=0.1, **options)))
+            asyncio.run(submitted(AsyncFleet(url, tenant="acme", retry_timeout=0.1, **options)))
         said.add(str(reported.value).partition(" in position ")[0])
-        with Fleet(url, tenant="acme", patience=0.1, **options) as fleet, pytest.raises(InvalidMessage) as reported:
+        with Fleet(url, tenant="acme", retry_timeout=0.1, **options) as fleet, pytest.raises(InvalidMessage) as reported:
             method, given = fields()
             getattr(fleet, method)("kelly", **given)
         said.add(str(reported.value).partition(" in position ")[0])
@@ -371,7 +371,7 @@ USES: dict[str, Callable[[AsyncFleet], Awaitable[Any]]] = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("url", NOWHERE)
 def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
-    fleet = AsyncFleet(url, api_key="k" if url.startswith("http") else None, tenant="demo", patience=0)
+    fleet = AsyncFleet(url, api_key="k" if url.startswith("http") else None, tenant="demo", retry_timeout=0)
 
     async def used(what: str) -> None:
         await USES[what](fleet)
@@ -384,8 +384,8 @@ def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
 
 @pytest.mark.skipif(len(NOWHERE) == 1, reason="a gateway needs Python 3.11 or later")
 def test_what_was_submitted_on_one_event_loop_is_not_waited_for_on_another() -> None:
-    fleet = AsyncFleet("http://127.0.0.1:1", api_key="k", tenant="demo", patience=0)
-    inbox = AsyncFleet("redis://127.0.0.1:1", tenant="demo", patience=0)
+    fleet = AsyncFleet("http://127.0.0.1:1", api_key="k", tenant="demo", retry_timeout=0)
+    inbox = AsyncFleet("redis://127.0.0.1:1", tenant="demo", retry_timeout=0)
 
     async def first() -> Any:
         inbox.check_loop()

@@ -20,7 +20,7 @@ from tickfleet.client import (
     AsyncFleet,
     FleetError,
     Forbidden,
-    Pressure,
+    MemoryPressure,
     QueueFull,
     ReplyTimeout,
     Throttled,
@@ -40,7 +40,7 @@ def answer(status: int, code: str, after: str | None = None) -> Answer:
     ("status", "code", "kind"),
     [
         (429, "queue_full", QueueFull),
-        (503, "pressure", Pressure),
+        (503, "pressure", MemoryPressure),
         (429, "inbox_full", Throttled),
         (429, "too_many_waiting", Unavailable),
         (503, "unavailable", Unavailable),
@@ -64,7 +64,7 @@ def test_what_a_proxy_says_is_no_answer_of_a_gateway() -> None:
     assert checked(answer(404, "not_found")).message == "why"
 
 
-def test_patience_ends_before_a_pause_that_is_longer() -> None:
+def test_the_retry_timeout_ends_before_a_pause_that_is_longer() -> None:
     async def ask() -> None:
         with pytest.raises(QueueFull):
             await Tries(5.0).pause(QueueFull("full"), 60.0)
@@ -86,7 +86,7 @@ def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]
     """Runs work with a fleet whose gateway gives these responses."""
 
     async def run() -> None:
-        async with AsyncFleet("http://gateway", api_key="tfk_x", patience=0.2) as fleet:
+        async with AsyncFleet("http://gateway", api_key="tfk_x", retry_timeout=0.2) as fleet:
             stub(fleet, answers)
             await work(fleet)
 

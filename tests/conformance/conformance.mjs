@@ -10,7 +10,7 @@ const { Conflict, Fleet, NotAccepted, Rejected, shardOf } = await import(resolve
 const { read } = await import(resolve(dist, "json.js"));
 const { Redis } = await import(resolve(dist, "redis.js"));
 
-const PATIENCE_MS = 60_000;
+const TIMEOUT_MS = 60_000;
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const WAY = url === undefined ? {} : { url, apiKey };
 
@@ -66,12 +66,12 @@ class Runner {
   }
 
   async ask(step) {
-    const waiting = { timeoutMs: PATIENCE_MS };
+    const waiting = { timeoutMs: TIMEOUT_MS };
     if (step.record) return this.fleet.wait(step.record, waiting);
     if (step.next) {
       const reader = this.readers.get(step.next) ?? this.fleet.replies(step.next);
       this.readers.set(step.next, reader);
-      const reply = await reader.next(PATIENCE_MS);
+      const reply = await reader.next(TIMEOUT_MS);
       assert(reply, `no reply in ${step.next}`);
       return reply;
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from tickfleet.client import AsyncFleet, Conflict, Fleet, NotAccepted, Rejected, Reply, shard_of
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def matches(expected: Any, found: Any, path: str) -> None:
@@ -113,11 +113,11 @@ class Runner:
 
     async def ask(self, step: dict[str, Any]) -> Reply:
         if "record" in step:
-            return await self.fleet.wait(step["record"], timeout=PATIENCE)
+            return await self.fleet.wait(step["record"], timeout=TIMEOUT)
         if "next" in step:
             inbox = step["next"]
             reader = self.readers.setdefault(inbox, self.fleet.replies(inbox))
-            reply = await reader.next(PATIENCE)
+            reply = await reader.next(TIMEOUT)
             if reply is None:
                 raise AssertionError(f"no reply in {inbox}")
             return reply
@@ -130,13 +130,13 @@ class Runner:
             return await self.reply(task)
         if "client" in step:
             async with self.make(self.options(**step["client"])) as other:
-                return await other.run(**self.fields(step["run"]), timeout=PATIENCE)
-        return await self.fleet.run(**self.fields(step["run"]), timeout=PATIENCE)
+                return await other.run(**self.fields(step["run"]), timeout=TIMEOUT)
+        return await self.fleet.run(**self.fields(step["run"]), timeout=TIMEOUT)
 
     async def reply(self, task: Any) -> Reply:
         if isinstance(self.fleet, Blocking):
-            return await asyncio.to_thread(task.reply, PATIENCE)
-        return await task.reply(PATIENCE)
+            return await asyncio.to_thread(task.reply, TIMEOUT)
+        return await task.reply(TIMEOUT)
 
     async def lose(self, inbox: str, at: int) -> None:
         from tickfleet.client._redis import connect

@@ -9,7 +9,7 @@ import { resolve } from "node:path";
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey, READING_KEY: reading, REDIS_URL: redis } = process.env;
 const [tenant, dist] = process.argv.slice(2);
 const {
-  Conflict, Fleet, FleetError, Forbidden, InvalidMessage, NoDefinitions, NotFound, Pressure, QueueFull, Rejected, ReplyTimeout, Throttled,
+  Conflict, Fleet, FleetError, Forbidden, InvalidMessage, NoDefinitions, NotFound, MemoryPressure, QueueFull, Rejected, ReplyTimeout, Throttled,
   Unauthorized, Unavailable, Unsupported,
 } = await import(resolve(dist, "index.js"));
 
@@ -97,9 +97,9 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
   assert((await through().run(turn)).ok);
   // A timer may fire one millisecond early.
   assert(wire.times.length === 2 && wire.times[1] - wire.times[0] >= 990, String(wire.times));
-  const hasty = through({ patienceMs: 500 });
+  const hasty = through({ retryTimeoutMs: 500 });
   for (const [status, code, kind] of [
-    [429, "queue_full", QueueFull], [503, "pressure", Pressure], [429, "rate_limited", Throttled],
+    [429, "queue_full", QueueFull], [503, "pressure", MemoryPressure], [429, "rate_limited", Throttled],
     [503, "unavailable", Unavailable],
   ]) {
     wire.fates = [refusal(status, code, "7")];
@@ -120,7 +120,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
 }
 
 async function whatWaitsOutlastsTroubleAndKeepsToItsTime() {
-  const fleet = through({ patienceMs: 200 });
+  const fleet = through({ retryTimeoutMs: 200 });
   const long = await fleet.delegate({ agent: "absent", description: "Wait.", taskId: "long" });
   await fails(long.reply({ timeoutMs: 300 }), ReplyTimeout, { id: "long" });
   assert.equal(await fleet.reply("long"), undefined);
@@ -159,7 +159,7 @@ async function aTimeIsWaitedOnceAndEndsAPause() {
 }
 
 async function whateverIsOpenWhenAClientIsClosedIsTold() {
-  const fleet = through({ patienceMs: 300_000 });
+  const fleet = through({ retryTimeoutMs: 300_000 });
   const spent = () => new Promise((resolve) => (wire.spent = resolve));
   let all = spent();
   wire.fates = [refusal(503, "unavailable", "60")];
@@ -232,7 +232,7 @@ async function keysOpenWhatTheyAreFor() {
   await fails(other.run(turn), Forbidden);
   await fails(other.reply("order-17"), Forbidden);
   for (const key of ["tfk_a b", "tfk_a\n"]) assert.throws(() => new Fleet({ url, apiKey: key }), /characters/);
-  const nowhere = new Fleet({ url: "http://127.0.0.1:1", apiKey, patienceMs: 100 });
+  const nowhere = new Fleet({ url: "http://127.0.0.1:1", apiKey, retryTimeoutMs: 100 });
   await fails(nowhere.run({ ...turn, turnId: "t" }), Unavailable, { id: "t" });
 }
 
@@ -248,7 +248,7 @@ async function whatAGatewayCannotDoIsSaid() {
   const toolCalls = [{ id: "call_1", type: "function", function: { name: "echo", arguments: "{}" } }];
   const refused = await fleet.run({ agent: "kelly", toolCalls, priority: "asap" }).catch((error) => error);
   assert(refused instanceof Rejected && refused.reply.messages[0].tool_call_id === "call_1", refused);
-  await fails(new Fleet({ url, apiKey, patienceMs: 300 }).follow("never").next(), NotFound);
+  await fails(new Fleet({ url, apiKey, retryTimeoutMs: 300 }).follow("never").next(), NotFound);
   for (const options of [{ shards: 2 }, { inbox: "box" }, { turnsMax: 0 }, { namespace: "x" }]) {
     assert.throws(() => new Fleet({ url, apiKey, ...options }), Unsupported);
   }

@@ -24,7 +24,7 @@ from tickfleet.client import (
     InvalidMessage,
     NoDefinitions,
     NotFound,
-    Pressure,
+    MemoryPressure,
     QueueFull,
     Rejected,
     ReplyTimeout,
@@ -165,11 +165,11 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
         wire.fates = [refusal(429, "queue_full")]
         assert (await fleet.run("kelly", calls=ECHO)).ok
     assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
-    async with wire.fleet(patience=0.5) as hasty:
+    async with wire.fleet(retry_timeout=0.5) as hasty:
         # The requested wait exceeds the client's maximum, so the client does not wait.
         for status, code, kind in (
             (429, "queue_full", QueueFull),
-            (503, "pressure", Pressure),
+            (503, "pressure", MemoryPressure),
             (429, "rate_limited", Throttled),
             (503, "unavailable", Unavailable),
         ):
@@ -187,7 +187,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
 
 
 async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
-    async with wire.fleet(patience=0.2) as fleet:
+    async with wire.fleet(retry_timeout=0.2) as fleet:
         task = await fleet.delegate("absent", "Wait.", task_id="long")
         await raises(ReplyTimeout, task.reply(0.3), id="long")
         assert await fleet.reply("long") is None
@@ -208,7 +208,7 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
 
 
 async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
-    async with wire.fleet(patience=300) as fleet:
+    async with wire.fleet(retry_timeout=300) as fleet:
         # One request is in a pause before its retry. The other requests never get an answer.
         wire.fates = [refusal(503, "unavailable", "60")]
         open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
@@ -271,7 +271,7 @@ async def keys_open_what_they_are_for(_: Wire) -> None:
         await raises(Forbidden, other.reply("order-17"))
     for key in ("tfk_a b", "tfk_a\n"):
         forbids(ValueError, lambda: AsyncFleet(URL, api_key=key))
-    async with AsyncFleet("http://127.0.0.1:1", api_key=KEY, patience=0.1) as nowhere:
+    async with AsyncFleet("http://127.0.0.1:1", api_key=KEY, retry_timeout=0.1) as nowhere:
         await raises(Unavailable, nowhere.run("kelly", calls=ECHO, turn_id="t"), id="t")
 
 
@@ -290,7 +290,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
             await fleet.run("kelly", tool_calls=[call], priority="asap")
         except Rejected as error:
             assert error.reply.messages[0]["tool_call_id"] == "call_1", error.reply
-        await raises(NotFound, anext(AsyncFleet(URL, api_key=KEY, patience=0.3).follow("never")))
+        await raises(NotFound, anext(AsyncFleet(URL, api_key=KEY, retry_timeout=0.3).follow("never")))
     for options in ({"shards": 2}, {"inbox": "box"}, {"turns_max": 0}, {"namespace": "x"}):
         forbids(Unsupported, lambda: AsyncFleet(URL, api_key=KEY, **options))
     forbids(ValueError, lambda: AsyncFleet(URL))

@@ -64,12 +64,12 @@ export class Direct implements Transport {
 
   constructor(
     url: string,
-    patienceMs: number,
+    retryTimeoutMs: number,
     private readonly warn: (message: string) => void,
     { namespace = "tickfleet", shards = 1, inbox, turnsMax = 100_000, turnsBytesMax = 256 * 1024 * 1024 }: DirectOptions,
   ) {
     if (!(shards >= 1)) throw new RangeError(`shards is ${shards}; expected at least 1`);
-    this.#redis = new Redis(url, patienceMs);
+    this.#redis = new Redis(url, retryTimeoutMs);
     this.#isPrivate = inbox === undefined;
     this.inbox = inbox === undefined ? privateInbox() : nameOf(inbox, "inbox");
     this.#options = { namespace, shards, turnsMax, turnsBytesMax };

@@ -37,7 +37,7 @@ export class QueueFull extends NotAccepted {
 }
 
 /** The memory of Redis is nearly full. */
-export class Pressure extends NotAccepted {
+export class MemoryPressure extends NotAccepted {
   constructor(options?: ErrorOptions) {
     super("pressure", "Redis memory is nearly full; new work is rejected (pressure); retry later", options);
   }

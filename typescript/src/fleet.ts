@@ -32,7 +32,7 @@ export interface FleetOptions extends DirectOptions {
    * Milliseconds of retries after a lost connection, or over HTTP a full queue, before the error is thrown. Default:
    * 10,000.
    */
-  patienceMs?: number;
+  retryTimeoutMs?: number;
   /** Receives warnings. Default: `console.warn`. */
   warn?: (message: string) => void;
 }
@@ -57,10 +57,10 @@ function ended(reply: Reply | undefined, tenant: string | undefined, id: string,
 }
 
 function transportOf(options: FleetOptions): Transport {
-  const { patienceMs = 10_000, warn = console.warn, tenant: _, url, apiKey: givenKey, ...direct } = options;
+  const { retryTimeoutMs = 10_000, warn = console.warn, tenant: _, url, apiKey: givenKey, ...direct } = options;
   const { url: place, apiKey } = placeOf(url, givenKey);
   if (!/^https?:/i.test(place)) {
-    if (apiKey === undefined) return new Direct(place, patienceMs, warn, direct);
+    if (apiKey === undefined) return new Direct(place, retryTimeoutMs, warn, direct);
     throw new TypeError("apiKey is for gateways (http://, https://); Redis has user and password in its URL");
   }
   const said = Object.entries(direct).filter(([, value]) => value !== undefined);
@@ -68,7 +68,7 @@ function transportOf(options: FleetOptions): Transport {
     throw new Unsupported(`${said.map(([key]) => key).join(", ")}: only for Redis; omit it with a gateway`);
   }
   if (apiKey === undefined) throw new TypeError("a gateway requires an API key: set apiKey");
-  return new Gateway(place, apiKey, patienceMs);
+  return new Gateway(place, apiKey, retryTimeoutMs);
 }
 
 /** A submitted turn or task. */
@@ -139,7 +139,7 @@ export class Fleet {
    * `reply.messages` are ready to append to the conversation. A call that failed, was denied or capped has a result
    * too, and the model reads the reason.
    *
-   * @throws {InvalidMessage} {@link QueueFull} {@link Pressure} {@link Throttled} Nothing was sent.
+   * @throws {InvalidMessage} {@link QueueFull} {@link MemoryPressure} {@link Throttled} Nothing was sent.
    * @throws {Unauthorized} {@link Forbidden} The API key is invalid or lacks the permission.
    * @throws {Rejected} {@link Conflict} The turn or task was not executed.
    * @throws {ReplyTimeout} The turn or task can still run; wait for it by its id.

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { FleetError, Pressure, QueueFull, Unavailable } from "./errors.js";
+import { FleetError, MemoryPressure, QueueFull, Unavailable } from "./errors.js";
 import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
 
 /** Maximum duration of a blocking read, ms. */
@@ -184,18 +184,18 @@ export class Redis {
   /** The name in error messages. */
   readonly name: string;
   readonly #target: Target;
-  readonly #patienceMs: number;
+  readonly #retryTimeoutMs: number;
   #link: Promise<Link> | undefined;
   #mayRunScripts = true;
   #mayLookAtStreams = true;
   #mayReadRecords = true;
   #mayLookForTenants = true;
 
-  constructor(url: string, patienceMs: number) {
+  constructor(url: string, retryTimeoutMs: number) {
     this.#target = targetOf(url);
     const isDefault = url === DEFAULT_URL && process.env["REDIS_URL"] === undefined;
     this.name = isDefault ? `no URL, and no tickfleet dev in this folder: Redis at the default ${url}` : "Redis";
-    this.#patienceMs = patienceMs;
+    this.#retryTimeoutMs = retryTimeoutMs;
   }
 
   close(): void {
@@ -223,16 +223,16 @@ export class Redis {
     }
   }
 
-  /** Runs a command, and retries it after connection errors within the patience. */
+  /** Runs a command, and retries it after connection errors within the retry_timeout. */
   async #patiently<T>(ask: () => Promise<T>): Promise<T> {
-    const end = Date.now() + this.#patienceMs;
+    const end = Date.now() + this.#retryTimeoutMs;
     for (let tries = 0; ; tries++) {
       try {
         return await ask();
       } catch (error) {
         if (error instanceof FleetError) throw error;
         if (error instanceof Refused) {
-          if (error.word === "OOM") throw new Pressure({ cause: error });
+          if (error.word === "OOM") throw new MemoryPressure({ cause: error });
           throw new Unavailable(`Redis rejected the command: ${error.message}`, { cause: error });
         }
         const pause = PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)]!;
@@ -249,7 +249,7 @@ export class Redis {
     return this.#patiently(async () => {
       const answer = await this.#enqueue(stream, meta, field, message, bounds);
       if (answer === "QUEUE_FULL") throw new QueueFull();
-      if (answer === "PRESSURE") throw new Pressure();
+      if (answer === "PRESSURE") throw new MemoryPressure();
       return answer;
     });
   }

@@ -30,7 +30,7 @@ const fn purpose(role: Role) -> &'static str {
         Role::Operator => "`doctor`, and commands that list, cancel, pause, replay, reset, repair or change tenants",
         Role::Gateway => "`tickfleet gateway`, its operator routes and the console",
         Role::Producer => "a service that submits turns and tasks and reads replies",
-        Role::Onlooker => {
+        Role::Viewer => {
             "commands that only read: `top`, `explain`, `workers list`, `turns list`, `limits`, `dead list`"
         }
         Role::Exporter => "`tickfleet audit export --follow` and `tickfleet approvals notify`",

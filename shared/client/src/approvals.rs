@@ -528,7 +528,7 @@ impl Approval {
     /// The approval as shown in lists, in logs and to people who may not decide it: secrets removed, and truncated if
     /// long.
     #[must_use]
-    pub fn for_onlookers(self, redactor: &Redactor) -> Self {
+    pub fn without_secrets(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
         Self {
             arguments_exact: self.arguments_exact && self.short.is_none(),

@@ -26,7 +26,7 @@ pub enum Role {
     /// Submits turns and reads replies.
     Producer,
     /// Only reads.
-    Onlooker,
+    Viewer,
     /// Reads, and stores its own progress. Exports the audit log, and delivers notifications of approvals.
     Exporter,
 }
@@ -229,7 +229,7 @@ impl Role {
         ("operator", Self::Operator),
         ("gateway", Self::Gateway),
         ("producer", Self::Producer),
-        ("onlooker", Self::Onlooker),
+        ("viewer", Self::Viewer),
         ("exporter", Self::Exporter),
     ];
 
@@ -238,7 +238,7 @@ impl Role {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
             // These roles have the commands of their commits in selectors, each with its keys.
-            Self::Producer | Self::Onlooker | Self::Exporter => false,
+            Self::Producer | Self::Viewer | Self::Exporter => false,
         }
     }
 
@@ -251,7 +251,7 @@ impl Role {
             Self::Operator => vec![READS, COMMITTING, TRIMMING, OPERATING],
             Self::Gateway => vec![READS, COMMITTING, TRIMMING],
             Self::Producer => Vec::new(),
-            Self::Onlooker | Self::Exporter => vec![READS],
+            Self::Viewer | Self::Exporter => vec![READS],
         }
     }
 
@@ -260,7 +260,7 @@ impl Role {
             Self::Producer => PRODUCER,
             Self::Exporter => EXPORTER,
             Self::Gateway => GATEWAY,
-            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Onlooker => &[],
+            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Viewer => &[],
         }
     }
 
@@ -288,7 +288,7 @@ impl Role {
                 written.chain([key("%R", "*")]).collect()
             }
             Self::Producer => Vec::new(),
-            Self::Onlooker | Self::Exporter => vec![key("%R", "*")],
+            Self::Viewer | Self::Exporter => vec![key("%R", "*")],
         }
     }
 
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn weak_roles_cannot_load_scripts_or_write_shard_metadata() {
-        for role in [Role::Producer, Role::Onlooker, Role::Exporter] {
+        for role in [Role::Producer, Role::Viewer, Role::Exporter] {
             let selected = role.selectors().iter().flat_map(|selector| selector.commands).map(ToString::to_string);
             let may: BTreeSet<String> = role.commands().into_iter().chain(selected).collect();
             assert!(["script|load", "function|load", "eval"].iter().all(|load| !may.contains(*load)), "{role:?}");

@@ -121,7 +121,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     let consumer = ConsumerId::new("w").unwrap();
     let beat = Beat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
     let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
-    for role in ["producer", "onlooker"] {
+    for role in ["producer", "viewer"] {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();
         let back = HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } };
         refused("begin", store.decide(begin.clone()).await);
@@ -134,8 +134,8 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     // queues.
     let gateway = Store::open(&fleet.url_of("gateway"), 0, options.clone().into()).unwrap();
     refused("read", gateway.seam().take(&take).await);
-    let onlooker = Client::connect(&fleet.url_of("onlooker"), options).await;
-    if let Ok(client) = onlooker {
+    let viewer = Client::connect(&fleet.url_of("viewer"), options).await;
+    if let Ok(client) = viewer {
         client.submit(turn("looked")).await.unwrap_err();
     }
     assert_eq!(fleet.unfinished("long").await, Some(slice.turn));
@@ -246,7 +246,7 @@ async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
     for (role, attacks) in [
         ("producer", &ATTACKS[..]),
         ("exporter", &ATTACKS[..]),
-        ("onlooker", &ATTACKS[..]),
+        ("viewer", &ATTACKS[..]),
         ("gateway", &ATTACKS_OF_GATEWAYS[..]),
     ] {
         let mut connection = connected(&fleet.url_of(role)).await;
@@ -440,7 +440,7 @@ async fn producers_and_exporters_cannot_change_shard_time_or_state() {
     let before = fleet.store.refresh_state().await.unwrap();
     let in_ten_days = before.now_ms + 864_000_000;
     let meta = fleet.store.keys().key("meta");
-    for role in ["producer", "exporter", "onlooker"] {
+    for role in ["producer", "exporter", "viewer"] {
         let mut connection = connected(&fleet.url_of(role)).await;
         let state = format!("864000000 {} 1 0 99999 99999 1", "0".repeat(40));
         for field in [["last_ms", &in_ten_days.to_string()], ["state", &state], ["pressure", "1"]] {

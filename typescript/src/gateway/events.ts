@@ -11,7 +11,7 @@ import { EventReader, type ServerSentEvent } from "./sse.js";
  */
 const STEPS = new Set(["plan", "result", "note", "agent_message"]);
 const ENDS = new Set(["answer", "failed"]);
-/** Ms after which a stream counts as healthy, so that the patience starts again. */
+/** Ms after which a stream counts as healthy, so that the retry_timeout starts again. */
 const GOOD_MS = 5_000;
 /** Ms without data after which a stream counts as lost. A gateway sends something every 15 s. */
 const SILENCE_MS = 45_000;
@@ -34,7 +34,7 @@ export async function* follow(
   start: number,
 ): AsyncGenerator<TaskEvent> {
   let position = start;
-  let tries = new Tries(http.patienceMs);
+  let tries = new Tries(http.retryTimeoutMs);
   for (;;) {
     const began = performance.now();
     const cameFrom = position;
@@ -61,7 +61,7 @@ export async function* follow(
         return;
       }
     }
-    if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.patienceMs);
+    if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.retryTimeoutMs);
     await tries.pause(trouble.error, trouble.ms, http.closed).catch((error) => {
       http.checkOpen(error);
       throw error;

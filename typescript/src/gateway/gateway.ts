@@ -40,8 +40,8 @@ export class Gateway implements Transport {
   readonly inbox = undefined;
   readonly #http: Http;
 
-  constructor(url: string, apiKey: ApiKey, patienceMs: number) {
-    this.#http = new Http(url, apiKey, patienceMs);
+  constructor(url: string, apiKey: ApiKey, retryTimeoutMs: number) {
+    this.#http = new Http(url, apiKey, retryTimeoutMs);
   }
 
   whose(tenant: string | undefined): string | undefined {

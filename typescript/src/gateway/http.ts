@@ -6,7 +6,7 @@ import {
   FleetError,
   Forbidden,
   NotAccepted,
-  Pressure,
+  MemoryPressure,
   QueueFull,
   Throttled,
   Unauthorized,
@@ -68,22 +68,22 @@ export class Answer {
   }
 }
 
-/** Retries until `patienceMs` after the first failure. */
+/** Retries until `retryTimeoutMs` after the first failure. */
 export class Tries {
   #end: number | undefined;
   #tries = 0;
 
-  constructor(private readonly patienceMs: number) {}
+  constructor(private readonly retryTimeoutMs: number) {}
 
   /**
    * Waits before the next attempt, at least as long as the gateway requests, unless the signal ends the wait. Throws
-   * the error if the wait would exceed the patience.
+   * the error if the wait would exceed the retry_timeout.
    */
   async pause(error: Error, atLeastMs = 0, signal?: AbortSignal): Promise<void> {
     const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
     // Jitter: requests that were rejected together must not return together.
     const ms = Math.max(pause, atLeastMs) * (1 + Math.random() / 4);
-    this.#end ??= performance.now() + this.patienceMs;
+    this.#end ??= performance.now() + this.retryTimeoutMs;
     if (performance.now() + ms >= this.#end) throw error;
     await sleep(Math.min(ms, PAUSE_MAX_MS), undefined, { ...(signal && { signal }) });
   }
@@ -97,7 +97,7 @@ export interface Asked {
   wait?: number;
   /** The path of later attempts, which do not wait. Default: the same path. */
   again?: string;
-  /** The retries. Default: the client's patience. */
+  /** The retries. Default: the client's retry_timeout. */
   tries?: Tries;
   /**
    * Ends the request early. The signal must also fire when the client is closed. Default: a signal that fires only when
@@ -115,7 +115,7 @@ export class Http {
   constructor(
     url: string,
     key: ApiKey,
-    readonly patienceMs: number,
+    readonly retryTimeoutMs: number,
   ) {
     const parts = new URL(url);
     if (parts.search !== "" || parts.hash !== "" || parts.username !== "" || parts.password !== "") {
@@ -157,7 +157,7 @@ export class Http {
   }
 
   async #tried(method: string, path: string, tenant: string | undefined, asked: Asked): Promise<Answer> {
-    const { tries = new Tries(this.patienceMs), signal = this.closed, again } = asked;
+    const { tries = new Tries(this.retryTimeoutMs), signal = this.closed, again } = asked;
     let [place, wait] = [path, asked.wait ?? 0];
     for (;;) {
       let answer: Answer;
@@ -175,7 +175,7 @@ export class Http {
       if (!PASSING.has(answer.status)) return checked(answer);
       if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
         // The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without using up
-        // patience.
+        // retry_timeout.
         [place, wait] = [again, 0];
         continue;
       }
@@ -270,7 +270,7 @@ export function passing(answer: Answer): FleetError {
   const { code, message, status } = answer;
   let error: NotAccepted;
   if (code === "queue_full") error = new QueueFull(`queue_full: ${message}`);
-  else if (code === "pressure") error = new Pressure();
+  else if (code === "pressure") error = new MemoryPressure();
   // If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
   else if (status === 429 && code !== "too_many_waiting") {
     error = new Throttled(code || "too_many_requests", `${code || "too_many_requests"}: ${message}`);

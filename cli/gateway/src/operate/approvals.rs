@@ -71,7 +71,7 @@ pub(crate) async fn list(
         check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool }).await?;
     }
     let redactor = shared.backend.redactor();
-    page.approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
+    page.approvals = page.approvals.into_iter().map(|approval| approval.without_secrets(&redactor)).collect();
     Page::of(&shared, page).await
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn show(
     operator.may(Verb::View)?;
     let approval = operator.context(&shared).await?.find_approval(&path(name)?).await?;
     let may_decide = may_decide(&shared, &operator, &approval).await;
-    Ok(Json(if may_decide { approval } else { approval.for_onlookers(&shared.backend.redactor()) }))
+    Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
 }
 
 /// Returns true if the key's approver may decide this approval. False while the configuration cannot be read.

@@ -111,7 +111,7 @@ pub(crate) async fn show(
     let Some(task) = shared.client.task(&name).await? else {
         return Err(Problem::not_found(format!("unknown task {name}")));
     };
-    let mut task = task.for_onlookers(&shared.backend.redactor());
+    let mut task = task.without_secrets(&shared.backend.redactor());
     let failing = task.failing_first();
     Ok(Json(TaskTree { task, failing, now_ms: shared.client.now_ms().await? }))
 }

@@ -40,7 +40,7 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     metrics.gateway.answered(name, response.status().as_u16(), began.elapsed());
     match response.extensions().get::<RateRejection>() {
         Some(RateRejection::Rate) => metrics.gateway.over_rate(),
-        Some(RateRejection::WrongKeys) => metrics.gateway.wrong_keys(),
+        Some(RateRejection::WrongKeys) => metrics.gateway.auth_failure_rate(),
         None => metrics.gateway.refused(response.status().as_u16()),
     }
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);

@@ -181,7 +181,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         None => 0,
     };
     let redactor = setup.report().redactor;
-    let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.for_onlookers(&redactor)).collect();
+    let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.without_secrets(&redactor)).collect();
     output.show(&found, |found| text::listed(found, now_ms))?;
     if let Some(next) = page.next {
         output.note(&format!("there may be more: continue with --from {next}"));

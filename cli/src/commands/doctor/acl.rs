@@ -18,7 +18,7 @@ Examples:
 
 Replace the password, which is <user>-secret.")]
 pub(crate) struct Acl {
-    /// Role: tickfleet (a whole fleet), scheduler, worker, operator, gateway, producer, onlooker or exporter.
+    /// Role: tickfleet (a whole fleet), scheduler, worker, operator, gateway, producer, viewer or exporter.
     #[arg(long, value_parser = role)]
     role: Role,
     /// Name of the user. Default: the role.

@@ -282,7 +282,7 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
                 // Redact the approval, because the gateway shows it even to keys with only the `view` permission.
-                let open = open.map(|open| open.for_onlookers(&setup.report().redactor));
+                let open = open.map(|open| open.without_secrets(&setup.report().redactor));
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
             }
             if let Some(wait) = &mut story.waits {

@@ -73,10 +73,10 @@ pub(crate) struct GatewayArgs {
     metrics: Option<SocketAddr>,
     /// Wrong keys and tokens per second that an address (or IPv6 /64 network) can try. 0 disables the limit.
     #[arg(long, value_name = "PER_SECOND", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
-    wrong_keys: u32,
+    auth_failure_rate: u32,
     /// Burst size of that limit.
     #[arg(long, value_name = "REQUESTS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    wrong_keys_burst: u32,
+    auth_failure_burst: u32,
     #[command(flatten)]
     tokens: tokens::TokenArgs,
 }
@@ -180,7 +180,7 @@ impl GatewayArgs {
         if keys.is_none() && tokens.is_none() {
             return Err(Failure::usage("--keys FILE or --oidc-issuer URL is required"));
         }
-        let wrong = Rate { per_second: self.wrong_keys, burst: Some(self.wrong_keys_burst) };
+        let wrong = Rate { per_second: self.auth_failure_rate, burst: Some(self.auth_failure_burst) };
         Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
     }
 

@@ -126,15 +126,15 @@ async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     fleet.run(&["cancel", "demo:guarded"]);
     fleet.run(&["doctor"]).exits(0).says("1 alive");
 
-    let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("onlooker")]);
+    let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("viewer")]);
     seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
-    let onlooker = redis.url("onlooker");
-    tickfleet(&["limits", "--redis-url", &onlooker, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");
+    let viewer = redis.url("viewer");
+    tickfleet(&["limits", "--redis-url", &viewer, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");
     let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna", config[0], config[1]];
-    let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
+    let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("viewer")]].concat());
     by_onlooker.exits(1).prints_error("no permissions");
     fleet.run(&reset).exits(0);
-    let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
+    let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("viewer")]);
     cancel.exits(1).prints_error("no permissions");
     assert_eq!(fleet.stop(), Some(0));
 }
@@ -152,7 +152,7 @@ async fn a_fleet_runs_on_a_redis_without_the_config_command() {
 #[tokio::test]
 async fn the_documented_redis_users_match_the_acl_command() {
     let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/reference/redis-users.md")).unwrap();
-    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker", "exporter"] {
+    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "viewer", "exporter"] {
         let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
         assert!(text.lines().any(|found| found == line), "docs/reference/redis-users.md lacks, for {role}:\n{line}");
     }
@@ -211,8 +211,8 @@ async fn each_documented_redis_user_can_run_only_its_own_commands() {
     refused(ask(&mut runtime, "XACK {tickfleet:0}:external:demo:archy workers 1-0").await);
     refused(ask(&mut runtime, "XRANGE {tickfleet:0}:audit - +").await);
 
-    let mut onlooker = redis.as_user("onlooker").await;
-    refused(ask(&mut onlooker, "HSET {tickfleet:0}:meta a b").await);
+    let mut viewer = redis.as_user("viewer").await;
+    refused(ask(&mut viewer, "HSET {tickfleet:0}:meta a b").await);
     let mut node = redis.as_user("tickfleet").await;
     for beyond in ["FLUSHALL", "CONFIG SET maxmemory 1", "SET elsewhere 1", "KEYS *", "ACL LIST", "SHUTDOWN NOSAVE"] {
         refused(ask(&mut node, beyond).await);

@@ -53,15 +53,15 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
-    until_printed("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
-    asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
-    asked("onlooker", &["limits"]).exits(0);
+    until_printed("4 schedulers, 4 workers alive", || asked("viewer", &["top", "--once"]));
+    asked("viewer", &["explain", "demo:over-tls"]).exits(0).says("has ended");
+    asked("viewer", &["limits"]).exits(0);
     // A node has one second to report its slots, and a process has two seconds to send a heartbeat. On a busy machine,
     // both can be late.
     until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
-    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).prints_error("no permissions");
+    asked("viewer", &["tenant", "set", "other", "--plan", "gold"]).prints_error("no permissions");
     assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
 
     let fleet = DevFleet::start_with(&["--redis-url", &url("tickfleet")], &variables);
@@ -75,9 +75,9 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
         let counts = reported.matches("\"username\"").count();
         // A producer tries to load a script that no scheduler has loaded yet. If this is rejected, it continues without
         // the script.
-        let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| reported.matches(word).count());
+        let fair = ["viewer", "client|setinfo", "script|load"].map(|word| reported.matches(word).count());
         let fair: usize = fair.into_iter().sum();
-        assert!(counts <= fair, "somebody but the onlooker was refused: {reported}");
+        assert!(counts <= fair, "somebody but the viewer was refused: {reported}");
     }
 }
 

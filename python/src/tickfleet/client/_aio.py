@@ -17,7 +17,7 @@ from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name
 from tickfleet.client._place import place
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply
-from tickfleet.client._transport import PATIENCE, ApiKey, Awaited, Kind, transport
+from tickfleet.client._transport import RETRY_TIMEOUT, ApiKey, Awaited, Kind, transport
 
 Format = Literal[
     "openai", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "raw", "text"
@@ -115,7 +115,7 @@ class AsyncFleet:
         api_key: API key of a gateway, or token of its identity provider, or a function that returns one and is
             called for each request.
         tenant: Default tenant of turns and tasks. Optional with a gateway, whose key has a tenant.
-        patience: Seconds of retries after a lost connection, or over HTTP a full queue, before the error is raised.
+        retry_timeout: Seconds of retries after a lost connection, or over HTTP a full queue, before the error is raised.
         namespace: ``redis.namespace`` of the fleet. Only with Redis, as all parameters that follow. Default:
             ``tickfleet``.
         shards: ``redis.shards`` of the fleet. Default: 1.
@@ -135,7 +135,7 @@ class AsyncFleet:
         *,
         api_key: ApiKey | None = None,
         tenant: str | None = None,
-        patience: float = PATIENCE,
+        retry_timeout: float = RETRY_TIMEOUT,
         namespace: str | None = None,
         shards: int | None = None,
         inbox: str | None = None,
@@ -146,7 +146,7 @@ class AsyncFleet:
         self._transport = transport(
             found,
             key,
-            patience,
+            retry_timeout,
             {
                 "namespace": namespace,
                 "shards": shards,
@@ -212,7 +212,7 @@ class AsyncFleet:
             **fields: The calls, and further fields of the turn.
 
         Raises:
-            InvalidMessage, QueueFull, Pressure, Throttled: Nothing was sent.
+            InvalidMessage, QueueFull, MemoryPressure, Throttled: Nothing was sent.
             Unauthorized, Forbidden: The API key is invalid or lacks the permission.
             Rejected, Conflict: The turn or task was not executed.
             ReplyTimeout: The turn or task can still run; wait for it by its id.
@@ -225,7 +225,7 @@ class AsyncFleet:
         """Submits a turn. The returned object waits for the reply on request.
 
         Raises:
-            InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
+            InvalidMessage, QueueFull, MemoryPressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
             Conflict: The id belongs to a turn with different content, if that is already known.
             Unsupported: A field does not work through a gateway.
         """
@@ -275,7 +275,7 @@ class AsyncFleet:
         """Submits a turn whose reply goes to another inbox, or to none. Returns the turn's id.
 
         Raises:
-            InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
+            InvalidMessage, QueueFull, MemoryPressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
         """
         self.check_loop()
         tenant = self._whose(tenant)
@@ -289,7 +289,7 @@ class AsyncFleet:
         """Delegates a task to an agent.
 
         Raises:
-            InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable, Conflict: As
+            InvalidMessage, QueueFull, MemoryPressure, Throttled, Unauthorized, Forbidden, Unavailable, Conflict: As
                 :meth:`submit`.
         """
         self.check_loop()
@@ -357,7 +357,7 @@ class AsyncFleet:
         """Yields the events of a task from a position to its end. The last event is ``ended``.
 
         Raises:
-            NotFound: The gateway did not know the task within ``patience``.
+            NotFound: The gateway did not know the task within ``retry_timeout``.
         """
         self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)

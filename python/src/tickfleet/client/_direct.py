@@ -77,7 +77,7 @@ class Direct:
     """Reads replies on one connection for each shard in use, however many callers wait; see
     :mod:`tickfleet.client._hub`."""
 
-    def __init__(self, url: str, patience: float, options: DirectOptions) -> None:
+    def __init__(self, url: str, retry_timeout: float, options: DirectOptions) -> None:
         self._shards = _or(options.get("shards"), 1)
         if self._shards < 1:
             raise ValueError(f"shards is {self._shards}; expected at least 1")
@@ -86,7 +86,7 @@ class Direct:
         self._inbox = _private() if inbox is None else name(inbox, "inbox")
         self._namespace = options.get("namespace") or "tickfleet"
         self._bounds = (_or(options.get("turns_max"), 100_000), _or(options.get("turns_bytes_max"), 256 * 1024 * 1024))
-        self._redis = Redis(url, patience)
+        self._redis = Redis(url, retry_timeout)
         self._hubs: dict[int, Hub] = {}
         self._tenants: set[str] = set()
 

@@ -68,7 +68,7 @@ class QueueFull(NotAccepted):
     code = "queue_full"
 
 
-class Pressure(NotAccepted):
+class MemoryPressure(NotAccepted):
     """The memory of Redis is nearly full."""
 
     code = "pressure"

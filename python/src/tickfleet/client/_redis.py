@@ -20,7 +20,7 @@ try:
 except ImportError as error:  # pragma: no cover - names the package to install
     raise ImportError("the client needs redis-py: pip install 'tickfleet[redis]'") from error
 
-from tickfleet.client._errors import Pressure, QueueFull, Unavailable
+from tickfleet.client._errors import MemoryPressure, QueueFull, Unavailable
 from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
 from tickfleet.client._reply import PendingApproval
 from tickfleet.client._transport import DEFAULT_URL
@@ -127,9 +127,9 @@ def connect(url: str) -> Any:
 class Redis:
     """The commands of this client. Each method can be repeated without a further effect."""
 
-    def __init__(self, url: str, patience: float) -> None:
+    def __init__(self, url: str, retry_timeout: float) -> None:
         self._client = connect(url)
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         is_default = url == DEFAULT_URL and not os.environ.get("REDIS_URL")
         self._name = f"no URL, and no tickfleet dev in this folder: Redis at the default {url}" if is_default else "Redis"
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -147,14 +147,14 @@ class Redis:
     async def _try(
         self, ask: Callable[[], Awaitable[T]], place: contextlib.AbstractAsyncContextManager[None] | None = None
     ) -> T:
-        """Runs a command, and retries it after connection errors within `patience`."""
-        end, tries = time.monotonic() + self._patience, 0
+        """Runs a command, and retries it after connection errors within `retry_timeout`."""
+        end, tries = time.monotonic() + self._retry_timeout, 0
         while True:
             try:
                 async with place or self._places:
                     return await ask()
             except exceptions.OutOfMemoryError as error:
-                raise Pressure("Redis memory is full; new work is rejected (pressure); retry later") from error
+                raise MemoryPressure("Redis memory is full; new work is rejected (pressure); retry later") from error
             except _PASSING as error:
                 pause = _PAUSES[min(tries, len(_PAUSES) - 1)]
                 tries += 1
@@ -168,14 +168,14 @@ class Redis:
         """Adds a message to an inbound stream, and returns its entry.
 
         Raises:
-            QueueFull, Pressure: Nothing was written.
+            QueueFull, MemoryPressure: Nothing was written.
             Unavailable: The message may have been written.
         """
         answer = await self._try(lambda: self._enqueue(stream, meta, field, message, bounds))
         if answer == "QUEUE_FULL":
             raise QueueFull("the queue is full (queue_full); retry later")
         if answer == "PRESSURE":
-            raise Pressure("Redis memory is nearly full; new work is rejected (pressure); retry later")
+            raise MemoryPressure("Redis memory is nearly full; new work is rejected (pressure); retry later")
         return answer
 
     async def _enqueue(self, stream: str, meta: str, field: str, message: str, bounds: tuple[int, int]) -> str:

@@ -23,7 +23,7 @@ request."""
 DEFAULT_URL = "redis://127.0.0.1:6379"
 """Redis, if no URL is passed and the variable `REDIS_URL` is unset."""
 
-PATIENCE = 10.0
+RETRY_TIMEOUT = 10.0
 """Default duration of retries after a lost connection, in seconds."""
 
 
@@ -42,7 +42,7 @@ class FleetOptions(DirectOptions, total=False):
 
     api_key: ApiKey | None
     tenant: str | None
-    patience: float
+    retry_timeout: float
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Transport(Protocol):
         """Closes all connections."""
 
 
-def transport(url: str, api_key: ApiKey | None, patience: float, options: DirectOptions) -> Transport:
+def transport(url: str, api_key: ApiKey | None, retry_timeout: float, options: DirectOptions) -> Transport:
     """Returns the transport for a URL. Does not connect yet, and imports only the packages that this transport needs.
 
     Raises:
@@ -140,9 +140,9 @@ def transport(url: str, api_key: ApiKey | None, patience: float, options: Direct
             raise ValueError("a gateway requires an API key: set api_key=…")
         from tickfleet.client._gateway import Gateway
 
-        return Gateway(url, api_key, patience)
+        return Gateway(url, api_key, retry_timeout)
     if api_key is not None:
         raise ValueError("api_key is for gateways (http://, https://); Redis has user and password in its URL")
     from tickfleet.client._direct import Direct
 
-    return Direct(url, patience, options)
+    return Direct(url, retry_timeout, options)

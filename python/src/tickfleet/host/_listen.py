@@ -94,7 +94,7 @@ class _ToolHost:
         return not self._running and time.monotonic() >= self._served_at + _LINGER_S
 
     def _step(self, listening: socket.socket, woken: socket.socket) -> None:
-        for number, _ in self._poll.poll(self._patience_ms()):
+        for number, _ in self._poll.poll(self._poll_timeout_ms()):
             if number == listening.fileno():
                 self._accept(listening)
             elif number == woken.fileno():
@@ -110,7 +110,7 @@ class _ToolHost:
                 _kill(interpreter)
                 interpreter.ends_at = time.monotonic() + _GRACE_S
 
-    def _patience_ms(self) -> int | None:
+    def _poll_timeout_ms(self) -> int | None:
         ending = self._ends > 0 or any(interpreter.ends_at is not None for interpreter in self._running.values())
         return int(_LOOK_S * 1000) if ending else None
 

@@ -64,7 +64,7 @@ impl TaskDetails {
 
     /// Removes secrets, for readers who may see the task but not the secrets in its arguments and results.
     #[must_use]
-    pub fn for_onlookers(mut self, redactor: &Redactor) -> Self {
+    pub fn without_secrets(mut self, redactor: &Redactor) -> Self {
         let text = |text: &mut String| *text = redactor.text(text).into_owned();
         let json = |text: &mut String| *text = redactor.json(text).into_owned();
         self.summary.description.iter_mut().for_each(text);
@@ -79,7 +79,7 @@ impl TaskDetails {
                 std::iter::once(&mut call.arguments).chain(&mut call.content).for_each(json);
             }
         }
-        self.children = self.children.into_iter().map(|child| child.for_onlookers(redactor)).collect();
+        self.children = self.children.into_iter().map(|child| child.without_secrets(redactor)).collect();
         self
     }
 }
@@ -403,7 +403,7 @@ mod tests {
         let round = Round { calls: vec![call], text: "password: hunter2".into(), ..Round::default() };
         let output = Some(RawValue::from_string(r#"{"api_key":"k-1","n":1.10}"#.into()).unwrap());
         let child = TaskDetails { rounds: vec![round], output, ..task("d-child", Some("ok"), vec![]) };
-        let shown = task("d-root", Some("ok"), vec![child]).for_onlookers(&Redactor::default());
+        let shown = task("d-root", Some("ok"), vec![child]).without_secrets(&Redactor::default());
         let shown = serde_json::to_string(&shown).unwrap();
         assert!(!shown.contains("k-1") && !shown.contains("hunter2") && shown.contains("1.10"), "{shown}");
     }

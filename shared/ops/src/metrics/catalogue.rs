@@ -219,7 +219,7 @@ catalogue! {
     GATEWAY_REJECTED = "gateway_rejected_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
         "Rejected requests by reason. key: missing or invalid key (401); forbidden: the key lacks the permission \
          (403); too_large: large body (413); busy: full queues, or too many waiting requests (429); unavailable: Redis is \
-         away or nearly full (503); rate: the key or token exceeds its rate (429); wrong_keys: too many invalid keys \
+         away or nearly full (503); rate: the key or token exceeds its rate (429); auth_failure_rate: too many invalid keys \
          from one address (429).";
     GATEWAY_WAITING = "gateway_waiting", Gauge, Gateways, [],
         "Requests that wait for a reply now, at most 10,000.";

@@ -82,9 +82,9 @@ impl GatewayMetrics {
     }
 
     /// Counts a request that was rejected unread, because too many wrong keys came from its address.
-    pub fn wrong_keys(&self) {
-        let [.., wrong_keys] = labels::REFUSALS;
-        self.refused.with_label_values(&[wrong_keys]).inc();
+    pub fn auth_failure_rate(&self) {
+        let [.., auth_failure_rate] = labels::REFUSALS;
+        self.refused.with_label_values(&[auth_failure_rate]).inc();
     }
 
     /// Counts a request whose client disconnected before the response.

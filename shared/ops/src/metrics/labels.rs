@@ -306,7 +306,8 @@ pub(super) const REQUESTS: [&str; 19] = [
 
 pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "client_closed"];
 
-pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
+pub(super) const REFUSALS: [&str; 7] =
+    ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "auth_failure_rate"];
 
 pub(super) const MCP_RESPONSES: [&str; 4] = ["result", "task", "given_up", "error"];
 

@@ -77,7 +77,7 @@ fn gateway_metrics_count_requests_by_status_and_rejections_by_reason() {
         gateway.refused(status);
     }
     gateway.over_rate();
-    gateway.wrong_keys();
+    gateway.auth_failure_rate();
     gateway.answered("a path that nobody foresaw", 404, Duration::ZERO);
     gateway.gone("submit_wait");
     gateway.mcp_called("task");

@@ -60,7 +60,7 @@ async fn wrong_keys_are_rate_limited_without_affecting_valid_keys() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let [known, new] = ["known", "new"].map(|id| add_key(&keys, &["--id", id, "--tenant", "demo"]));
-    let gateway = Gateway::start_with(&redis.url(), &keys, &["--wrong-keys", "1", "--wrong-keys-burst", "5"]);
+    let gateway = Gateway::start_with(&redis.url(), &keys, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
 
     // Requests to paths of every kind. There are so many at once that they exceed the rate even on slow machines.

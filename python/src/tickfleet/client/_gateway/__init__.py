@@ -56,8 +56,8 @@ class Gateway:
 
     inbox = None
 
-    def __init__(self, url: str, api_key: ApiKey, patience: float) -> None:
-        self.http = Http(url, api_key, patience)
+    def __init__(self, url: str, api_key: ApiKey, retry_timeout: float) -> None:
+        self.http = Http(url, api_key, retry_timeout)
 
     def whose(self, tenant: str | None) -> str | None:
         return None if tenant is None else name(tenant, "tenant")

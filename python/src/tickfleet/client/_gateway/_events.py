@@ -28,7 +28,7 @@ _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
 
 _GOOD_S = 5.0
-# Seconds after which a stream counts as healthy, so that the patience starts again.
+# Seconds after which a stream counts as healthy, so that the retry timeout starts again.
 
 
 class _Later(Exception):
@@ -41,7 +41,7 @@ class _Later(Exception):
 
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """Yields the events of a task from a position on. If the stream is lost, continues after the last reported step."""
-    tries = http.tries(http.patience)
+    tries = http.tries(http.retry_timeout)
     while True:
         trouble = _Later(Unavailable("the gateway ended the event stream before the task ended"))
         began, came_from = time.monotonic(), position
@@ -66,13 +66,13 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
                 yield Event("ended", position, reply=reply)
                 return
         if position > came_from or time.monotonic() - began > _GOOD_S:
-            tries = http.tries(http.patience)
+            tries = http.tries(http.retry_timeout)
         await tries.pause(trouble.error, trouble.seconds)
 
 
 async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingApproval | None:
     """Follows a turn until a call waits for an approval. ``None`` if the turn ends before, or cannot be followed."""
-    tries = http.tries(http.patience)
+    tries = http.tries(http.retry_timeout)
     while True:
         trouble = _Later(Unavailable("the gateway ended the event stream before the turn ended"))
         began = time.monotonic()
@@ -94,7 +94,7 @@ async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingAp
                 return None
             trouble = later
         if time.monotonic() - began > _GOOD_S:
-            tries = http.tries(http.patience)
+            tries = http.tries(http.retry_timeout)
         await tries.pause(trouble.error, trouble.seconds)
 
 

@@ -22,7 +22,7 @@ from tickfleet.client._errors import (
     FleetError,
     Forbidden,
     NotAccepted,
-    Pressure,
+    MemoryPressure,
     QueueFull,
     Throttled,
     Unauthorized,
@@ -92,10 +92,10 @@ class Answer:
 
 
 class Tries:
-    """Retries until `patience` seconds after the first failure. If `patience` is ``None``, retries without a limit."""
+    """Retries until `retry_timeout` seconds after the first failure. If `retry_timeout` is ``None``, retries without a limit."""
 
-    def __init__(self, patience: float | None, closed: asyncio.Event | None = None) -> None:
-        self._patience = patience
+    def __init__(self, retry_timeout: float | None, closed: asyncio.Event | None = None) -> None:
+        self._retry_timeout = retry_timeout
         # Set when the client is closed, which ends a pause.
         self._closed = closed or asyncio.Event()
         self._end: float | None = None
@@ -103,13 +103,13 @@ class Tries:
 
     async def pause(self, error: Exception, at_least: float | None = None) -> None:
         """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the wait would
-        exceed the patience."""
+        exceed the retry timeout."""
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
         # Jitter: requests that were rejected together must not return together.
         pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
         self._tries += 1
-        if self._end is None and self._patience is not None:
-            self._end = time.monotonic() + self._patience
+        if self._end is None and self._retry_timeout is not None:
+            self._end = time.monotonic() + self._retry_timeout
         if self._end is not None and time.monotonic() + pause >= self._end:
             raise error
         with suppress(TimeoutError):
@@ -120,7 +120,7 @@ class Tries:
 class Http:
     """A gateway's address and key, and the connections to it."""
 
-    def __init__(self, url: str, api_key: ApiKey, patience: float) -> None:
+    def __init__(self, url: str, api_key: ApiKey, retry_timeout: float) -> None:
         parts = urlsplit(url)
         odd = parts.query or parts.fragment or parts.username is not None
         if not parts.hostname or odd or parts.port == 0:
@@ -128,7 +128,7 @@ class Http:
         self._key = api_key if callable(api_key) else (lambda: api_key)
         if not callable(api_key):
             self._authorization()
-        self.patience = patience
+        self.retry_timeout = retry_timeout
         self._closed = asyncio.Event()
         # No limit, because each waiting request has its own connection. The gateway limits them.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
@@ -140,9 +140,9 @@ class Http:
         self._closed.set()
         await self._client.aclose()
 
-    def tries(self, patience: float | None) -> Tries:
+    def tries(self, retry_timeout: float | None) -> Tries:
         """Returns retries that end when this client is closed."""
-        return Tries(patience, self._closed)
+        return Tries(retry_timeout, self._closed)
 
     def check_open(self) -> None:
         if self._closed.is_set():
@@ -165,10 +165,10 @@ class Http:
 
         Raises:
             Unauthorized, Forbidden: The key is invalid, or does not cover the request.
-            QueueFull, Pressure, Throttled: The request was not accepted in any attempt.
+            QueueFull, MemoryPressure, Throttled: The request was not accepted in any attempt.
             Unavailable: No attempt got a response.
         """
-        tries = tries or self.tries(self.patience)
+        tries = tries or self.tries(self.retry_timeout)
         while True:
             self.check_open()
             try:
@@ -189,7 +189,7 @@ class Http:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
                 # The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without
-                # using up patience.
+                # using up the retry timeout.
                 path, wait = again, 0
                 continue
             await tries.pause(passing(answer), answer.retry_after)
@@ -254,7 +254,7 @@ def checked(answer: Answer) -> Answer:
 def passing(answer: Answer) -> FleetError:
     """Returns the error for a failure that may be temporary."""
     if answer.code in ("queue_full", "pressure"):
-        error: FleetError = (QueueFull if answer.code == "queue_full" else Pressure)(f"{answer.code}: {answer.message}")
+        error: FleetError = (QueueFull if answer.code == "queue_full" else MemoryPressure)(f"{answer.code}: {answer.message}")
     # If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
     elif answer.status == 429 and answer.code != "too_many_waiting":
         error = Throttled(answer.code or "too_many_requests", answer.message)
