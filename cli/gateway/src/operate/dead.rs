@@ -177,7 +177,7 @@ pub(crate) async fn show(
 /// Repeating the request sends nothing twice. A call becomes a new turn of its agent, with a new idempotency key,
 /// under caps and permissions.
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
-    responses((status = 200, description = "One result per id, in order: `id`, `answer` and, if it was sent, `as`", body = Vec<Object>),
+    responses((status = 200, description = "One result per id, in order: `id`, `result` and, if it was sent, `replayed_as`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
@@ -193,7 +193,7 @@ pub(crate) async fn replay(
 
 /// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
-    responses((status = 200, description = "One result per id, in order: `id` and `answer`", body = Vec<Object>),
+    responses((status = 200, description = "One result per id, in order: `id` and `result`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
