@@ -34,8 +34,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// If Redis is unreachable, adds that the configuration lacks the tenant, because a misspelled tenant is the more
-/// likely mistake.
+/// If Redis is unreachable, adds to the message that the configuration lacks the tenant. A misspelled tenant is the
+/// more likely mistake.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(
@@ -47,7 +47,7 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
-/// The failure for a tenant that the fleet does not have, with the nearest names.
+/// Returns the failure for a tenant that the fleet does not have, with the nearest names.
 pub(crate) fn no_tenant<'a>(tenant: &TenantId, known: impl Iterator<Item = &'a TenantId>) -> Failure {
     let known: Vec<&str> = known.map(TenantId::as_str).collect();
     let near = nearest(tenant.as_str(), known.iter().copied());

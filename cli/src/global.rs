@@ -30,9 +30,9 @@ pub(crate) struct Global {
     pub(crate) extensions: Extensions,
 }
 
-/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings. A program
-/// in a virtual environment of Python searches the programs of that environment first, so that its Python tools find
-/// the packages there also if the environment is not active.
+/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings. If this
+/// program is in a virtual environment of Python, puts the programs of that environment first in `PATH`. Python tools
+/// then find the packages of the environment even if the environment is not active.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
     let mut environment: Environment = std::env::vars_os()

@@ -66,7 +66,8 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     run_with(command, &setup, output).await
 }
 
-/// Returns false for commands that start a fleet, or that concern files rather than a fleet.
+/// Returns true if the command uses the `tickfleet dev` of the current folder. Commands that start a fleet, or that
+/// concern only files, do not use it.
 const fn uses_dev_here(command: &Command) -> bool {
     !matches!(
         command,
@@ -83,7 +84,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// Returns true for commands that operators need most when something is broken, possibly the configuration itself.
+/// Returns true for commands that operators need most when something is broken. The configuration itself may be broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)

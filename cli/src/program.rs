@@ -124,7 +124,8 @@ impl Program {
     }
 }
 
-/// Help and version are successful output. Any other parse error is an invalid command line.
+/// Prints the message of the command line parser, and returns the exit code. Help and version are successful output.
+/// Any other message is about an invalid command line.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),

@@ -132,7 +132,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// This variable names a file that contains the URL of Redis. A file keeps the password out of the environment.
+/// Variable that names a file with the URL of Redis. A file keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
 /// Sets `REDIS_URL` to the URL in the file, unless an option on the command line overrides it.
@@ -239,7 +239,8 @@ impl Setup {
         }
     }
 
-    /// `pools` loads the tools of the modules that the configuration names.
+    /// Loads the configuration from `sources`. If `pools` are given, they load the tools of the modules that the
+    /// configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; modules that cannot be imported.
@@ -297,7 +298,7 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// Redis' URL with the password masked.
+    /// Returns Redis' URL with the password masked.
     pub(crate) fn shown_url(&self) -> String {
         if self.memory.is_some() {
             return "none, in memory".into();
@@ -329,12 +330,12 @@ impl Setup {
         Ok(Self { memory: Some(stores?.into()), ..self.clone() })
     }
 
-    /// True if the fleet's shards are in the memory of this process or of a `tickfleet dev` process.
+    /// Returns true if the fleet's shards are in the memory of this process or of a `tickfleet dev` process.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.memory.is_some() || self.is_lent()
     }
 
-    /// True if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
+    /// Returns true if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
     pub(crate) fn is_lent(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
@@ -400,7 +401,7 @@ impl Setup {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
 
-    /// One store per shard, not yet connected.
+    /// Returns one store per shard, not yet connected.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(stores.to_vec());
@@ -491,8 +492,8 @@ impl Setup {
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| modules_failed(&errors))
     }
 
-    /// The Atlas sample tools that a permission row or a `reconcile` names. Skips a tool if a configured tool or a tool
-    /// of the program has the same name.
+    /// Returns the Atlas sample tools that a permission row or a `reconcile` names. Skips a tool if a configured tool
+    /// or a tool of the program has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
@@ -509,8 +510,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// The workspace tools for files and commands that a permission row or a `reconcile` names. Tools that run commands
-    /// use the strictest sandbox level that this machine can provide.
+    /// Returns the workspace tools for files and commands that a permission row or a `reconcile` names. Tools that run
+    /// commands use the strictest sandbox level that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
         if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
@@ -568,6 +569,8 @@ impl Setup {
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
+    /// Builds the task handlers that the configuration binds to agents.
+    ///
     /// # Errors
     /// All handlers that cannot be used.
     pub(crate) fn task_handlers(
@@ -598,7 +601,7 @@ impl Setup {
         }
     }
 
-    /// The names in the configuration, against which operators' commands check their arguments.
+    /// Returns the names in the configuration, against which operators' commands check their arguments.
     pub(crate) fn names(&self) -> FleetNames {
         let Configuration { policy, tools, digest, .. } = &self.configuration;
         let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
@@ -609,7 +612,7 @@ impl Setup {
         FleetNames::new(policy, of_program.chain(of_files), Some(digest.clone()))
     }
 
-    /// The context in which the verbs of the operator `by` run.
+    /// Returns the context in which the verbs of the operator `by` run.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -619,7 +622,7 @@ impl Setup {
         Ok(VerbContext { client, names: self.names(), by, tenant: None, redactor, remarks: output })
     }
 
-    /// Returns `None` if no key is configured.
+    /// Returns the signer of audit seals; `None` if no key is configured.
     ///
     /// # Errors
     /// The key cannot be read, or is invalid.
@@ -631,7 +634,7 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// `what` is the name of the setting, for error messages.
+    /// Reads a secret from a variable or a file. `what` is the name of the setting, for error messages.
     ///
     /// # Errors
     /// The variable is not set, or the file cannot be read.
@@ -648,7 +651,8 @@ impl Setup {
         }
     }
 
-    /// Prefix of the names of this process' incarnations: the host name (in Kubernetes, the pod's name), or `local`.
+    /// Returns the prefix of the names of this process' incarnations: the host name (in Kubernetes, the pod's name), or
+    /// `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -681,7 +685,7 @@ impl Setup {
         Ok(traces)
     }
 
-    /// Each kind of declared tools has its own clients and access tokens.
+    /// Returns the kinds of declared tools. Each kind has its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -699,7 +703,8 @@ impl Setup {
     }
 }
 
-/// State that shell and file tools share. The abilities of the machine are examined when the first such tool is built.
+/// Creates the state that shell and file tools share. The abilities of the machine are examined when the first such
+/// tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -708,7 +713,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// This machine's time, in milliseconds since the epoch. Only for uses that involve no shard.
+/// Returns this machine's time, in milliseconds since the epoch. Only for uses that involve no shard.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

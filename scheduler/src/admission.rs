@@ -26,9 +26,10 @@ const RAW_BYTES_MAX: usize = 4_096;
 
 pub(crate) struct Arrival {
     pub(crate) entry: TakenInbound,
-    /// The message's first entry. Minted IDs derive from this entry, because a redelivered message has a new entry.
+    /// The message's first entry. IDs that the scheduler mints derive from this entry, because a redelivered message
+    /// has a new entry.
     pub(crate) origin: EntryId,
-    /// The number of schedulers that died while they held the entry.
+    /// The number of schedulers that died while they processed the entry.
     pub(crate) crashes: u32,
     pub(crate) raw: Vec<u8>,
 }
@@ -83,7 +84,8 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// The rejection of an inbound entry. If the entry's tenant and inbox are readable, the rejection includes a reply.
+    /// Creates the rejection of an inbound entry. If the entry's tenant and inbox are readable, the rejection has a
+    /// reply.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -110,7 +112,7 @@ impl Rejection {
         }
     }
 
-    /// Bytes in the transaction that writes this rejection.
+    /// Returns the bytes of this rejection in the transaction that writes it.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
@@ -120,8 +122,8 @@ impl Rejection {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
 
-    /// The decision that writes the rejection. It contains no reply for a tenant that is not configured, because such a
-    /// tenant has no inbox.
+    /// Returns the decision that writes the rejection. The decision contains no reply for a tenant that is not
+    /// configured, because such a tenant has no inbox.
     pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
         let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
@@ -135,14 +137,14 @@ impl Rejection {
     }
 }
 
-/// The name and digest under which `submit` may have recorded the turn or task.
+/// Returns the name and digest under which `submit` may have recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// The producer's ID of a turn or task. If there is none, an ID that is minted from the inbound entry.
+/// Returns the producer's ID of a turn or task. If there is none, mints an ID from the inbound entry.
 pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
@@ -156,7 +158,8 @@ fn odd() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// The immutable part of a turn's record. `grant` is the grant of the turn's task, with the task's deadline in ms.
+/// Returns the immutable part of a turn's record. `grant` is the grant of the turn's task, with the task's deadline in
+/// ms.
 ///
 /// # Errors
 /// A rejection: the tenant is unknown or unreadable, the agent is unknown, or the deadline is too far away.
@@ -211,8 +214,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// The deadline, in ms, of a turn that has no deadline of its own: 24 h from now. If calls over the day's cap wait for
-/// the next day, the deadline is 24 h after the next day begins (invariant 15).
+/// Returns the deadline, in ms, of a turn that has no deadline of its own: 24 h from now. If calls over the day's cap
+/// wait for the next day, the deadline is 24 h after the next day begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -221,8 +224,8 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// The calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no tool
-/// sets facts.
+/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no
+/// tool sets facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Expect> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {

@@ -33,8 +33,8 @@ use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
 /// The time between two checks for room while memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, turns are admitted only if queues and workers together have fewer slices than this. Some
-/// slices must still run, because their ends free memory.
+/// While memory is short, turns are admitted only if queues and workers together have fewer slices than this number.
+/// Some slices must still run, because memory is freed when they end.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
@@ -99,7 +99,7 @@ impl Admitter {
                     ));
                 }
             }
-            // Write the rejections once they exceed one commit: they can have many times the bytes of the batch.
+            // Write the rejections when they exceed one commit: rejections can have many times the bytes of the batch.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -114,7 +114,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// Waits until there is room for at least one candidate. Returns the number of candidates to admit in one commit.
+    /// Waits until at least one candidate can be admitted. Returns the number of candidates to admit in one commit.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -133,8 +133,8 @@ impl Admitter {
         room.await
     }
 
-    /// Refreshes whether memory is short. Returns true if queues and workers have so few slices that turns can be
-    /// admitted even while memory is short.
+    /// Refreshes the store's flag for short memory. Returns true if queues and workers have so few slices that turns
+    /// can be admitted even while memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -245,7 +245,8 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before its turn is rejected, because readers may have just confirmed replies.
+    /// Trims a full inbox before a turn that replies to it is rejected, because readers may have just confirmed
+    /// replies. Returns true if replies were removed.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
@@ -261,7 +262,7 @@ impl Admitter {
         Ok(())
     }
 
-    /// For each turn under a task, by index of its candidate: the task's grant and the task's deadline in ms. [`Admit`]
+    /// Returns the task's grant and deadline (ms) for each turn under a task, by index of the candidate. [`Admit`]
     /// rejects a turn whose task is unknown or belongs to another agent.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
@@ -307,8 +308,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records calls that can set facts. Calls that need one of these facts then wait for the recorded calls. No
-    /// guarantee depends on this record.
+    /// Records calls that can set facts. Calls that need one of these facts then wait for the recorded calls. A failed
+    /// write is only logged, because no guarantee depends on the recorded calls.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -368,7 +369,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// The rejection of a turn that cannot be decided. The other turns of its batch are not affected.
+    /// Returns the rejection of a turn that cannot be decided. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry.entry, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -412,8 +413,8 @@ struct AdmissionAttempt {
     rejections: Vec<Rejection>,
 }
 
-/// The number of candidates that fit one commit, by number, calls and bytes; at least one. `cost` is the cost of a
-/// call, where 1 is the cost in a fleet without limits.
+/// Returns the number of candidates that fit one commit, by number, calls and bytes; at least one. `cost` is the cost
+/// of a call, where 1 is the cost in a fleet without limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

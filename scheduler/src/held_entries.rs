@@ -2,7 +2,8 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// The entries of `queues` that a consumer holds, with their fields. At most `count` entries of each queue.
+/// Returns entries of `queues` that were delivered to a consumer and are not acknowledged yet, with their fields.
+/// Returns at most `count` entries of each queue.
 ///
 /// # Errors
 /// [`StoreError`].

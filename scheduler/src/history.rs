@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{Common, PATIENCE};
 
 const MINUTE_MS: i64 = 60_000;
-/// Each scheduler samples at its own offset of at most this time (ms) after the end of a minute. Usually, only one then
-/// reads the figures, and the others find its sample.
+/// Each scheduler samples at its own offset of at most this time (ms) after the end of a minute. Usually, only one
+/// scheduler then reads the figures, and the others find its sample.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -58,7 +58,7 @@ impl History {
     }
 }
 
-/// Milliseconds until `spread_ms` after the end of the current minute.
+/// Returns the milliseconds until `spread_ms` after the end of the current minute.
 fn until_next(now_ms: i64, spread_ms: i64) -> i64 {
     MINUTE_MS - now_ms.rem_euclid(MINUTE_MS) + spread_ms
 }

@@ -37,7 +37,7 @@ pub(crate) struct Intake {
     batch: usize,
     /// Removes secrets from the messages that dead letters keep.
     redactor: Arc<Redactor>,
-    /// Allows one suspect at a time in the whole process.
+    /// Lets the whole process handle only one suspect entry at once.
     suspects: SuspectSemaphore,
 }
 
@@ -114,7 +114,8 @@ impl Intake {
         reader.finished();
     }
 
-    /// The next batch. If `compares` is true, entries that this consumer already holds come first, then new entries.
+    /// Returns the next batch. If `compares` is true, entries that were already delivered to this consumer come before
+    /// new entries.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -197,7 +198,7 @@ pub(crate) const fn stream_name(from: Inbound) -> &'static str {
     }
 }
 
-/// The number of rejections that fit one commit, by number and by bytes; at least one.
+/// Returns the number of rejections that fit one commit, by number and by bytes; at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {

@@ -33,7 +33,7 @@ const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 /// Used bytes of memory, and the bound. A bound of 0 means none.
 type Memory = (u64, u64);
 
-/// The maximum bytes of a log: `bytes_max` or, if memory is bounded, at most `1 / part` of the memory bound.
+/// Returns the maximum bytes of a log: `bytes_max` or, if memory is bounded, at most `1 / part` of the memory bound.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -121,7 +121,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// The memory sample, and true if memory is short.
+    /// Returns the memory sample, and true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
@@ -191,8 +191,8 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired members of lists. Also removes marks of handled dead letters if the marks are older than the
-    /// audit log.
+    /// Removes expired members of lists. Also removes the records of handled dead letters if these records are older
+    /// than the audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -269,7 +269,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// If data of a tenant or inbox is damaged, logs this and continues, so that the other inboxes are trimmed.
+/// Logs an error about damaged data of a tenant or inbox, and ignores the error, so that the other inboxes are trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -293,7 +293,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// The last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
+/// Returns the last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -78,9 +78,10 @@ impl Options {
         }
     }
 
-    /// The period between checks for dead workers under this lease: the setting, but at most a sixth of the lease.
-    /// After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The check
-    /// then gives workers another lease to send heartbeats. With such a period, a scheduler would never reap.
+    /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
+    /// lease. After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The
+    /// check then gives workers another lease to send heartbeats. With a period of more than half a lease, a scheduler
+    /// would therefore never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
@@ -110,7 +111,7 @@ pub struct Process {
     pub metrics: Arc<Metrics>,
     /// Read by `/livez`.
     pub progress: Progress,
-    /// Allows one suspect entry at a time in all shards, because the schedulers of a process die together.
+    /// Lets all shards of the process handle only one suspect entry at once, because its schedulers die together.
     pub suspects: SuspectSemaphore,
 }
 
@@ -132,7 +133,8 @@ enum IncarnationEnd {
 /// The time beyond a loop's period after which `/livez` reports the loop as stalled. Redis can be away for a while.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
-    /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, for example a pod's name.
+    /// Creates a scheduler on the shard of `store`. The names of its incarnations begin with `name`, for example a
+    /// pod's name.
     #[must_use]
     pub fn new(store: Store, process: Process, options: &Options, report: ReportOptions, name: &str) -> Self {
         let Process { active, metrics, progress, suspects } = process;
@@ -156,7 +158,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`. If Redis is away, the scheduler waits and then resumes by itself.
+    /// Runs until `shutdown`. While Redis is away, the scheduler waits. It resumes when Redis responds again.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards. Only a corrected setting helps.

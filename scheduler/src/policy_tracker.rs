@@ -25,7 +25,7 @@ pub(crate) struct PolicyTracker {
 }
 
 impl PolicyTracker {
-    /// Makes no decision until a policy is announced.
+    /// Creates a tracker without an announced policy.
     pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
         let state = PolicyState::default();
         let stopping = ArcSwap::default();
@@ -37,7 +37,7 @@ impl PolicyTracker {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
-    /// Begins an incarnation. It ends when `stop` is canceled.
+    /// Begins an incarnation. The incarnation ends when `stop` is canceled.
     pub(crate) fn begin_incarnation(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
@@ -54,8 +54,8 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// The cost of a call at admission, where 1 is the cost in a fleet without limits. The estimate assumes that one in
-    /// eight limits matches a call.
+    /// Returns the cost of a call at admission, where 1 is the cost in a fleet without limits. The estimate assumes
+    /// that one in eight limits matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
@@ -78,8 +78,8 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A failed read is repeated: a decision that relies on older settings is refused, and the refusal calls
-        // `handle_stale_policy`.
+        // A failed read needs no retry here: the store refuses a decision that relies on older settings. After such a
+        // refusal, `handle_stale_policy` reads the settings.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
@@ -115,8 +115,8 @@ impl PolicyTracker {
         Ok(announced)
     }
 
-    /// The policy to decide by. After a reload, the new policy is announced first, so that no batch is decided under
-    /// another policy's generation. If a newer policy is in force, returns `None` and ends the incarnation.
+    /// Returns the policy to decide by. After a reload, the new policy is announced first, so that no batch is decided
+    /// under another policy's generation. If a newer policy is in force, returns `None` and ends the incarnation.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();

@@ -93,7 +93,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // Ask again after each consumer. Otherwise, a long round would look like an outage of the store.
+            // Check again after each consumer. Otherwise, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }

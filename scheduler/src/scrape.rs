@@ -18,21 +18,21 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// `stores` has one store for each shard.
+    /// Creates a scrape of `stores`, which has one store for each shard.
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
     }
 
-    /// If `sealed` is true, a scrape also reports how far the audit log is sealed.
+    /// Sets whether a scrape also reports how far the audit log is sealed.
     #[must_use]
     pub fn with_seals(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// The backlog of all shards together. Returns `None` if a shard does not respond, because the
-    /// backlog of the other shards would look complete.
+    /// Returns the backlog of all shards together, or `None` if a shard does not respond. Without that shard, the
+    /// backlog would be incomplete.
     pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());

@@ -192,7 +192,7 @@ impl TaskQueues {
         })
     }
 
-    /// The agent, grant and deadline (ms) of an unfinished task.
+    /// Returns the agent, grant and deadline (ms) of an unfinished task.
     async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let stored = self.store.record_of::<Turn>(&name.record()).await?;
         let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
@@ -307,7 +307,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The slice of a task that a runtime holds. `None` if `leased` is not the current lease.
+    /// Returns the slice of a task that a runtime has claimed. `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)

@@ -31,8 +31,8 @@ use crate::unrun_calls::RecordingRenderer;
 const DUE_MAX: usize = 256;
 /// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The poll period while turns get permits that others have returned. The period bounds the time that a turn waits for
-/// a free permit.
+/// The poll period while turns get permits that other turns have returned. The period bounds the time that a turn waits
+/// for a free permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 /// How long [`BUSY_POLL`] applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
@@ -304,7 +304,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Why the record of a turn is unreadable. `None` if the decision failed for another reason.
+    /// Returns the reason why the record of a turn is unreadable. `None` if the decision failed for another reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
@@ -320,7 +320,7 @@ impl Timers {
         }
     }
 
-    /// Handles the timer of a task that an external runtime may hold.
+    /// Handles the timer of a task that an external runtime may have claimed.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(Lapse { name: name.clone(), bounds: &bounds }).await?.result == Lapsed::Offered {

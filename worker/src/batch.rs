@@ -1,4 +1,5 @@
-//! Batches of decisions, without lingering: all items that arrived during the last round trip go into the next one.
+//! Makes decisions in batches. A batch does not wait for more items: all items that arrived during the last round trip
+//! go into the next batch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::end_effects::SettleSections;
 
-/// Receives every failed attempt.
+/// Called for every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
 const ITEMS_MAX: usize = limits::BATCH_TURNS_USUAL;
@@ -42,7 +43,7 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The results of a batch of items, in order.
 type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 
-/// One kind of decision. Callers request decisions one at a time; the decisions are made in batches.
+/// One kind of decision. Callers request decisions one by one; the decisions are made in batches.
 pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     type Reply: Send + 'static;
@@ -50,21 +51,21 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     const OWED: bool = false;
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
     fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
-    /// The approximate bytes of the item's transaction.
+    /// Returns the approximate bytes of the item's transaction.
     fn bytes(&self) -> usize {
         IDS_BYTES
     }
     fn calls(&self) -> usize {
         1
     }
-    /// Records that the item changes besides its turn. Two items with a common record would conflict, so they are
-    /// never in one batch.
+    /// Returns the keys of the records that the item changes in addition to its turn's record. Two items that change
+    /// the same record would conflict, so they are never in one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }
 }
 
-/// Reads what the view lacks, in one round trip.
+/// Reads the queried values that the view lacks, in one round trip.
 async fn fill(store: &Store, view: &mut View, queries: impl Iterator<Item = Query> + Send) -> Result<(), StoreError> {
     let missing: HashSet<Query> = queries.filter(|query| view.get(query).is_err()).collect();
     if missing.is_empty() {
@@ -98,7 +99,7 @@ pub(crate) struct SettleResults {
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
     pub(crate) canceled: Option<String>,
-    /// Records that the worker has already read or written.
+    /// The records that the worker has already read or written.
     pub(crate) view: View,
 }
 
@@ -127,8 +128,9 @@ impl BatchItem for SettleResults {
             .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
-    /// When the last slice of a turn is settled, the results of the turn's earlier slices are read, too. The estimate
-    /// assumes that each of their calls has the average size of this item's calls.
+    /// Estimates the bytes of the item's transaction. When the last slice of a turn is settled, the results of the
+    /// turn's earlier slices are read, too. The estimate assumes that each call of the earlier slices has the average
+    /// size of this item's calls.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -154,7 +156,7 @@ pub(crate) struct BeginCall {
     pub(crate) consent: Option<ConsentCheck>,
     pub(crate) claim: Option<ClaimEffect>,
     pub(crate) cache: Option<CacheName>,
-    /// Records that the worker has already read.
+    /// The records that the worker has already read.
     pub(crate) view: View,
 }
 
@@ -215,18 +217,18 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// A call that runs only once its begin record is durable. All items of a batch need the same durability.
+/// A call that runs only after its begin record has become durable. All items of a batch need the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
-    /// The longest wait for that durability.
+    /// The longest time to wait for the durability.
     pub(crate) at_most: Duration,
 }
 
 impl BatchItem for DurableBegin {
     const NAME: &'static str = "begin";
     type Reply = (BeginReply, Confirmed);
-    /// One wait confirms the whole batch.
+    /// Decides a batch, and waits once until the begin records of all its calls are durable.
     async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Self::Reply> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
         let (mut view, begins) = begins(store, batch.iter().map(|item| &item.begin)).await?;
@@ -262,7 +264,7 @@ pub(crate) struct ParkSlice {
     pub(crate) beside: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
-    /// Records that the worker has already read.
+    /// The records that the worker has already read.
     pub(crate) view: View,
 }
 
@@ -372,8 +374,8 @@ impl<I: BatchItem> Batcher<I> {
         Self { sender }
     }
 
-    /// Waits for the result of one item. `None` if the store rejects the item, or if the worker had to stop before
-    /// the store responded.
+    /// Waits for the result of one item. Returns `None` if the store rejects the item, or if the worker had to stop
+    /// before the store responded.
     pub(crate) async fn submit(&self, item: I) -> Option<I::Reply> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
@@ -388,7 +390,7 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// The number of suppressed messages, if the next message is due.
+    /// If the next log message is due, returns the number of messages that were suppressed since the last one.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -429,7 +431,7 @@ impl BatchLoop {
         }
     }
 
-    /// Items that conflicted with other commits are repeated.
+    /// Decides a batch, and sends the results to the callers. Items that conflicted with other commits are repeated.
     async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
@@ -518,7 +520,7 @@ impl BatchLoop {
 }
 
 /// Takes the items of the next batch, at least one. Together, the items are within a batch's bounds for bytes and
-/// calls. No two of the items change the same record. The other items stay in `gathered`, in order.
+/// calls. No two of the items change the same record. Items that are not taken stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

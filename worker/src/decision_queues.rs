@@ -18,8 +18,8 @@ pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// For calls whose begin must reach the disk or a replica before the call runs. Each batch waits once for all its
-    /// calls.
+    /// This batcher and the next one begin calls that may run only after their begin record has reached the disk or a
+    /// replica. Each batch waits once for all its calls.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
@@ -64,7 +64,7 @@ impl DecisionQueues {
         }
     }
 
-    /// `None` if the call needs a read or a commit to begin.
+    /// Begins a call without a read or a commit. Returns `None` if the call needs a read or a commit to begin.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {

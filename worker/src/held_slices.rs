@@ -67,12 +67,12 @@ impl HeldSlices {
         Self { pool: SlotPool::new(slots, held_max(slots)), suspects: SlotPool::new(1, 1), running: Mutex::default() }
     }
 
-    /// The pool of the first suspect of a group if `suspects` is true, otherwise the pool of all other slices.
+    /// Returns the pool of the first suspect of a group if `suspects` is true, otherwise the pool of all other slices.
     pub(crate) const fn pool(&self, suspects: bool) -> &SlotPool {
         if suspects { &self.suspects } else { &self.pool }
     }
 
-    /// Number of slices that are being carried out, including the suspect that has its own slot.
+    /// Returns the number of slices that are being carried out, including the suspect that has its own slot.
     pub(crate) fn busy(&self) -> usize {
         self.pool.busy() + self.suspects.busy()
     }

@@ -45,7 +45,7 @@ pub(crate) struct WorkerJournal {
     /// Canceled when the worker must stop.
     now: CancellationToken,
     entries: Mutex<Entries<Change>>,
-    /// Held during a report.
+    /// Locked while a report is sent, so that two reports never overlap.
     reporting: tokio::sync::Mutex<()>,
 }
 
@@ -62,7 +62,7 @@ impl WorkerJournal {
         }
     }
 
-    /// See [`Entries::epoch`].
+    /// Returns the epoch of the journal, see [`Entries::epoch`].
     pub(crate) fn epoch(&self) -> u64 {
         self.entries.lock().epoch()
     }
@@ -72,9 +72,10 @@ impl WorkerJournal {
         self.entries.lock().reported(0);
     }
 
-    /// Records that a call is about to run. Must follow the commit that begins the call: a call that has not run must
-    /// not be reported, because the report would hide the report of another worker that has run the call. Returns false
-    /// if the store has restarted since `epoch` and may have lost this commit. In this case the call must not run.
+    /// Records that a call is about to run. Must follow the commit that begins the call, because a call that has not
+    /// run must not be reported. Its report would hide the report of another worker that has run the call. Returns
+    /// false if the store has restarted since `epoch` and may have lost this commit. In this case the call must not
+    /// run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -141,9 +142,9 @@ impl WorkerJournal {
         self.report_until_answered(&left).await;
     }
 
-    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin
-    /// before the report succeeds. For one lease after a restart no `once` call begins, so that the reports of all
-    /// living workers come first.
+    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin before
+    /// the report succeeds. For the length of a lease after a restart, no `once` call begins, so that the reports of
+    /// all living workers come first.
     ///
     /// # Errors
     /// [`StoreError`]; the report can be repeated.
@@ -292,7 +293,7 @@ fn bytes_of(end: &EffectEnd) -> usize {
     }
 }
 
-/// The changes of a session, each with its remaining lifetime.
+/// Returns the changes of a session, each with its remaining lifetime.
 fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Restate {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;
@@ -304,8 +305,8 @@ fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Res
     Restate { session, ends }
 }
 
-/// The claim with its remaining lifetime; `None` if the lifetime is over. An open claim remains in force until its
-/// turn's deadline, plus its window.
+/// Returns the claim with its remaining lifetime; `None` if the lifetime is over. An open claim remains in force until
+/// its turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

@@ -37,8 +37,9 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// Adopts the report of a heartbeat. If a new run of the store has no flag, the flag was lost with the store's
-    /// last writes. In this case the flag stays in force and is returned, so that the caller restores it.
+    /// Adopts the report of a heartbeat. If a new run of the store does not have the worker's drain flag, the flag was
+    /// lost with the store's last writes. In this case the flag stays in force and is returned, so that the caller
+    /// restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -57,7 +58,7 @@ impl WorkerDrainFlag {
         self.reported.lock().run = run;
     }
 
-    /// Removes the flag, because an operator has resumed the worker in this run of the store.
+    /// Removes the drain flag, because an operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -67,7 +68,7 @@ impl WorkerDrainFlag {
         self.reported.lock().drained.is_some()
     }
 
-    /// The slots to report. A drained worker reports only its busy slots.
+    /// Returns the slots to report. A drained worker reports only its busy slots.
     pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
         Slots { busy, all: if self.is_drained() { busy } else { all } }
     }

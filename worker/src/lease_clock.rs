@@ -23,7 +23,8 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// Call before a heartbeat is sent, and pass the returned time to [`Self::confirm`] when the reply has arrived.
+    /// Returns the time at which a heartbeat is sent. Call this function before the heartbeat is sent, and pass the
+    /// time to [`Self::confirm`] when the reply has arrived.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
@@ -48,9 +49,9 @@ impl LeaseClock {
         self.age().is_none()
     }
 
-    /// Waits until a call that was leased in `term` may be sent to the outside; false if the lease of `term` is over.
-    /// If the lease is old but not over, the next heartbeat will renew it shortly. If the slice were returned at that
-    /// point, a live consumer would still hold the slice.
+    /// Waits until a call that was leased in `term` may be sent to the outside. Returns false if the lease of `term` is
+    /// over. If the lease is old but not over, the next heartbeat will renew it shortly. If the slice were returned at
+    /// that point, a live consumer would still hold the slice.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {

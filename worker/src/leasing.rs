@@ -133,7 +133,8 @@ impl Leasing {
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // If `stop` drops a take, the drain returns the entries that the store has already delivered to it.
+                // If `stop` drops a take, the drain returns the entries that the store has already delivered to this
+                // worker.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -156,7 +157,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Handles a failed take. If the queues are gone, creates them again.
+    /// Handles a failed take. If the queues no longer exist, creates them again.
     async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -196,7 +197,7 @@ impl Leasing {
         }
     }
 
-    /// Reads an entry. `None` if the worker already holds the entry's slice, or cannot read the entry.
+    /// Reads an entry. Returns `None` if the worker already holds the entry's slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
             // The worker already holds this slice. A restart of the store can lose the fact that the entry was taken,
@@ -239,8 +240,8 @@ impl Leasing {
     }
 }
 
-/// Suspects: slices that were redelivered after a crash. Suspects run in groups, one group at a time, see
-/// [`tickfleet_core::recovery`].
+/// Suspects: slices that were redelivered after a crash. Suspects run in groups, and a process runs only one group at
+/// once, see [`tickfleet_core::recovery`].
 impl Leasing {
     fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
@@ -354,7 +355,7 @@ impl Leasing {
     }
 }
 
-/// The maximum number of suspects that run together, including this suspect.
+/// Returns the maximum number of suspects that run together, including this suspect.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }
@@ -371,7 +372,8 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// Usually begins with the most urgent queue, sometimes with the least urgent queue.
+    /// Returns the request of the next take. A take usually begins with the most urgent queue, sometimes with the least
+    /// urgent queue.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -54,7 +54,7 @@ use tools::Registry;
 
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Slices whose calls run at the same time.
+    /// Maximum number of slices that run calls at the same time.
     pub slots: usize,
     /// The priorities of the `ready` streams that the worker leases from.
     pub priorities: Priorities,
@@ -64,7 +64,7 @@ pub struct WorkerOptions {
     pub ladder: Ladder,
     /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
     pub durable: Durability,
-    /// The longest wait for that durability.
+    /// The longest time to wait for this durability.
     pub durable_wait: Duration,
     /// The maximum bytes of one call's output in a result.
     pub output_bytes_max: usize,
@@ -80,7 +80,7 @@ pub struct ProcessParts {
     pub metrics: Arc<Metrics>,
     /// Progress of the process's loops, for `/livez`.
     pub progress: Progress,
-    /// Lets one group of suspects (slices of crashed workers) run at a time. All shards of the process share the
+    /// Permits only one running group of suspects (slices of crashed workers). All shards of the process share the
     /// semaphore, because the workers of one process die together.
     pub suspects: SuspectSemaphore,
     /// Circuit breakers of tools, shared by all shards that the process serves.
@@ -110,7 +110,7 @@ pub(crate) struct Common {
 }
 
 impl Worker {
-    /// If `now` is canceled, running calls must stop at once.
+    /// Creates a worker. If `now` is canceled, running calls must stop at once.
     #[must_use]
     pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
         let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
@@ -174,8 +174,8 @@ impl Worker {
     }
 }
 
-/// The typed tools of every fleet: the built-in tools, and the tools on `store` for delegation, messages between
-/// agents, and information about the fleet.
+/// Returns the typed tools of every fleet: the built-in tools, and the tools on `store` for delegation, messages
+/// between agents, and information about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

@@ -1,4 +1,5 @@
-//! The life cycle of a worker: one incarnation after another, then the drain.
+//! The life cycle of a worker. An incarnation is the time during which the worker holds one lease. The worker runs one
+//! incarnation after another, then drains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// Runs until `shutdown` drains. While the store is unreachable, the worker waits and continues by itself.
-    /// Returns when the last slice is settled or returned, or when the drain time is over.
+    /// Runs until `shutdown` drains. While the store is unreachable, the worker waits and retries. Returns when the
+    /// last slice is settled or returned to its queue, or when the drain time is over.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.
@@ -34,7 +35,8 @@ impl Worker {
                 }
             });
             let Some(consumer) = prepared.await.transpose()? else { break };
-            // The lists depend on run-time settings too, so they are written only after the settings were read.
+            // The lists depend on run-time settings too. `prepare` has read these settings, so the lists can be written
+            // now.
             let write = || tokio::spawn(self.list_writer().keep(shutdown.draining.clone()));
             lists.get_or_insert_with(write);
             self.incarnation(&consumer, &shutdown.draining, &tracker).await;
@@ -55,8 +57,8 @@ impl Worker {
             self.leasing.take_slices(consumer, &stop, tracker, false),
             self.leasing.take_slices(consumer, &stop, tracker, true)
         );
-        // While the worker drains, heartbeats renew the lease until the last slice is finished. If the lease was
-        // lost, its heartbeats have already ended.
+        // While the worker drains, the heartbeat task renews the lease until the last slice is finished, so this
+        // function does not wait for the task. If the lease was lost, the task has already ended.
         if !draining.is_cancelled()
             && let Err(error) = beats.await
         {
@@ -64,8 +66,8 @@ impl Worker {
         }
     }
 
-    /// Drains in two phases. First, running calls have time to end by themselves. Then they must stop, and the
-    /// remaining slices are returned.
+    /// Drains in two phases. First, running calls have time to end. Then they must stop, and the remaining slices are
+    /// returned to their queues.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {
@@ -80,7 +82,7 @@ impl Worker {
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
-        // Slices that must stop still use the store to settle or return, so wait a moment for them.
+        // Slices that must stop still use the store to settle or return, so wait up to 3 s for them.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
@@ -89,7 +91,8 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Repeated: during the first call, the store may still have delivered entries to a dropped take.
+            // Return undelivered entries a second time. The drain may have dropped a request for slices. The store may
+            // have delivered entries to the dropped request after the first return.
             self.lease.return_undelivered(consumer).await;
             self.lease.release(consumer).await;
         }

@@ -1,4 +1,5 @@
-//! Slot pools: the slots that slices run in, and a bound on the slices that are held.
+//! Slot pools: the slots that slices run in, and a bound on the slices that a worker holds. A held slice is taken and
+//! not yet settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::suspect_permit::SuspectPermit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The permits for one slice: its slot, and its share of the slices that may be held.
+/// The permits for one slice: the first is for a slot, the second is for holding a slice.
 pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 pub(crate) struct SlotPool {
     slots: Arc<Semaphore>,
     busy: Arc<AtomicUsize>,
-    /// Permits for slices that are taken and not yet settled. These permits limit the results that wait while the
-    /// store is unreachable (invariant 6).
+    /// Permits for held slices. They limit the number of results that wait in memory while the store is unreachable
+    /// (invariant 6).
     held: Arc<Semaphore>,
 }
 
@@ -22,8 +23,8 @@ impl SlotPool {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until there is room for a slice, and returns for how many slices there is room. Reserves nothing:
-    /// suspects may take the slots in the meantime.
+    /// Waits until the pool has free permits for a slice. Returns the number of further slices that the pool can
+    /// accept. Reserves nothing: suspects may take the slots in the meantime.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
@@ -35,13 +36,13 @@ impl SlotPool {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Reserves room for one slice; `None` if the pool is full.
+    /// Reserves the permits for one slice. `None` if the pool is full.
     pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for room for one slice, and reserves it. `None` if the pool is closed.
+    /// Waits for the permits for one slice, and reserves them. `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -54,13 +55,13 @@ impl SlotPool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Begins a slice in a slot of this pool.
+    /// Begins a slice in a slot of this pool. `permit` is the slot's permit.
     pub(crate) fn begin(&self, permit: OwnedSemaphorePermit) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// Begins the first slice of a group of suspects. The group holds the permit of its slot.
+    /// Begins the first slice of a group of suspects. The slot's permit belongs to the group, not to the slice.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }

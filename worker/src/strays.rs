@@ -1,5 +1,5 @@
-//! Strays: entries that are delivered to the worker but not run by the worker. The worker returns its strays itself,
-//! because no other process takes entries from a live worker.
+//! Strays: entries that were delivered to the worker but that the worker does not run. The worker returns its strays to
+//! their queues, because no other process takes entries from a live worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::Common;
 use crate::decision_queues::DecisionQueues;
 use crate::held_slices::HeldSlices;
 
-/// Maximum number of entries of a queue that are compared with the held slices. A worker cannot hold more.
+/// Maximum number of entries of a queue that are compared with the held slices. A worker cannot hold more slices.
 const COMPARED_MAX: usize = 10_000;
 const READ_AT_ONCE: usize = 32;
 
@@ -32,9 +32,9 @@ pub(crate) struct Strays {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StrayScope {
-    /// All strays. Only for queues that this worker does not take from at the same time.
+    /// All strays. Use it only for queues from which this worker does not take entries at the same time.
     All,
-    /// Only strays that the previous comparison found too.
+    /// Only strays that the previous comparison also found.
     SeenBefore,
 }
 
@@ -48,7 +48,9 @@ impl Strays {
         }
     }
 
-    /// Returns the strays of `queues`: entries whose delivery did not arrive, or whose end the store has lost.
+    /// Compares the entries that `queues` assign to this worker with its slices, and returns the strays to their
+    /// queues. An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its
+    /// settlement.
     ///
     /// # Errors
     /// [`StoreError`]; the next comparison finds the strays again.
@@ -104,8 +106,9 @@ impl Strays {
         Ok(())
     }
 
-    /// Returns an entry that this build cannot read. If a newer build wrote the entry, a worker of that build reads
-    /// it later. If another program wrote the entry, it becomes a dead letter.
+    /// Removes an unreadable entry from this worker. If the turn's name is readable, the entry returns to its queue, so
+    /// that a worker of a newer build can read it. Otherwise the entry becomes a dead letter, because another program
+    /// wrote it.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

@@ -1,8 +1,8 @@
 //! The tools that each agent may call, written to Redis for readers in any language.
 //!
-//! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists of its policy and
-//! tools exist, and writes missing lists. So usually only one worker writes. The lists only inform: the permission
-//! check of each call decides.
+//! Workers know the tools, so workers write the lists. Each worker regularly checks whether Redis has fresh lists, and
+//! writes missing lists. Usually only one worker writes. The lists only inform: the permission check of each call
+//! decides.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
-/// The time between two checks that the lists match the worker's policy and tools.
+/// Time between two checks for fresh lists.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Written lists count as fresh for this time (ms).
 const FRESH_MS: u64 = 300_000;
@@ -64,8 +64,9 @@ impl ToolListWriter {
         }
     }
 
-    /// Writes the lists if none are fresh. If this worker's policy is new, the worker also overwrites fresh lists of
-    /// another policy, but only once. Otherwise workers with different tools would overwrite each other forever.
+    /// Writes the lists if Redis has no fresh lists. If this worker's policy or tools are new, the worker also
+    /// overwrites fresh lists of another policy, but only once. Otherwise workers with different tools would overwrite
+    /// each other forever.
     async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -101,8 +102,9 @@ impl ToolListWriter {
     }
 }
 
-/// Computes something slow, such as lists for thousands of agents, without blocking running calls. A single-threaded
-/// runtime uses its own thread, because a simulation must be repeatable and so has no other thread.
+/// Runs `make`, a slow computation such as the lists for thousands of agents, without blocking running calls. On a
+/// single-threaded runtime, `make` runs on the runtime's thread: simulations use such a runtime, and must be
+/// repeatable.
 async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
@@ -128,7 +130,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
 /// Lists under construction: one list for each set of tools, until the byte limit is reached.
 struct SharedLists {
     made: ToolLists,
-    /// The digest of the list for each set of tools, by names and versions; `None` if the list does not fit.
+    /// For each set of tools (names and versions), the digest of its list. `None` if the list does not fit.
     known: HashMap<Vec<(String, String)>, Option<String>>,
     bytes_left: usize,
 }
@@ -162,7 +164,7 @@ fn list(specs: &[&ToolSpec]) -> ToolList {
     ToolList { digest: hex(hash), json: shared_list(specs).into() }
 }
 
-/// The first 16 bytes of a hash.
+/// Returns the first 16 bytes of a hash as hexadecimal digits.
 fn hex(hash: Sha256) -> String {
     hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.

@@ -34,7 +34,7 @@ struct Sizes {
     record: usize,
 }
 
-/// Measures the CPU time (µs) of Redis per turn with one call.
+/// Measures the CPU time (µs) that Redis needs to store the data of a turn with one call.
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
@@ -139,7 +139,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// Stores the live record, and the slice in its ready stream.
+    /// Adds the commands that store the live record of `turn` and append its slice to a ready stream.
     fn admit(&self, pipe: &mut Pipeline, turn: u64) {
         let record = words(turn, self.sizes.turn + RECORD_BYTES);
         pipe.cmd("SET").arg(key(&format!("turn:{turn}"))).arg(record).ignore();
@@ -147,7 +147,7 @@ impl Baseline {
         pipe.cmd("XADD").arg(key("ready")).arg("*").arg("t").arg(format!("tenant:{turn}")).arg("m").arg(slice).ignore();
     }
 
-    /// Stores the audit entry, the reply and the finished record.
+    /// Adds the commands that store the audit entry, the reply and the finished record of `turn`.
     fn settle(&self, pipe: &mut Pipeline, turn: u64) {
         // Read the start of the record, as the fleet does to compare the record's version.
         pipe.cmd("GETRANGE").arg(key(&format!("turn:{turn}"))).arg(0).arg(20).ignore();

@@ -35,7 +35,7 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     what: &'static str,
-    /// Each pair has the measurement without the feature and the one with the feature.
+    /// Pairs of measurements: first without the feature, then with the feature.
     pairs: Vec<(Cost, Cost)>,
     /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
     /// minimum and maximum of the pairs.

@@ -1,5 +1,5 @@
-//! Measures the end of a window that many agents with exhausted budgets share. The results are Redis' slowest commands
-//! at that instant, and how fast the throttle queues drain.
+//! Measures how a fleet releases waiting turns when the window of many agents with exhausted budgets ends. The results
+//! are Redis' slowest commands at that instant, and how fast the throttle queues drain.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// Minimum rate (turns per second) at which any machine can submit turns.
+/// Assumed minimum rate (turns per second) at which a machine can submit turns.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
 /// Time (ms) until the day of an agent ends.
@@ -25,9 +25,9 @@ pub(crate) struct Boundary {
     agents: usize,
     /// Time from the end of the window to the last reply.
     drained_seconds: f64,
-    /// Turns per second in this time.
+    /// Turns per second from the end of the window to the last reply.
     turns_per_s: f64,
-    /// Redis commands that took 1 ms or more in this time, the slowest first.
+    /// Redis commands in this time that took 1 ms or more, the slowest first.
     slow: Vec<Slow>,
     script_mean_ms: f64,
 }
@@ -89,7 +89,8 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Writes exhausted budgets in the same form as a scheduler. Returns the time at which their windows end.
+/// Stores the tick counter and the day counter of each agent, in the format of a scheduler. The budget of the tick is
+/// exhausted. Returns the time (ms) at which the ticks end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
@@ -111,7 +112,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Returns the number of waiting turns. Each turn has two timers: one of the turn, and one of the throttle queue.
+/// Returns the number of turns in throttle queues. Each such turn has two timers: its own, and the timer of its queue.
 async fn lanes_wait(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

@@ -42,7 +42,7 @@ impl Counted {
         Self { turns: self.turns + other.turns, queued: self.queued + other.queued, lag_s: self.lag_s.max(other.lag_s) }
     }
 
-    /// Returns the figures for the time since `before`.
+    /// Returns the share of turns that waited since `before`, and the worst delay in the last half minute.
     pub(super) fn since(self, before: Self) -> Lanes {
         let waited_share = (self.queued - before.queued) / (self.turns - before.turns).max(1.0);
         Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }

@@ -31,7 +31,7 @@ pub(super) struct Steady {
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// All turns of the phase, including turns at its start and end. Redis' CPU time is divided by this number.
+    /// All turns of the phase, including turns outside the measured time. Redis' CPU time is divided by this number.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -129,7 +129,7 @@ impl Load {
         })
     }
 
-    /// The latency (ms) of each turn in a steady phase.
+    /// Returns the latency (ms) of each turn in a steady phase.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -191,9 +191,9 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts. In each, an agent has twice as many calls as one window allows. A burst starts when all turns of
-    /// the previous one have replies. Half of a burst waits for the agents' next windows, unless a window ends while
-    /// the burst arrives.
+    /// Submits bursts of turns. In each burst, an agent has twice as many calls as its window allows. The next burst
+    /// starts when all turns of the previous burst have replies. Half of a burst waits for the agents' next windows,
+    /// unless a window ends while the burst arrives.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -246,7 +246,7 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// Reads the next replies, and trims the inbox as a reader should.
+    /// Reads the next replies, and trims the inbox up to the newest of these replies, as every reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -276,7 +276,7 @@ pub(super) fn ok_of(fields: &[String]) -> bool {
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// Returns a text of this many bytes. The text differs between turns, like real arguments.
+/// Returns a text of `bytes` bytes. The text differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {

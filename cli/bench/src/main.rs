@@ -144,7 +144,7 @@ pub(crate) enum Aof {
 }
 
 impl Aof {
-    /// The value of Redis' setting `appendfsync`, or `no` without an append-only file.
+    /// Returns the value of Redis' setting `appendfsync`, or `no` without an append-only file.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -155,9 +155,9 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// By default, there are so many agents that they never reach the caps (10 calls per 5 s for each agent), even at
-    /// 60,000 calls per second. With `--capped`, the load should reach the caps. The agents are then so few that a burst
-    /// is admitted in much less than a window.
+    /// Returns the number of agents. By default, there are so many agents that they never reach the caps (10 calls per
+    /// 5 s for each agent), even at 60,000 calls per second. With `--capped`, the load should reach the caps. The
+    /// agents are then so few that a burst is admitted in much less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }

@@ -34,7 +34,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns the fleet that the arguments describe, with this many agents, on one shard.
+    /// Returns the fleet that `args` describe, with `agents` agents, on one shard.
     ///
     /// # Errors
     /// The program of the fleet does not exist.
@@ -133,7 +133,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// CPU time (s) of all schedulers, and of all workers.
+    /// Returns the CPU time (s) of all schedulers, and of all workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -149,8 +149,8 @@ impl Fleet {
     }
 }
 
-/// Returns addresses that were free just now. If another process takes one before the fleet does, the fleet's process
-/// reports the conflict.
+/// Returns `count` free loopback addresses. If another process binds an address before the fleet does, the fleet's
+/// process reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -208,8 +208,8 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// Returns this many limits, none of which is ever reached. The first three count every call, and the others match no
-/// call.
+/// Returns the YAML text of `count` limits that no load reaches. The first three count every call, and the others match
+/// no call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -219,7 +219,8 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// CPU time (s) of a process. `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
+/// Returns the CPU time (s) of a process. `/proc` reports CPU time in units of 1/100 s, independent of the kernel's
+/// tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields

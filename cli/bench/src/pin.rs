@@ -1,5 +1,5 @@
-//! `--pin`: Redis has one core to itself, and all other processes share the other cores. If a command is slow, the
-//! cause is then Redis itself, and not another process on the same core.
+//! `--pin`: Redis has one core to itself, and all other processes share the other cores. A slow command is then caused
+//! by Redis itself, and not by another process on the same core.
 
 #[cfg(not(target_os = "linux"))]
 use anyhow::{Result, bail};
@@ -69,7 +69,7 @@ mod on_linux {
         }
     }
 
-    /// Restricts each thread of a process to these cores. Threads that start later inherit the restriction.
+    /// Restricts each thread of a process to the given cores. Threads that start later inherit the restriction.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {

@@ -12,7 +12,7 @@ use super::server::Cpu;
 pub(super) struct Costs {
     pub(super) cpu: Cpu,
     pub(super) scripts: Scripts,
-    /// The slowest first.
+    /// The slow commands, the slowest first. `None` if the server is not private.
     pub(super) slow: Option<Vec<Slow>>,
     pub(super) lanes: Lanes,
     /// CPU time (µs) of Redis for only storing the data of a turn, without scripts or decisions.
@@ -80,7 +80,7 @@ pub(crate) struct Report {
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// The private part of this memory, without the pages of the program.
+    /// The private part of the memory in `rss_mb`, without the pages of the program.
     pub(crate) own_mb: RssMb,
     pub(crate) load: LoadShape,
     /// Turns with a failed call. If there are any, the figures of the run are not meaningful.

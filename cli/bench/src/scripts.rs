@@ -70,7 +70,7 @@ impl Scripts {
 }
 
 impl Server {
-    /// Statistics about the scripts that ran since Redis started.
+    /// Returns statistics about the scripts that ran since Redis started.
     pub(super) async fn scripts(&self) -> Result<Scripts> {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }

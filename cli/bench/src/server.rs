@@ -36,8 +36,8 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Connects to the server `on`. If none is given, starts a private server with this append-only file. If `cores` is
-    /// given, the private server gets its own core.
+    /// Connects to the server `on`. If `on` is `None`, starts a private server with the append-only file `aof`. If
+    /// `cores` is given, the private server gets its own core.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -59,7 +59,7 @@ impl Server {
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 
-    /// Returns a cluster in which one node is measured.
+    /// Returns a server for the cluster at `url`. Only the node with the URL `node` is measured.
     pub(super) const fn of_cluster(url: String, node: String) -> Self {
         Self { url, private: None, node: Some(node) }
     }

@@ -28,7 +28,7 @@ use super::server::{Cpu, NAMESPACE, Server};
 /// Shards per primary: the minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
 const SLOTS: u32 = 16_384;
-/// How long one side is loaded before the other side is loaded.
+/// How long one side is loaded before the other side is loaded. A side is the single primary, or the several primaries.
 const SPAN: Duration = Duration::from_secs(2);
 /// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -203,20 +203,20 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// Median idle load (ms per second) of each primary.
+    /// Returns the median idle load (ms per second) of each primary.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// CPU time (µs) of each primary per turn. Idle load is subtracted.
+    /// Returns the CPU time (µs) of each primary per turn. Idle load is subtracted.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // Each primary was loaded for the same time.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// Turns per second at which the busiest primary would use a whole core.
+    /// Returns the turns per second at which the busiest primary would use a whole core.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -243,7 +243,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     percentile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
-/// One tenant per shard, in the order of the shards.
+/// Returns one tenant per shard, in the order of the shards.
 fn tenants(shards: u32) -> Result<Vec<String>> {
     let mut found: Vec<Option<String>> = vec![None; shards as usize];
     for number in 0..1_000 * u64::from(shards) {
@@ -349,7 +349,7 @@ impl Cluster {
         Server::of_cluster(String::new(), self.urls[node].clone()).connection().await
     }
 
-    /// Number of scripts that ran on all nodes since the nodes started.
+    /// Returns the number of scripts that ran on all nodes since the nodes started.
     async fn scripts(&self) -> Result<f64> {
         let mut ran = 0.0;
         for url in &self.urls {
@@ -426,7 +426,8 @@ impl Load {
     }
 
     /// Runs rounds in all shards, or only in the shards of one primary. A round submits a fixed number of turns. When
-    /// all of these have replies, the next round starts. Returns the number of turns, and how many of them failed.
+    /// all turns of a round have replies, the next round starts. Returns the number of turns and the number of failed
+    /// turns.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -465,8 +466,8 @@ impl Load {
 }
 
 impl Shard {
-    /// Reads the next replies, and trims the inbox as a reader should. Returns the number of replies, and how many of
-    /// them failed. Fails if no reply arrives in time.
+    /// Reads the next replies, and trims the inbox up to the newest of these replies, as every reader should. Returns
+    /// the number of replies and the number of failed turns. Fails if no reply arrives in time.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;

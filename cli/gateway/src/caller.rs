@@ -41,7 +41,7 @@ impl Credentials {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
 
-    /// The grant of a key or token.
+    /// Returns the grant of a key or token.
     ///
     /// # Errors
     /// 401, 403, 503.
@@ -64,7 +64,7 @@ impl Credentials {
     }
 }
 
-/// The sender of a request whose key or token is valid for one tenant.
+/// The sender of a request. Its key or token is valid for exactly one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     grant: Arc<Grant>,
@@ -87,11 +87,11 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     }
 }
 
-/// Authenticates a request, and counts it against its rate. Call this function once per request.
+/// Authenticates a request, and counts it against the holder's rate. Call this function once per request.
 ///
 /// # Errors
 /// The errors of [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials
-/// came from this address.
+/// came from the address of the request.
 pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
     // A valid key skips this check, because finding the key is as cheap as a lookup in a list of recently valid keys.

@@ -60,7 +60,7 @@ fn has_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
 }
 
-/// Adds the common responses to every operation. If an operation describes a status itself, its description stays.
+/// Adds the common responses to every operation. A status that an operation describes itself is not replaced.
 struct CommonResponses;
 
 impl Modify for CommonResponses {

@@ -20,7 +20,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Largest accepted event id. No turn or task has that many events.
 const EVENT_ID_MAX: u32 = u32::MAX;
 
-/// The position to continue from, given by the header `Last-Event-ID`.
+/// Returns the position to continue from, given by the header `Last-Event-ID`.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
@@ -30,7 +30,7 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     })
 }
 
-/// The events of a task until it ends. The stream is empty if the key does not cover the task's agent.
+/// Streams the events of a task until the task ends. The stream is empty if the key does not cover the task's agent.
 pub(crate) fn of_task(
     open_stream: OpenStream,
     caller: Caller,
@@ -47,7 +47,7 @@ pub(crate) fn of_task(
     respond(open_stream, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
-/// Streams events until they end or the listener loses its permission.
+/// Streams events until there are no more events, or until the listener loses its permission.
 pub(crate) fn respond(
     open_stream: OpenStream,
     events: impl Stream<Item = Event> + Send + 'static,

@@ -24,7 +24,8 @@ const PREFIX: &str = "tfk_";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum characters of a row's id, and of a name in a token.
 pub(crate) const ID_CHARS_MAX: usize = 64;
-/// Interval at which the file is checked. A mounted Secret changes by swapping links, without a file event.
+/// Interval at which the file is read again. A mounted Kubernetes Secret changes through swapped links, without a file
+/// event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +132,7 @@ impl ApiKeys {
         Ok(Self { by_hash, ids })
     }
 
-    /// The grant of a key; `None` if there is no such key, or if it has expired at `now`.
+    /// Returns the grant of a key; `None` if there is no such key, or if it has expired at `now`.
     ///
     /// A key has 256 random bits, so the timing of the hash lookup does not help to guess a key.
     #[must_use]

@@ -107,9 +107,9 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for the fleet of `client`. The gateway accepts the given `credentials` and runs until `draining` is
-    /// canceled. `backend` answers operator requests that need the configuration, and `metrics` count requests.
-    /// `public` is the base URL for callers, if known: links to pages and metadata use this URL.
+    /// Creates a gateway for the fleet of `client`. The gateway accepts the given `credentials` and runs until
+    /// `draining` is canceled. `backend` answers operator requests that need the configuration, and `metrics` count
+    /// requests. `public` is the base URL for callers, if known: links to pages and metadata use this URL.
     #[must_use]
     pub fn new(
         client: Client,
@@ -155,8 +155,8 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The gate of the API. The gate is open at first. A process that starts while Redis may be unavailable closes the
-    /// gate until the fleet is known.
+    /// Returns the gate of the API. A closed gate rejects requests with 503. The gate is open at first. A process that
+    /// starts while Redis may be unavailable closes the gate until the fleet is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()
@@ -235,8 +235,8 @@ impl Gateway {
     }
 }
 
-/// Adds headers for browsers and proxies to every response: do not sniff the type, do not render the response as a
-/// page, do not cache the response.
+/// Adds headers for browsers and proxies to every response. The headers forbid guessing the content type, rendering the
+/// response as a page, and caching.
 async fn guarded(mut response: Response) -> Response {
     const GUARDS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

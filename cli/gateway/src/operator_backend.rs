@@ -31,39 +31,39 @@ pub struct LimitFilter {
 /// Answers operator requests that need the configuration: the views of `tickfleet top`, `explain`, `limits` and `config
 /// print`.
 pub trait OperatorBackend: Send + Sync {
-    /// The current state of the fleet: backlog, rates, processes, tools by outcome.
+    /// Returns the current state of the fleet: backlog, rates, processes, tools by outcome.
     fn overview(&self) -> BackendFuture<'_>;
 
-    /// The history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are
-    /// searched. Returns `{"story": …, "lines": […]}`: the history as data, and as lines of text. Numbers keep all
-    /// their digits.
+    /// Returns the history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all
+    /// tenants are searched. The result is `{"story": …, "lines": […]}`: the history as data, and as lines of text.
+    /// Numbers keep all their digits.
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>>;
 
-    /// Limits and caps with their fullest counters.
+    /// Returns the limits and caps with their fullest counters.
     fn limits<'a>(&'a self, filter: &'a LimitFilter) -> BackendFuture<'a>;
 
-    /// The configuration as this gateway reads it: settings with their sources, and the policy files with secrets
-    /// masked.
+    /// Returns the configuration as this gateway reads it: settings with their sources, and the policy files with
+    /// secrets masked.
     fn configuration(&self) -> BackendFuture<'_>;
 
     fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>>;
 
-    /// The names of tenants, agents and tools in the configuration.
+    /// Returns the names of tenants, agents and tools in the configuration.
     fn names(&self) -> BackendFuture<'_, FleetNames>;
 
-    /// All tenants, with the time zone of their days.
+    /// Returns all tenants, each with the time zone of its days.
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
-    /// The roles of an approver in the current configuration; `None` if the configuration has no such approver.
+    /// Returns the roles of an approver in the current configuration; `None` if the configuration has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
 
-    /// Checks the arguments of an approval's call, with these changes, against the schema of its tool.
+    /// Applies `changes` to the arguments of an approval's call, and checks them against the schema of the call's tool.
     fn check_narrowed<'a>(
         &'a self,
         approval: &'a Approval,
         changes: &'a NarrowedValues,
     ) -> BoxFuture<'a, Result<(), ApprovalError>>;
 
-    /// Masks secrets in text that is stored.
+    /// Returns the redactor that masks secrets in stored text.
     fn redactor(&self) -> Arc<Redactor>;
 }

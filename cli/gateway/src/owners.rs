@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// The agent of a record. `None` if the record does not exist or does not name an agent.
+/// Returns the agent of a record. `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -37,7 +37,7 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     caller.sees(Some(&reply.agent)) || is_of_no_tenant()
 }
 
-/// Who owns a record, as seen by one caller.
+/// Owner of a record, as seen by one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordOwner {
     /// No record exists.
@@ -48,7 +48,7 @@ pub(crate) enum RecordOwner {
     Others,
 }
 
-/// Who owns the record of a turn or task.
+/// Returns the owner of the record of a turn or task, as seen by `caller`.
 ///
 /// # Errors
 /// Redis does not respond.

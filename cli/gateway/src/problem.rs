@@ -91,7 +91,8 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// Logs the reason. The reason may contain addresses and users, so callers do not receive it.
+    /// Returns the error for a failed request, and logs the reason. The reason may contain addresses and user names, so
+    /// callers do not receive it.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
@@ -117,7 +118,7 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
-    /// The message, and whether a retry may succeed later.
+    /// Returns the message, and true if a retry may succeed later.
     pub(crate) fn summary(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
@@ -136,13 +137,14 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// The request exceeds the rate of its key. The next request is accepted after `seconds`.
+    /// Returns the error for a request that exceeds the rate of its key. The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// Too many invalid keys and tokens came from this address. The next key or token is checked after `seconds`.
+    /// Returns the error for an address that sent too many invalid keys and tokens. The next key or token is checked
+    /// after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid API keys from this address: this key was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
@@ -179,7 +181,8 @@ impl Problem {
     }
 }
 
-/// Redis responds but rejects commands. Only the fleet's operator can fix this, so the message includes the remedy.
+/// Returns the message for requests while Redis responds but rejects commands. Only the fleet's operator can fix this,
+/// so the message includes the remedy.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
         "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",
@@ -190,7 +193,7 @@ pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        // The error may contain addresses and users, so callers do not receive it.
+        // The error may contain addresses and user names, so callers do not receive it.
         tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
             // A retry would fail again.

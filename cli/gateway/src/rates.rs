@@ -16,7 +16,7 @@ const CALLERS_MAX: usize = 100_000;
 /// Interval between log messages about one caller over its rate.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Allowances by name.
+/// Request allowances by name, such as a caller or an address.
 ///
 /// Uses the generic cell rate algorithm: an allowance is stored as the instant at which it is full again.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct Allowance {
 pub(crate) struct RateExceeded {
     /// Seconds until one more request is accepted.
     pub(crate) seconds: u64,
-    /// True if this allowance has not been logged as used up for a minute.
+    /// True if the log has not reported the allowance as used up in the last minute.
     pub(crate) is_log_due: bool,
 }
 
@@ -79,8 +79,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// When the allowance is full again: no later than an allowance that is used up now and refills at the current
-    /// rate. Earlier use at another rate therefore does not delay a caller longer.
+    /// Returns the time at which the allowance is full again. An allowance that is empty now and refills at the current
+    /// rate sets the upper bound. Earlier use at another rate therefore does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -90,8 +90,8 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// Seconds, rounded up, until the allowance permits a request. `whole_at` is the time at which the allowance would be
-/// full again after this request. `None` if the request is permitted now.
+/// Returns the seconds, rounded up, until the allowance permits a request. `whole_at` is the time at which the
+/// allowance would be full again after this request. `None` if the request is permitted now.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)

@@ -69,7 +69,8 @@ pub(crate) async fn list(
 async fn published_list(store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
     let end = Instant::now() + FIRST_WORKER_WAIT;
     loop {
-        // The order of the reads matters: workers publish the lists before they have published.
+        // Check before the read: workers publish all lists before the record that `has_tool_lists` checks. If that
+        // record exists, a missing list is therefore final.
         let is_final = store.has_tool_lists().await? || Instant::now() >= end;
         let list = store.tool_list(tenant, agent).await?;
         if list.is_some() || is_final {

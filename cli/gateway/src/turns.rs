@@ -123,7 +123,7 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// Work belongs to the trace of its request, unless the body names another trace.
+/// Assigns a turn or task to the trace of its request, unless the body names another trace.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
@@ -211,18 +211,18 @@ pub(crate) fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
-/// A reply as a response. The status shows whether the turn was rejected at admission.
+/// Converts a reply to a response. The status shows whether the turn was rejected at admission.
 pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
-        // Not an end: waiting requests never return this reply.
+        // This reply does not end the turn. Waiting requests never return it.
         ReplyStatus::PendingApproval => StatusCode::ACCEPTED,
         ReplyStatus::Rejected | ReplyStatus::Conflict => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(reply)).into_response()
 }
 
-/// The id that the client chose, from the body's `field` or from a header.
+/// Returns the id that the client chose, from the body's `field` or from a header.
 ///
 /// # Errors
 /// 400: the header is not a valid id, or differs from the body.
@@ -266,7 +266,7 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// The whole body, or 413 if it is too large.
+/// Returns the whole body, or 413 if the body is too large.
 pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
@@ -274,13 +274,13 @@ pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Pr
     })
 }
 
-/// The turn or task in the path, in the key's tenant.
+/// Returns the name of the turn or task in the path, in the key's tenant.
 pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
     let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
 
-/// The reason in a body. The default names the gateway.
+/// Returns the reason in a body. The default reason names the gateway.
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     const CHARS_MAX: usize = 1_000;
     if body.iter().all(u8::is_ascii_whitespace) {

@@ -31,7 +31,7 @@ impl Verb {
     /// The verbs of services that use agents.
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
 
-    /// The verb as written in the key file.
+    /// Returns the verb as written in the key file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Role {
     }
 }
 
-/// How many requests the holder of a key or token may send through one gateway.
+/// Requests that the holder of a key or token may send through one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
@@ -156,12 +156,12 @@ impl Grant {
         })
     }
 
-    /// The identity under which requests are counted.
+    /// Returns the identity under which requests are counted.
     pub(crate) fn holder(&self) -> CallerIdentity {
         CallerIdentity { credential: self.credential, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
-    /// Kind and id for messages: `the key "shop"`.
+    /// Returns kind and id for messages: `the key "shop"`.
     pub(crate) fn named(&self) -> String {
         format!("the {} {:?}", self.credential.as_str(), self.id)
     }
@@ -218,7 +218,7 @@ pub enum TenantScope {
 }
 
 impl TenantScope {
-    /// The tenant; `None` if all are covered.
+    /// Returns the tenant; `None` if all tenants are covered.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
         match self {

@@ -31,7 +31,7 @@ const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
 const READ_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Rejections kept per tenant for later requests. Rejections are stored nowhere else.
+/// Maximum rejections that are kept per tenant for later requests. Rejections are stored nowhere else.
 const REJECTIONS_MAX: usize = 1_000;
 
 type ReplySender = watch::Sender<Option<Arc<Reply>>>;
@@ -102,7 +102,7 @@ impl ReplyWaiters {
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
-    /// The inbox for replies to turns that this process submits for a tenant. Starts a reader of the inbox.
+    /// Returns the inbox for replies to turns that this process submits for a tenant. Starts a reader of the inbox.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.start_reader(tenant);
         self.inner.inbox.clone()
@@ -130,7 +130,8 @@ impl ReplyWaiters {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// The state of a turn or task now. If the caller's key does not cover the turn, the state is `Unknown`.
+    /// Returns the current state of a turn or task. If the caller's key does not cover the turn, the state is
+    /// `Unknown`.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -172,7 +173,8 @@ impl ReplyWaiters {
                 break found;
             }
             match inner.next_reply(&mut waiter, every.min(left), previous.as_ref()).await {
-                // The caller keeps waiting, as for an id that does not exist.
+                // The caller may not see the agent of this reply. The caller keeps waiting, as for an id that does not
+                // exist.
                 Some(reply) if !is_for(&reply) => previous = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
                 // The rejection may belong to an earlier attempt or to another message with this id. The next lookup
@@ -235,7 +237,7 @@ impl Inner {
         self.draining.run_until_cancelled(timeout(within, next)).await?.ok().flatten()
     }
 
-    /// The implementation of `ReplyWaiters::peek`, limited to what the caller may see.
+    /// Implements `ReplyWaiters::peek`. Returns only what the caller may see.
     async fn peek(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<TurnLookup>, Problem> {
         let found = self.look_up_record(name, caller).await?;
         if !matches!(found, TurnLookup::Unknown) {
@@ -348,8 +350,8 @@ impl Inner {
         }
     }
 
-    /// Returns true if the tenant has no waiting requests and has not been used for a while, and removes the tenant.
-    /// Check and removal share one lock, so a later caller starts a new reader.
+    /// Removes a tenant that has no waiting requests and has been unused for [`IDLE`]. Returns true if the tenant is
+    /// absent afterwards. Check and removal share one lock, so a later caller starts a new reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
         let idle = tenants
@@ -362,7 +364,7 @@ impl Inner {
     }
 }
 
-/// The rejection of a message whose tenant is not configured. Such a tenant has no inbox for a rejection.
+/// Returns the rejection of a message whose tenant is not configured. Such a tenant has no inbox for a rejection.
 fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

@@ -9,8 +9,8 @@ use crate::setup::Setup;
 /// The first release with `WAITAOF`. The number applies to Redis and to Valkey, which continued Redis' version numbers.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// The durability that the configuration requires before a call runs: the general setting, and the value of each tool
-/// that has its own.
+/// Returns the durability that the configuration requires before a call runs: the general setting, and the value of
+/// each tool that has its own.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;

@@ -42,8 +42,8 @@ impl CheckResult {
     }
 }
 
-/// Problems of every server that has a shard. Facts that the server hides from this user are left out, because `doctor`
-/// reports them. Empty for a fleet in memory.
+/// Returns the problems of every server that has a shard. Facts that the server hides from this user are left out,
+/// because `doctor` reports them. Empty for a fleet in memory.
 ///
 /// # Errors
 /// The URL of Redis is invalid, or a server does not respond.

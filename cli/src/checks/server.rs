@@ -4,7 +4,7 @@ use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelReport, Server
 
 use super::CheckResult;
 
-/// The oldest release with all features that our scripts need.
+/// The oldest release with all features that the fleet's scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
 /// Maximum tolerated difference (ms) between the server's clock and this machine's clock. A larger difference confuses
 /// people.

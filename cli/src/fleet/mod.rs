@@ -1,4 +1,4 @@
-//! Starts schedulers and workers: builds what both need, starts one of each per shard, and waits for their end.
+//! Starts schedulers and workers: builds their shared state, starts one of each per shard, and waits for their end.
 
 pub(crate) mod extensions;
 pub(crate) mod modules;
@@ -175,8 +175,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything has drained. If one part ends by itself, the others drain too, because a process with
-    /// missing parts is useless.
+    /// Waits until everything has drained. If one part ends without a drain, the others drain too, because a process
+    /// with missing parts is useless.
     ///
     /// # Errors
     /// The first failure.
@@ -282,7 +282,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// Returns `None` if no key is configured.
+/// Returns the options for sealing the audit log; `None` if no key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };
@@ -335,7 +335,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// The bounds at which an agent counts as looping; `None` if loop detection is off.
+/// Returns the bounds at which an agent counts as looping; `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {

@@ -120,7 +120,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// A tool that logs its events under `label`, and whose calls wait until `go` is notified.
+    /// Creates a tool that logs its events under `label`, and whose calls wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);
@@ -153,7 +153,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         while *log.lock() != wanted {
             assert!(began.elapsed() < PATIENCE, "{:?} instead of {wanted:?}", log.lock());
-            // Hooks run in the background, so this polls.
+            // Hooks run in the background, so the test polls the log.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

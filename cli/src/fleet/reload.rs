@@ -222,7 +222,7 @@ impl Reload {
     }
 }
 
-/// Reads, checks and builds everything. Also returns the fingerprint of the folder.
+/// Reads, checks and builds everything. Also returns the fingerprint of the folder and of the modules' code.
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
     // Take the fingerprint before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);

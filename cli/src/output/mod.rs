@@ -203,7 +203,7 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Length to which long texts inside JSON are cut in a summary, in characters.
+/// Maximum characters of a text inside JSON in a summary. Longer texts are cut.
 const SUMMARY_TEXT_CHARS: usize = 16;
 /// Maximum length of a summary, as a multiple of `chars_max`. Only whole numbers can make a summary longer than
 /// `chars_max`.

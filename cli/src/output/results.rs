@@ -84,6 +84,8 @@ impl PriorLetter {
     }
 }
 
+/// Waits for a reply, and prints it.
+///
 /// # Errors
 /// [`Failure::Reported`] if a call did not succeed. If no reply arrives in time, the failure names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
@@ -99,7 +101,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
             awaited.id
         )));
     };
-    // The reply has arrived, so a failed cleanup of the inbox is not an error: the inbox expires by itself.
+    // The reply has arrived, so a failed cleanup is not an error: an inbox that is not removed expires later.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
@@ -131,6 +133,8 @@ async fn await_reply(
     }
 }
 
+/// Prints a reply.
+///
 /// # Errors
 /// [`Failure::Reported`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {

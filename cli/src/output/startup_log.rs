@@ -1,5 +1,5 @@
-//! Decides whether a process reports problems as JSON log lines even before its log starts. Such a problem is an
-//! invalid variable, an invalid option, a broken configuration or a port in use.
+//! Decides whether a process reports problems as JSON log lines even before its log starts. Examples of such problems
+//! are an invalid variable, an invalid option, a broken configuration and a port in use.
 
 use std::path::PathBuf;
 

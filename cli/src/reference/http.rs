@@ -148,7 +148,7 @@ fn schemas(schemas: &Map<String, Value>) -> String {
     page
 }
 
-/// The permission of each route, found in the handler that checks it.
+/// Returns the permission of each route, found in the handler that checks it.
 fn permissions() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("gateway/src")];
@@ -161,7 +161,8 @@ fn permissions() -> BTreeMap<String, String> {
                 let rest = &source[at + start.len()..];
                 let method = rest.split(',').next().unwrap().to_uppercase();
                 let path = rest.split('"').nth(1).unwrap();
-                // If a helper is shared by several handlers, the helper checks the permission for all of them.
+                // Handlers can share a helper that checks the permission. The helper is defined after these handlers,
+                // so its check is the next check in the source.
                 let checked = rest.split(".may(Verb::").nth(1).and_then(|verb| verb.split(')').next());
                 found.insert(format!("{method} {path}"), checked.unwrap_or_default().to_lowercase());
             }
@@ -170,7 +171,7 @@ fn permissions() -> BTreeMap<String, String> {
     found
 }
 
-/// The schema of a request body or response, as a link to the schema's section.
+/// Returns the schema of a request body or response, as a link to the schema's section.
 fn schema_of(part: &Value) -> Option<String> {
     let (content_type, content) = part["content"].as_object()?.iter().next()?;
     let schema = &content["schema"];
@@ -181,7 +182,7 @@ fn schema_of(part: &Value) -> Option<String> {
     if name.is_empty() { None } else { Some(format!("[{name}](#{}).", anchor(name))) }
 }
 
-/// The type of a value, in short form.
+/// Returns the type of a value, in short form.
 fn kind(schema: &Value) -> String {
     if let Some(name) = text(&schema["$ref"]).rsplit('/').next().filter(|name| !name.is_empty()) {
         return format!("[{name}](#{})", anchor(name));

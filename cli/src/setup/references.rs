@@ -25,7 +25,8 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
             }
             let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
             let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
-            // An unknown role has already been reported, and without approvers, calls are refused at once.
+            // No error if `may` is 0: unknown roles are reported above, and without any approver, calls are rejected at
+            // once.
             if may > 0 && quorum > may {
                 errors.push(format!(
                     "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \

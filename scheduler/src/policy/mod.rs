@@ -110,7 +110,7 @@ impl PolicyState {
         &self.slots
     }
 
-    /// The generation of the policy that was announced last; 0 before the first announcement.
+    /// Returns the generation of the policy that was announced last; 0 before the first announcement.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
     }
@@ -194,7 +194,7 @@ mod tests {
             policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
             assert_eq!(counts(&policy), counted, "500 slices are out for 4 slots");
         }
-        // A part of the slots also limits a single tenant.
+        // A limit on a part of the slots also applies to a single tenant.
         let part = Limit { bound: LimitBound::Part(25), ..share };
         policy.tenants.pop_first();
         policy.limits = Arc::new(vec![part]);

@@ -52,13 +52,14 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// The number of slices to have out so that no slot is idle: one for each slot, and some that wait.
+    /// Returns the number of slices to dispatch so that no slot is idle: one for each slot, and some that wait for a
+    /// slot.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// The estimated number of slices that are out: the last count, plus arrivals since the count, minus slices that
-    /// workers have read since the count at the known rate.
+    /// Returns the estimated number of slices that are dispatched and have not ended: the last count, plus arrivals
+    /// since the count, minus slices that workers have read since the count at the known rate.
     fn out(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -97,9 +98,9 @@ impl WorkerSlots {
         self.state.lock().taken += 1;
     }
 
-    /// Returns true if more slices are out than the slots can soon run, or if a tenant waits for a share of the slots.
-    /// If false, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as with
-    /// older builds, the number of slices out does not count.
+    /// Returns true if more slices are dispatched than the slots can soon run, or if a tenant waits for a share of the
+    /// slots. If false, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as
+    /// with older builds, the number of dispatched slices is ignored.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -120,7 +121,8 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// The permits that a limit on slots gives a tenant now, in one of `shards` shards. `None` for any other limit.
+    /// Returns the permits that a limit on slots gives a tenant now, in one of `shards` shards. `None` for any other
+    /// limit.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;

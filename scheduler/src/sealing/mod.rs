@@ -1,5 +1,5 @@
-//! Sealing: one scheduler at a time reads the audit log of its shard in order and extends each tenant's chain of seals
-//! (see `tickfleet_proof::seal`). Calls do not wait for sealing.
+//! Sealing: the scheduler with the sealing lease reads the audit log of its shard in order and extends each tenant's
+//! chain of seals (see `tickfleet_proof::seal`). Calls do not wait for sealing.
 //!
 //! The store keeps the progress as one text, the [`Position`]. A sealer that started from another position writes
 //! nothing. So no entry is sealed twice, even if a suspended sealer resumes while another one seals. The log's own

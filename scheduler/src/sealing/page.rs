@@ -21,7 +21,7 @@ pub(super) struct Step {
     pub(super) gone: u64,
 }
 
-/// The next step. `None` if there is nothing to seal and nothing was lost.
+/// Returns the next step. `None` if there is nothing to seal and nothing was lost.
 ///
 /// The log counts all entries that were ever added. If the page reaches the end of the log, or if all sealed entries
 /// have been trimmed, this count shows how many entries must follow the position. If fewer follow, the missing entries
@@ -75,7 +75,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     Some(Step { position, chains, losses, gone })
 }
 
-/// The seals of a step, and the new heads of their chains.
+/// Returns the seals of a step, and the new heads of their chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,

@@ -30,7 +30,7 @@ impl Shard {
         self.store.clone()
     }
 
-    /// A sealer whose lease ends at once, so that only the position prevents double sealing.
+    /// Creates a sealer whose lease ends at once, so that only the position prevents double sealing.
     fn sealing(&self, anchor: Option<AnchorTarget>) -> Arc<Sealing> {
         self.sealing_as("k1", "07", anchor)
     }

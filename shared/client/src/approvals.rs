@@ -1,5 +1,5 @@
-//! Approvals: requests to people to approve agents' calls, and the people's decisions. Every operator interface uses
-//! this module. The interface authenticates people and looks up their roles.
+//! Requests to people to approve agents' calls, and the decisions of these people. Every operator interface uses this
+//! module. The interface must authenticate people and look up their roles.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,8 +31,8 @@ pub struct Approval {
     pub tenant: TenantId,
     /// The approval's ID.
     pub id: String,
-    /// `waiting`, `approved` (the call has not begun yet), `used` (the approved call has begun), `denied`, `expired`,
-    /// or `void` (the call ended without using the approval, or has changed).
+    /// The state: `waiting`, `approved` (the call has not begun yet), `used` (the approved call has begun), `denied`,
+    /// `expired`, or `void`. An approval is `void` if the call ended without using the approval, or has changed.
     pub state: String,
     /// The call, `<turn>/<position>`.
     pub call: String,
@@ -47,7 +47,7 @@ pub struct Approval {
     pub arguments: Box<RawValue>,
     /// True if the call runs with exactly these `arguments`.
     pub arguments_exact: bool,
-    /// Bytes of the arguments that the call runs with.
+    /// Length of the arguments that the call runs with, in bytes.
     pub arguments_bytes: u64,
     /// The short form of exact arguments, if it differs from `arguments`.
     #[serde(skip)]
@@ -66,12 +66,12 @@ pub struct Approval {
     /// In milliseconds of shard time: the deadline of a waiting approval, the time when a granted approval expires,
     /// or the time when the approval ended.
     pub until_ms: i64,
-    /// Time of the end (ms of shard time).
+    /// Time when the approval ended (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// The people who agreed.
+    /// The decisions of the people who agreed.
     pub agreed: Vec<RecordedVerdict>,
-    /// The person who denied the call.
+    /// The decision of the person who denied the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<RecordedVerdict>,
 }
@@ -81,7 +81,7 @@ pub struct Approval {
 pub struct ApprovalTrigger {
     /// The entry's path in the configuration.
     pub place: String,
-    /// The reason as text.
+    /// Why the entry requires an approval, as text.
     pub why: String,
 }
 
@@ -181,7 +181,7 @@ pub struct NarrowedCall {
     pub schema: Option<Value>,
 }
 
-/// The call of an approval with these changes, in addition to earlier changes of the approval.
+/// Returns the approval's call with the arguments that result from `changes` and the approval's earlier changes.
 ///
 /// # Errors
 /// [`ApprovalError::Narrow`]; [`ApprovalError::Store`].
@@ -198,7 +198,7 @@ pub async fn narrowed_call(
     Ok(NarrowedCall { arguments, schema: published_schema(client, approval).await? })
 }
 
-/// The input schema of the approval's tool, in the version of the call.
+/// Reads the input schema of the approval's tool, in the version of the call. Returns `None` if no schema is published.
 async fn published_schema(client: &Client, approval: &Approval) -> Result<Option<Value>, StoreError> {
     let Ok(agent) = AgentId::new(&approval.agent) else { return Ok(None) };
     let Some(list) = client.store(&approval.tenant).tool_list(&approval.tenant, &agent).await? else { return Ok(None) };
@@ -224,7 +224,8 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list of approvals. The list is in order of deadlines; the next page starts after this approval.
+/// A position in a list of approvals, which is sorted by deadline. The next page starts after the approval at this
+/// position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCursor {
     until_ms: i64,
@@ -334,20 +335,20 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // If `end` is `None`, all approvals of this batch have ended meanwhile. No position can be reported then:
-        // continue reading. The number of approvals that a tenant may request bounds the loop.
+        // If `end` is `None`, all approvals of this batch have ended since their IDs were read. Without a position to
+        // return, continue with the next batch. The number of a tenant's approvals is limited, so the loop ends.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
     }
 }
 
-/// The waiting approvals of a shard, whichever tenant they belong to.
+/// The waiting approvals of all tenants of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct WaitingApprovals {
     /// The number of waiting approvals.
     pub count: u64,
-    /// The approvals that were requested first, as far as they were read.
+    /// The approvals that were requested first, up to the requested number.
     pub oldest: Vec<Approval>,
 }
 
@@ -374,7 +375,8 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
     Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
 }
 
-/// The waiting approvals of these tenants whose IDs are nearest to `id`, closest first.
+/// Returns the IDs of waiting approvals of `tenants` that are most similar to `id`, the most similar first. Compares
+/// only the [`APPROVALS_LISTED_MAX`] approvals with the earliest deadlines.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -449,8 +451,8 @@ pub(crate) async fn decide(
     })
 }
 
-/// Returns the earlier changes merged with the changes of this verdict, in the format of the record. Empty if this
-/// verdict changes nothing.
+/// Merges the earlier changes with the changes of this verdict. Returns the result as JSON, as the approval's record
+/// stores it. Returns an empty text if the verdict changes nothing.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -458,7 +460,7 @@ fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    // An ended approval has no exact arguments. `decide` rejects the verdict later.
+    // An ended approval has no exact arguments, so the changes cannot be checked. `decide` rejects the verdict later.
     if let Some(arguments) = &view.exact {
         narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }
@@ -525,8 +527,8 @@ impl Approval {
         }
     }
 
-    /// The approval as shown in lists, in logs and to people who may not decide it: secrets removed, and truncated if
-    /// long.
+    /// Returns the approval for lists, for logs, and for people who may not decide it. Secrets are removed, and long
+    /// arguments are truncated.
     #[must_use]
     pub fn without_secrets(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
@@ -548,14 +550,14 @@ impl Approval {
         by != self.agent && self.needs.iter().any(has_role)
     }
 
-    /// The requirements on approvers, as text (`2 of finance, legal`).
+    /// Returns the requirements on approvers as text (`2 of finance, legal`).
     #[must_use]
     pub fn needed(&self) -> String {
         self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// The turn of the approval's call. `None` if the call in the record is not valid. Only another program could
-    /// have written such a call.
+    /// Returns the turn of the approval's call. Returns `None` if the record contains an invalid call, which only
+    /// another program could have written.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))
@@ -563,7 +565,7 @@ impl Approval {
 }
 
 impl RequiredApprovers {
-    /// The requirement as text (`2 of finance, legal`).
+    /// Returns the requirement as text (`2 of finance, legal`).
     #[must_use]
     pub fn in_words(&self) -> String {
         match (self.approvers, self.roles.as_slice()) {

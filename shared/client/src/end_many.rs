@@ -14,9 +14,9 @@ use crate::tasks::CancelStatus;
 const NAMED_MAX: usize = 100;
 
 /// Cancels turns and tasks, and returns the results in the same order. Canceling a task also ends everything that the
-/// task began. Before the first cancel, each tenant's audit log gets an entry with the operator, the reason, `filter`
-/// (unless empty), and the number and names of the known turns. The results of the canceled calls contain the reason,
-/// too.
+/// task began. Before the first cancel, an entry is written to the audit log of each tenant. The entry has the
+/// operator, the reason, `filter` (unless empty), and the number and names of the known turns. The results of the
+/// canceled calls also contain the reason.
 ///
 /// # Errors
 /// [`StoreError`]: some turns and tasks may already have been canceled. The call can be repeated.
@@ -42,8 +42,8 @@ pub async fn end_many(
     Ok(answers)
 }
 
-/// Returns true if a turn or task with this name exists: in progress, ended with a stored record, or accepted and
-/// waiting for a scheduler's decision.
+/// Returns true if a turn or task with this name exists. It may be in progress, may have ended with a stored record, or
+/// may wait for a scheduler's decision.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -65,7 +65,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes audit entries: an operator is about to cancel these turns and tasks.
+/// Writes one audit entry per tenant, which states that an operator is about to cancel these turns and tasks.
 ///
 /// # Errors
 /// [`StoreError`].

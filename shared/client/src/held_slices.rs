@@ -1,4 +1,4 @@
-//! The slices that workers hold: what runs in each slot.
+//! Lists the slices that workers run now. A slice is one or more calls of a turn, or a task, and occupies one slot.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub struct HeldSlice {
     pub held_ms: i64,
 }
 
-/// The slices that workers hold in a shard, the longest held first: at most `most` of each worker and queue. With
-/// `only`, only the slices of that worker.
+/// Returns the slices that workers hold in a shard, the longest held first. Returns at most `most` slices of each
+/// worker and queue. With `only`, returns only the slices of that worker.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -8,7 +8,8 @@ use tickfleet_store::{Point, ShardHistory, Store, StoreError};
 pub use tickfleet_store::HistoryStep;
 
 const MINUTE_MS: i64 = 60_000;
-/// Changes of the policy that are closer than this (ms) are shown as one: each shard applies a policy by itself.
+/// Changes of the policy less than this time (ms) apart are shown as one change, because each shard applies a new
+/// policy separately.
 const ONE_CHANGE_MS: i64 = 60_000;
 
 /// A query for history.
@@ -37,9 +38,9 @@ pub struct HistoryPoint {
     pub unknown: u64,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Turns that were waiting when the sample was taken. If the step is an hour, the highest of its samples.
+    /// Turns that were waiting when the sample was taken. For an hour, the highest number of all samples.
     pub waiting: Option<u64>,
-    /// Slots that were busy when the sample was taken. If the step is an hour, the highest of its samples.
+    /// Slots that were busy when the sample was taken. For an hour, the highest number of all samples.
     pub running: Option<u64>,
 }
 
@@ -80,7 +81,7 @@ pub struct History {
     pub now_ms: i64,
 }
 
-/// Returns the figures of all shards together.
+/// Returns the figures of all shards combined.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -130,7 +131,7 @@ fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: 
     history
 }
 
-/// The sum of the shards' points. `None` if no shard has one.
+/// Returns the sum of the shards' points. Returns `None` if no shard has a point.
 fn point(at_ms: i64, shards: &[Option<&Point>]) -> Option<HistoryPoint> {
     let known = || shards.iter().flatten();
     known().next()?;

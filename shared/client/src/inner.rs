@@ -19,7 +19,7 @@ pub struct InnerCall {
     pub made_by: usize,
     /// The turn of the inner call. `tickfleet explain` accepts this ID.
     pub id: TurnId,
-    /// The tool. `None` if the record was not kept because memory was short.
+    /// The tool. `None` if the record was not kept because Redis memory was nearly full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// The outcome. `None` while the call is in progress.
@@ -38,9 +38,9 @@ pub struct InnerCall {
     pub inner: Vec<Self>,
 }
 
-/// The inner calls of the calls at `positions`, in the order in which they were made. `name` is a turn or task of
-/// `agent`. The IDs of inner calls are derived from the turn's ID. If another agent submitted a turn with such an ID,
-/// the turn is ignored.
+/// Returns the inner calls of the calls at `positions`, in the order in which they were made. `name` is a turn or task
+/// of `agent`. The IDs of inner calls are derived from the turn's ID. If another agent submitted a turn with such an
+/// ID, the turn is ignored.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -53,7 +53,8 @@ pub async fn inner_calls(
     below(store, name, agent, positions.collect()).await
 }
 
-/// Boxed because the function is recursive; [`inner_turn`] bounds the depth.
+/// Returns the inner calls below the calls at `positions`. The future is boxed because the function is recursive.
+/// [`inner_turn`] bounds the depth.
 fn below<'a>(
     store: &'a Store,
     name: &'a TurnName,

@@ -6,8 +6,8 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::connect("redis://127.0.0.1/", StoreOptions::default()).await?;
-//! let mut turn = parse_turn(br#"{"tenant":"demo","agent":"kelly","calls":[{"name":"echo","arguments":{"text":"hi"}}]}"#)
-//!     .map_err(|refusal| refusal.message)?;
+//! let message = br#"{"tenant":"demo","agent":"kelly","calls":[{"name":"echo","arguments":{"text":"hi"}}]}"#;
+//! let mut turn = parse_turn(message).map_err(|refusal| refusal.message)?;
 //! let inbox = private_inbox("example");
 //! turn.reply_to = Some(inbox.clone());
 //!
@@ -18,13 +18,14 @@
 //!         println!("{}: {}", result.tool, result.outcome.as_str());
 //!     }
 //! }
-//! replies.forget().await?; // the inbox was for this one question
+//! replies.forget().await?; // the inbox was only for this reply
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, the producer can submit this turn
-//! again; the turn runs once. A turn without an ID may have been accepted even if `submit` returned an error.
+//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, the producer can submit the turn again
+//! with the same ID, and the turn runs only once. A turn without an ID may have been accepted even if `submit` returned
+//! an error.
 
 #![warn(missing_docs)]
 
@@ -69,7 +70,7 @@ use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_d
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
-/// Serializes the position of a next page as the text from which a request continues.
+/// Serializes the position of the next page as text. A later request can start from this text.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match next {
@@ -141,8 +142,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Submit nothing
-    /// before [`Self::check`] has succeeded.
+    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Call
+    /// [`Self::check`] successfully before you submit anything.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -177,20 +178,20 @@ impl Client {
         Self { shards: shards.into() }
     }
 
-    /// The store of the tenant's shard, for operations that this client does not offer.
+    /// Returns the store of the tenant's shard, for operations that this client does not offer.
     #[must_use]
     pub fn store(&self, tenant: &TenantId) -> &Store {
         let shard = shard_of(tenant, u32::try_from(self.shards.len()).unwrap_or(1));
         &self.shards[shard as usize]
     }
 
-    /// All shards, in order.
+    /// Returns the stores of all shards, in order.
     #[must_use]
     pub fn stores(&self) -> &[Store] {
         &self.shards
     }
 
-    /// The time of the first shard, in milliseconds. 0 if the client has no shard.
+    /// Returns the time of the first shard in milliseconds, or 0 if the client has no shard.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -306,7 +307,7 @@ impl Client {
         undecided::undecided(self.store(&name.tenant), name).await
     }
 
-    /// Watches a task: its events as a stream, from its beginning to its end.
+    /// Watches a task: returns the task's events as a stream, from the beginning to the end of the task.
     #[must_use]
     pub fn watch(&self, task: &TurnName) -> TaskWatcher {
         TaskWatcher::new(self.store(&task.tenant).clone(), task.clone())
@@ -318,7 +319,7 @@ impl Client {
         TaskWatcher::from(self.store(&task.tenant).clone(), task.clone(), position)
     }
 
-    /// A tenant's tasks, newest first: one [page](tasks::task_page).
+    /// Lists one [page](tasks::task_page) of a tenant's tasks, newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -330,7 +331,7 @@ impl Client {
         Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.tasks)
     }
 
-    /// The details of a task with the tasks below it. `None` if the task is unknown.
+    /// Returns the details of a task and of the tasks below it. Returns `None` if the task is unknown.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -346,7 +347,7 @@ impl Client {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
 
-    /// The waiting approvals of a tenant, at most `count`, the earliest deadline first.
+    /// Lists the waiting approvals of a tenant, at most `count`, the earliest deadline first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -354,7 +355,7 @@ impl Client {
         approvals::list(self.store(tenant), tenant, count).await
     }
 
-    /// One approval. `None` if the approval never existed, or ended longer ago than approvals are kept.
+    /// Returns one approval. Returns `None` if the approval never existed, or ended longer ago than approvals are kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -404,7 +405,7 @@ const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
 
-/// A unique name for an inbox: `<purpose>-…`. Delete the inbox with [`Replies::forget`].
+/// Creates a unique name for an inbox: `<purpose>-…`. Delete the inbox with [`Replies::forget`].
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
@@ -414,7 +415,7 @@ pub fn private_inbox(purpose: &str) -> InboxName {
 
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
-    // A plain answer does not need calls.
+    // In a dialect in which the model answers in plain text (`in_words`), an answer can have no calls.
     let none = calls == 0 && !dialect_info(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
@@ -466,7 +467,7 @@ fn batch_length(turns: &[Submission]) -> usize {
 }
 
 fn answer(turn: &Submission, word: SubmitStatus) -> Result<Submitted, SubmitError> {
-    // The scheduler derives the same ID from the inbound entry.
+    // The scheduler derives the same turn ID from the inbound entry.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
         (SubmitStatus::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),

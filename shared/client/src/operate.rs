@@ -181,7 +181,7 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
 }
 
-/// True if a stored result is a success. An unreadable result counts as a failure.
+/// Returns true if a stored result is a success. An unreadable result counts as a failure.
 fn is_success(result: &str) -> bool {
     #[derive(Deserialize)]
     struct StoredResult {
@@ -207,7 +207,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
     }
 }
 
-/// The state of an unfinished turn, as shown to operators.
+/// Returns the state of an unfinished turn, as shown to operators.
 #[must_use]
 pub const fn turn_state(live: &LiveTurn) -> TurnState {
     match live.turn.state {
@@ -262,7 +262,8 @@ pub struct ToolPaused {
 }
 
 impl ToolPaused {
-    /// A message that names the shards that could not pause the tool. `None` if all shards paused the tool.
+    /// Returns a message that names the shards that could not pause the tool. Returns `None` if all shards paused the
+    /// tool.
     #[must_use]
     pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -343,8 +344,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// The tools that are switched off for all agents, by name or ID, each with the shards in which the tool is off. A
-/// tool is off in only some shards if a switch is in progress or was interrupted.
+/// Returns the tools that are switched off for all agents, by name or ID, each with the shards in which the tool is
+/// off. A tool is off in only some shards if a switch is in progress or was interrupted.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -406,7 +407,7 @@ fn tenant_entry(
     })
 }
 
-/// The shards that store settings of the tool.
+/// Returns the stores of the shards that hold the tool's settings: the shard of the tool's tenant, or all shards.
 fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
     shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }

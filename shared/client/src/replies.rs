@@ -98,7 +98,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The ID of the turn or task.
+    /// Returns the ID of the turn or task.
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
@@ -127,7 +127,7 @@ impl Reply {
 pub enum RecordedReply {
     /// The turn has ended, with this reply.
     Ended(Box<Reply>),
-    /// The turn ended while memory was short. Only the inbox has the reply.
+    /// The turn ended while Redis memory was nearly full. Only the inbox has the reply.
     InInbox,
     /// The turn has not ended.
     UnderWay,
@@ -135,7 +135,7 @@ pub enum RecordedReply {
     Unknown,
 }
 
-/// Reads the record of a turn or task.
+/// Reads the state of a reply from the record of its turn or task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -281,8 +281,8 @@ impl Replies {
     }
 }
 
-/// The number of replies missing between two sequence numbers. Returns 0 for the first reply that is read. Also returns
-/// 0 if the inbox was recreated, so that its numbers restart at 1.
+/// Returns the number of replies missing between two sequence numbers. Returns 0 for the first reply that is read. Also
+/// returns 0 if the inbox was recreated, so that its numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

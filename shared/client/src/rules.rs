@@ -1,6 +1,7 @@
-//! Rules, conditions on facts, and limits, with their modes and their counts of denied calls. In shadow mode, the
-//! counted calls would have been denied. [Statistics](crate::stats) count these calls in the audit log. The counts
-//! are stored together with the counts of calls, in fields whose names cannot be confused with counts of calls.
+//! Rules, conditions on facts, and limits, with their modes and the counts of the calls that they affected. In shadow
+//! mode, the counted calls would have been denied or delayed. The module [`stats`](crate::stats) counts these calls in
+//! the audit log. It stores the counts together with the counts of calls by outcome, in fields with distinguishable
+//! names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,13 +30,13 @@ impl RuleEffect {
     }
 }
 
-/// The field that counts the effects of a rule on calls of a tenant.
+/// Returns the name of the field that counts the effects of a rule on calls of a tenant.
 pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
-    // Replace colons: a field with three colons would be a count of calls.
+    // Replace colons: a field with three colons would be read as a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// The tenant of a field that counts calls by outcome. `None` if the field counts something else.
+/// Returns the tenant of a field that counts calls by outcome. Returns `None` if the field counts something else.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
@@ -98,7 +99,7 @@ const fn mode(mode: RuleMode) -> &'static str {
     }
 }
 
-/// The rules, conditions on facts, and limits of a policy.
+/// Returns the rules, conditions on facts, and limits of a policy.
 #[must_use]
 pub fn rules_of(policy: &Policy) -> Vec<ConfiguredRule> {
     let rows = policy.permissions.matrix.iter().flat_map(|(tool, row)| of_row(tool, row));
@@ -140,9 +141,9 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// The rules in `here` with their counts in these days. The counts are of one tenant or of all tenants. Only the part
-/// of the log that is already [counted](crate::stats::count_on) is included. After these rules, the result has the
-/// counts of other names, such as rows of the permission matrix and rules that are no longer in the configuration.
+/// Returns the rules in `here` with their counts in these days, for one tenant or for all tenants. Only the part of the
+/// log that is already [counted](crate::stats::count_on) is included. After these rules, the result has the counts of
+/// other names. Examples are rows of the permission matrix, and rules that are no longer in the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

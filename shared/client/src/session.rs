@@ -59,7 +59,7 @@ impl SessionId {
         if is_one { SessionName::new(&*id).map(Self).map_err(|_| invalid()) } else { Err(invalid()) }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -80,7 +80,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The exchange of a session to which a task belongs.
+/// The exchange to which a task belongs: the session, and the number of the exchange in the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExchangeRef {
     /// The session.
@@ -164,13 +164,13 @@ impl Session {
         Self { client: client.clone(), tenant, agent, id, context }
     }
 
-    /// The session's name.
+    /// Returns the session's name.
     #[must_use]
     pub const fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// The stored exchanges. Up to 50 exchanges and 256 KiB are kept, for 7 days.
+    /// Returns the stored exchanges. Up to 50 exchanges and 256 KiB are kept, for 7 days.
     ///
     /// # Errors
     /// [`SessionError::Others`], [`SessionError::Store`].
@@ -261,13 +261,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The ID of the task that answers the message.
+    /// Returns the ID of the task that answers the message.
     #[must_use]
     pub const fn task(&self) -> &TaskId {
         &self.task
     }
 
-    /// The next event of the task. `None` after the last event.
+    /// Waits for the next event of the task. Returns `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call `next` again: no event is lost.
@@ -297,7 +297,8 @@ impl Exchange {
     }
 }
 
-/// The exchanges before the exchange that `task` answers. `None` if the task belongs to no session of this agent.
+/// Returns the exchanges before the exchange that `task` answers. Returns `None` if the task belongs to no session of
+/// this agent.
 ///
 /// # Errors
 /// [`StoreError`].

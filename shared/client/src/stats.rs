@@ -19,7 +19,7 @@ use crate::rules::{RuleEffect, field};
 /// Number of entries counted in one step. The script that adds their counts takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
-/// The name that replaces tools that do not exist. The name also replaces agents and tools beyond a day's maximum.
+/// The name that replaces the names of tools that do not exist, and of agents and tools beyond a day's maximum.
 const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
@@ -89,7 +89,7 @@ pub struct StatsRow {
 }
 
 impl StatsRow {
-    /// The values that identify the row: day, tenant, agent, tool.
+    /// Returns the values that identify the row: day, tenant, agent, tool.
     #[must_use]
     pub fn key(&self) -> [Option<String>; 4] {
         [self.day.clone(), self.tenant.clone(), self.agent.clone(), self.tool.clone()]
@@ -137,7 +137,7 @@ fn ms_of(id: &str) -> i64 {
     id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// The rules that would have stopped the call, and the rule that did stop it.
+/// Returns the rules that would have stopped the call, and the rule that did stop it.
 fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
     let mut rules: Vec<_> = meta.shadow.iter().map(|denial| (RuleEffect::Shadow, denial.rule.clone())).collect();
     if meta.outcome == Outcome::Denied.as_str() {
@@ -178,12 +178,12 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// The bucket of a duration. Each bucket's upper bound is 2^(1/4) times the previous bound.
+/// Returns the bucket of a duration (ms). Each bucket's upper bound is 2^(1/4) times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
 
-/// The longest duration in a bucket, in milliseconds.
+/// Returns the longest duration in a bucket, in milliseconds.
 fn longest_of(bucket: u32) -> u64 {
     (f64::from(bucket) / 4.0).exp2() as u64 - 1
 }
@@ -208,7 +208,7 @@ impl Sums {
         }
     }
 
-    /// The duration in milliseconds that `percent` percent of the calls do not exceed.
+    /// Returns the duration (ms) that `percent` percent of the calls do not exceed.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -223,8 +223,8 @@ impl Sums {
     }
 }
 
-/// The statistics of the calls that match the query, grouped by the query's dimensions. Only the part of the log that
-/// is already [counted](count_on) is included.
+/// Returns the statistics of the calls that match the query, grouped by the query's dimensions. Only the part of the
+/// log that is already [counted](count_on) is included.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -244,8 +244,8 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// The key of the row to which a count belongs, and the name of the count. `None` if the field does not match the
-/// query, or is not a count of calls.
+/// Returns the key of the row to which a count belongs, and the name of the count. Returns `None` if the field does not
+/// match the query, or is not a count of calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;

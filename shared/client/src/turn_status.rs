@@ -51,13 +51,13 @@ pub struct ToolProgress {
     /// From 0 to 1, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// The tool's text for people; possibly empty.
+    /// The tool's text for people; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 impl ToolProgress {
-    /// The progress of a turn's call.
+    /// Converts the progress of a turn's call.
     #[must_use]
     pub fn of(turn: &TurnId, progress: &CallProgress) -> Self {
         let CallProgress { position, fraction, message } = progress;
@@ -112,8 +112,8 @@ pub enum TurnWaitReason {
         /// The turn.
         turn: String,
     },
-    /// The call waits until one of these: its retry is due, a circuit breaker allows the call, a tool's pause ends, or
-    /// a worker can read the slice.
+    /// The call waits until its retry is due, a circuit breaker allows the call, a tool's pause ends, or a worker can
+    /// read the slice.
     NextTry,
 }
 
@@ -147,8 +147,8 @@ impl From<&CallResult> for CallEnd {
     }
 }
 
-/// The statuses of turns of one shard. Each turn comes with a position; its results start at this position. A turn that
-/// is not in progress yields `None`. If a turn's record cannot be read, only this turn yields an error.
+/// Returns the statuses of turns of one shard. Each turn comes with a position; its results start at this position. A
+/// turn that is not in progress yields `None`. If a turn's record cannot be read, only this turn yields an error.
 ///
 /// # Errors
 /// [`StoreError`] if no turn could be read.
@@ -182,7 +182,7 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
     Ok(TurnStatus { agent: turn.head.agent.to_string(), standing, results })
 }
 
-/// The wait of a call that was dispatched earlier.
+/// Returns the wait of a call that was dispatched earlier.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
@@ -213,7 +213,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
     Ok(TurnWait { reason, until_ms: stand.timer_ms })
 }
 
-/// The wait of a call in a throttle queue.
+/// Returns the wait of a call in a throttle queue.
 fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     if let Some(pause) = &stand.pause {
         return TurnWait { reason: TurnWaitReason::Pause { reason: pause.reason.clone() }, until_ms: None };
@@ -221,7 +221,7 @@ fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
-/// The name of a counter's limit. Caps that every fleet has are named in words.
+/// Returns the name of a counter's limit. Caps that every fleet has are named in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

@@ -15,8 +15,7 @@ use crate::stats::{StatsDimension, StatsQuery, StatsRow};
 
 /// Number of tenants that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum of the number of tenants multiplied by the number of days in one response: 1,000 tenants for 4 days, or 100
-/// tenants for 40 days.
+/// Maximum product of tenants and days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
 const READ_MAX: usize = 4_000;
 
 /// The sum of the usage, and whether it is complete.
@@ -79,7 +78,7 @@ async fn days_of(store: &Store, tenant: &TenantId, zone: Tz, days: usize) -> Res
     store.usage(tenant, &starts).await
 }
 
-/// The parts of a day's usage that match the query, each with the key of its row.
+/// Returns the parts of a day's usage that match the query, each with the key of its row.
 fn keyed<'a>(
     query: &StatsQuery,
     (tenant, zone): (&TenantId, Tz),

@@ -11,8 +11,8 @@ use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worke
 use crate::held_slices::held_slices;
 use crate::operate::Operator;
 
-/// The drain flag of a worker that is gone is removed after this age (ms). The age is checked when another worker is
-/// drained.
+/// The drain flag of a worker that no longer runs is removed after this age (ms). The age is checked when another
+/// worker is drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 /// Maximum number of running calls in the details of a worker.
 const RUNNING_MAX: usize = 100;
@@ -67,8 +67,8 @@ pub enum WorkerDrainResult {
     Full,
 }
 
-/// Returns the workers of the fleet by name, and the shard time in milliseconds. Includes drained workers that are
-/// gone.
+/// Returns the workers of the fleet by name, and the shard time in milliseconds. Includes drained workers that no
+/// longer run.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -83,7 +83,8 @@ pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), Stor
     Ok((found.into_values().collect(), now_ms))
 }
 
-/// Returns one worker with what it runs, and the shard time in milliseconds. `None` if no worker has this name.
+/// Returns one worker with the calls in its slots, and the shard time in milliseconds. Returns `None` if no worker has
+/// this name.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -211,7 +212,8 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Drained workers that are gone and whose flags can be removed, except the worker `but`.
+/// Returns the drained workers that no longer run and were drained long ago, except the worker `but`. Their flags can
+/// be removed.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

@@ -1,5 +1,5 @@
-//! Approvals in the configuration: the approvers that a call needs (`approval` of a tool or a rule), and the people
-//! who may approve (`approvers` of `permissions.yaml`).
+//! Reads the approvers that a call needs (`approval` of a tool or a rule), and the people who may approve (`approvers`
+//! of `permissions.yaml`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,8 +15,8 @@ const NARROW_MAX: usize = 16;
 /// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with its place. Whether an approver has this role is checked later, when the
-/// approvers are known.
+/// A role that an approval demands, with the place where it is written. Whether an approver has the role is checked
+/// later, when the approvers are known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -24,7 +24,8 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A quorum with its place. Whether enough approvers exist is checked later, when the approvers are known.
+/// A number of approvers that an approval demands, with the place where it is written. Whether enough approvers exist
+/// is checked later, when the approvers are known.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,

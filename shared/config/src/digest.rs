@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// SHA-256, hex, of everything that affects decisions about calls. `declared` is the relevant part of the tools and
-/// agents, in canonical JSON.
+/// Returns the SHA-256 digest, in hex, of everything that affects decisions about calls. `declared` is the relevant
+/// part of the tools and agents, in canonical JSON.
 ///
-/// The text of one JSON object is hashed member by member, because with many agents, the complete text would take more
-/// memory than the policy itself.
+/// The text of one JSON object is hashed member by member. With many agents, the complete text would take more memory
+/// than the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let caps = &policy.defaults;
     let permissions = &policy.permissions;
@@ -61,7 +61,7 @@ fn one(value: impl Serialize) -> String {
     text
 }
 
-/// A map in canonical JSON, one value at a time. Keys are in sorted order.
+/// Returns a map as canonical JSON, with keys in sorted order. Converts one value after the other, to save memory.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

@@ -38,7 +38,8 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business. If samples are off, an empty file with only this section replaces each file.
+/// The files of the sample business, each with its section. If samples are off, each file is replaced by a file with
+/// only this section, which is empty.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
@@ -83,9 +84,9 @@ impl Trees {
     }
 }
 
-/// Reads and merges all files. `None` only if the built-in configuration itself is invalid. Also returns the part of
-/// the files that counts as policy, in canonical JSON. This part contains no values from the environment, because such
-/// values differ between processes with the same policy.
+/// Reads and merges all files. Returns `None` only if the built-in configuration itself is invalid. Also returns the
+/// part of the files that counts as policy, in canonical JSON. This part contains no values from the environment,
+/// because such values differ between processes with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -115,7 +116,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     Some((Trees { settings, agents, tools, permissions, tenants, limits, models, mcp, mcp_lock }, declared))
 }
 
-/// Files in canonical JSON, by name.
+/// Returns files as one text in canonical JSON, by name.
 fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     let mut text = String::from("{");
     for (name, tree) in files {
@@ -163,7 +164,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
     text.contains("format: json")
 }
 
-/// Each built-in file is parsed once per process.
+/// Returns the tree of a built-in file. Each file is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -171,7 +172,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// The built-in settings, overridden by the written settings and by the settings of the folder.
+/// Returns the built-in settings, overridden by the written settings and then by the settings of the folder.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     if let Some(text) = sources.written.get(SETTINGS) {
@@ -195,7 +196,7 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
     Some(tree)
 }
 
-/// Returns whether the built-in sample business provides files that are missing from the folder. A value that is not a
+/// Returns true if the built-in sample business provides files that are missing from the folder. A value that is not a
 /// boolean is refused later, when the settings are read.
 fn with_samples(settings: Option<&Node>) -> bool {
     let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));

@@ -70,11 +70,11 @@ pub struct Sources {
     pub built_in_tools: BTreeSet<String>,
     /// Task handlers that the binary itself registers. Agents can use these handlers.
     pub built_in_handlers: BTreeSet<String>,
-    /// True if another binary possibly runs the fleet and registers further tools and task handlers. If so, an unknown
-    /// name is not an error.
+    /// True if another binary may run the fleet and register further tools and task handlers. If so, an unknown name is
+    /// not an error.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] contains the tools of the modules in `tools.yaml`. If false, an unknown
-    /// name is possibly a tool of such a module.
+    /// True if [`Self::built_in_tools`] contains the tools of the modules in `tools.yaml`. If false, an unknown name
+    /// may be a tool of such a module.
     pub knows_modules: bool,
     pub schema_check: SchemaCheck,
     pub part: Part,
@@ -94,7 +94,7 @@ pub enum Part {
 }
 
 impl Sources {
-    /// The folder from which all files except the settings are read; `None` if only settings are read.
+    /// Returns the folder from which all files except the settings are read. Returns `None` if only settings are read.
     fn policy_dir(&self) -> Option<&std::path::Path> {
         self.dir.as_deref().filter(|_| self.part == Part::Whole)
     }
@@ -136,8 +136,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The files of the built-in sample business that are in use because the folder lacks them. Only the files of
-    /// agents, tools, permissions and tenants can be samples.
+    /// Returns the files of the built-in sample business that are in use because the folder lacks them. Only the files
+    /// of agents, tools, permissions and tenants can be samples.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
@@ -168,13 +168,14 @@ impl Configuration {
         self
     }
 
-    /// The waits before the retries of a call.
+    /// Returns the waits before the retries of a call.
     #[must_use]
     pub fn ladder(&self) -> Ladder {
         Ladder::new(self.settings.worker.retry_ladder.clone())
     }
 
-    /// When the circuit breaker of a tool opens, and for how long; `None` if breakers are off.
+    /// Returns the number of failures that opens the circuit breaker of a tool, and the time for which the breaker
+    /// stays open. Returns `None` if breakers are off.
     #[must_use]
     pub fn breaker_settings(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
@@ -232,7 +233,7 @@ pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// Builds the configuration from the trees. If a file could not be parsed, names are not checked against it.
+/// Builds the configuration from the trees. If a file could not be parsed, names are not checked against that file.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -303,7 +304,7 @@ fn assemble(
     })
 }
 
-/// The names that other files can refer to.
+/// Returns the names that other files can refer to.
 fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> KnownNames {
     KnownNames {
         agents: agents.map(|agents| agents.names.clone()),
@@ -313,13 +314,13 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// Returns the MCP servers; `None` if the tools are unknown, because names then cannot be checked.
+/// Reads the MCP servers. Returns `None` if the tools are unknown, because names then cannot be checked.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
 }
 
-/// The permissions of a matrix. Only the sample business has rows for trial tools.
+/// Builds the permissions from a matrix. Adds rows for trial tools only if the matrix is from the sample business.
 fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let mut matrix = std::mem::take(&mut permitted.matrix);
     let approvers = std::mem::take(&mut permitted.approvers);

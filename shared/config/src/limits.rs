@@ -300,8 +300,8 @@ fn every(cursor: &Cursor<'_>) -> Option<Every> {
     None
 }
 
-/// The traits of tools for limits, and the spellings that models use. The result has the tools that files declare,
-/// and the tools of binaries that the matrix names. Other tools of binaries cannot be called.
+/// Returns the traits of tools for limits, and the spellings that models use. The result has the tools that files
+/// declare, and the tools of binaries that the matrix names. Other tools of binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {

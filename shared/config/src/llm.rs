@@ -35,7 +35,7 @@ pub struct LlmDef {
 }
 
 impl LlmDef {
-    /// An agent with this system prompt, the model `default`, and default values.
+    /// Returns the definition of an agent with this system prompt, the model `default`, and default values.
     #[must_use]
     pub fn of_system(system: &str) -> Self {
         Self {

@@ -1,9 +1,9 @@
 //! Masks secrets that were written into a configuration, wherever the configuration is shown.
 //!
 //! The kind of the field decides what is masked. Everything that a tool sends to a service or passes to a program can
-//! be a secret: headers, query, body, defaults, environments, arguments, standard input, sign-in. In these fields, only
-//! references are shown. Addresses are shown without user, query values and random-looking segments. In other fields,
-//! text is masked if it looks like a secret or has the name of a secret.
+//! be a secret. Examples are headers, query, body, defaults, environments, arguments, standard input and sign-in. In
+//! these fields, only references are shown. Addresses are shown without user, query values and random-looking segments.
+//! In other fields, text is masked if it looks like a secret or has the name of a secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
@@ -63,13 +63,13 @@ fn kind(path: &str) -> Kind {
     }
 }
 
-/// The path of a list and the index of the item that `path` names: `servers.a.args[1]` gives `servers.a.args` and `1`.
+/// Splits `path` into the path of a list and the index of an item: `servers.a.args[1]` gives `servers.a.args` and `1`.
 fn item(path: &str) -> (&str, Option<&str>) {
     let parted = path.strip_suffix(']').and_then(|path| path.rsplit_once('['));
     parted.map_or((path, None), |(list, index)| (list, Some(index)))
 }
 
-/// The name of the field at `path`. For an item of a list, the name of the list.
+/// Returns the name of the field at `path`. For an item of a list, returns the name of the list.
 fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
@@ -84,7 +84,7 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the text of the field at `path`, with everything masked that is possibly a secret.
+/// Returns the text of the field at `path`, with everything masked that may be a secret.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = last_name(path);
     match kind(path) {
@@ -97,13 +97,13 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns true if a number at `path` is possibly a secret: the number is sent, and the field has the name of a secret.
+/// Returns true if a number at `path` may be a secret: the number is sent, and the field has the name of a secret.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Returns true if the name of the field at `path` is possibly the name of a secret. In policy files and schemas,
-/// fields have the names of tools, roles, facts and arguments, so a name that looks like a secret's is harmless.
+/// Returns true if the name of the field at `path` may be the name of a secret. In policy files and schemas, fields
+/// have the names of tools, roles, facts and arguments, so a name that looks like a secret's is harmless.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
@@ -133,7 +133,7 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// The literal text between references. Only separators and names of schemes are shown; anything else is masked.
+/// Returns the literal text between references, or the mask. Only separators and names of schemes are shown.
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
@@ -145,7 +145,7 @@ fn redacted(text: &str, redactor: &Redactor) -> String {
     redactor.text(text).replace(REDACTED, MASK)
 }
 
-/// Like `redacted`, but also masks the passwords of URLs in the text.
+/// Masks everything that `redacted` masks, and the passwords of URLs in the text.
 fn described(text: &str, redactor: &Redactor) -> String {
     let clean = redacted(text, redactor);
     let is_address = |word: &str| word.contains("://") && (word.contains('@') || word.contains('?'));
@@ -159,8 +159,8 @@ fn described(text: &str, redactor: &Redactor) -> String {
         .join(" ")
 }
 
-/// An address without user, query values and random-looking segments. If the text is a reference with a default, the
-/// default is masked in the same way.
+/// Returns an address without user, query values and random-looking segments. If the text is a reference with a
+/// default, the default is masked in the same way.
 fn address(text: &str, redactor: &Redactor) -> String {
     if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
         && let Some((default, after)) = default.split_once('}')
@@ -168,7 +168,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
         return format!("${{{name}:-{}}}{}", address(default, redactor), address(after, redactor));
     }
     let url = if has_any(text, &["@", "?"]) { mask_url(text) } else { text.to_owned() };
-    // The user part of a URL is possibly a token.
+    // The user part of a URL may be a token.
     let url = match url.split_once("://") {
         Some((scheme, rest)) if scheme.starts_with("http") => match rest.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://{MASK}@{host}"),

@@ -139,7 +139,7 @@ fn prices(cursor: &Cursor<'_>) -> Prices {
     prices
 }
 
-/// An amount of money, in millionths.
+/// Reads an amount of money, and returns it in millionths.
 fn money(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {

@@ -151,7 +151,8 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
     rules
 }
 
-/// What happens to a call that violates a rule: it is denied, or needs approval.
+/// Reads the reaction to a call that violates a rule. Returns the approval that the call then needs, or `None` if the
+/// call is denied.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
     let approval = s.optional("approval");
@@ -163,7 +164,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// Reads the name of a rule. The name is part of the place that a denied call reports.
+/// Reads the name of a rule. A denied call reports the rule's path, which contains the name.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -266,7 +267,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// The tenant's own maximums, by name of the limit. `limits` is `None` if the limits could not be read.
+/// Reads the tenant's own maximums, by name of the limit. `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

@@ -11,8 +11,8 @@ use tickfleet_model::Redactor;
 /// The column at which comments begin.
 const COMMENT_COLUMN: usize = 48;
 
-/// The effective configuration: valid YAML, each setting with its origin (`default`, file and line, or variable).
-/// Everything that may be a literal secret is masked.
+/// Returns the effective configuration as valid YAML, each setting with its origin (`default`, file and line, or
+/// variable). Everything that may be a literal secret is masked.
 #[must_use]
 pub fn print(configuration: &Configuration) -> String {
     let mut out = format!("# Policy digest: {}\n", configuration.digest);
@@ -55,7 +55,7 @@ pub struct PrintedSetting {
     pub origin: String,
 }
 
-/// Like [`print()`], but in parts.
+/// Returns the same configuration as [`print()`], but in parts.
 #[must_use]
 pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
     let trees = &configuration.trees;
@@ -135,7 +135,7 @@ fn origin(place: &ConfigLocation) -> String {
     }
 }
 
-/// Writes a value on one line.
+/// Returns a value as YAML on one line.
 fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     match &node.value {
         Value::Text(text) => word(&masked(text, path, redactor)),
@@ -157,7 +157,7 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// A text as YAML: unquoted if every parser reads it as a string, otherwise quoted as JSON.
+/// Returns a text as YAML: unquoted if every parser reads it as a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');

@@ -29,7 +29,7 @@ const AGENTS_BUILT_IN: [(&str, &str); 5] = [
 pub(super) struct AgentPrompts(BTreeMap<String, String>);
 
 impl AgentPrompts {
-    /// The prompt that `cursor` names. An error is noted for an unknown name.
+    /// Returns the prompt that `cursor` names. Notes an error for an unknown name.
     pub(super) fn text(&self, cursor: &Cursor<'_>) -> Option<String> {
         let name = cursor.some_text()?;
         let found = self.0.get(&name).cloned();
@@ -42,13 +42,13 @@ impl AgentPrompts {
     }
 }
 
-/// The name of the prompt in a file; `None` if the file is not the prompt of an agent.
+/// Returns the name of the prompt in a file. Returns `None` if the file is not the prompt of an agent.
 fn name_of(file: &str) -> Option<String> {
     let name = file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The prompts of agents. A prompt in the folder replaces the built-in prompt of the same name.
+/// Reads the prompts of agents. A prompt in the folder replaces the built-in prompt of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
@@ -62,7 +62,7 @@ pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     AgentPrompts(prompts)
 }
 
-/// The effective prompts. If a prompt is invalid, notes an error and returns `None`.
+/// Reads the effective prompts. If a prompt is invalid, notes an error and returns `None`.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let folder = dir.map(|dir| dir.join(FOLDER)).filter(|folder| folder.is_dir());
     let Some(folder) = folder else { return Some(Prompts::default()) };

@@ -20,8 +20,8 @@ const READS_MAX: usize = 5;
 /// Maximum number of files that the digest covers. Configuration folders have fewer.
 const FILES_MAX: usize = 1_000;
 
-/// Digest of the names and contents of files in the folder and its direct subfolders, without their times. Hidden files
-/// and folders are skipped, unless a visible link leads to them.
+/// Returns a digest of the names and contents of files in the folder and its direct subfolders, without their times.
+/// Hidden files and folders are skipped, unless a visible link leads to them.
 ///
 /// Callers poll this digest instead of watching the files. A mounted ConfigMap changes by swapping the link `..data`,
 /// which a watch on the files does not notice. Network file systems report no changes at all.
@@ -46,7 +46,7 @@ pub fn fingerprint(dir: &Path) -> String {
     })
 }
 
-/// The files of a folder, by name. If `below` is true, also the files of its subfolders.
+/// Returns the files of a folder, by name. If `below` is true, also returns the files of its subfolders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -65,8 +65,8 @@ fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Loads the configuration like [`load`], from one consistent state of the folder. Also returns the [`fingerprint`]
-/// of this state. If the folder changes during a read, it is read again.
+/// Loads the configuration like [`load`], from one consistent state of the folder. Also returns the [`fingerprint`] of
+/// this state. If the folder changes during a read, the folder is read again.
 ///
 /// # Errors
 /// The errors of [`load`]. If the folder keeps changing, the errors of the last read.
@@ -84,8 +84,8 @@ pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigE
     (before, load(sources))
 }
 
-/// The names of settings that differ and need a restart, in order. `running` is the configuration with which the
-/// process started. Values are not returned, because some are secrets.
+/// Returns the names of settings that differ and need a restart, in order. `running` is the configuration with which
+/// the process started. Values are not returned, because some are secrets.
 #[must_use]
 pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
     let mut names = Vec::new();

@@ -73,7 +73,7 @@ impl TestConfig {
         })
     }
 
-    /// The errors as displayed, without the folder's path.
+    /// Returns the errors as displayed, without the folder's path.
     fn errors(self) -> Vec<String> {
         let errors = self.load().expect_err("errors");
         let shown = errors.as_slice().iter().map(|error| {

@@ -2,10 +2,10 @@
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// A consumer has crashed if its last heartbeat is older than this.
+    /// A consumer counts as crashed if its last heartbeat is older than this time (ms).
     pub lease_ms: i64,
     pub retain_ms: i64,
-    /// Time for which a chosen ID is kept after its turn ended.
+    /// Time (ms) for which an ID that a producer chose is kept after its turn ended.
     pub dedupe_ms: i64,
     pub audit_entries_max: u64,
     /// True if audit entries report the counters that were debited for their calls.
@@ -15,7 +15,7 @@ pub struct Bounds {
     pub turns_max: u64,
     /// Maximum number of a tenant's unfinished turns and tasks.
     pub tenant_turns_max: u64,
-    /// Maximum size of a tenant's unfinished turns and tasks.
+    /// Maximum bytes of a tenant's unfinished turns and tasks.
     pub tenant_bytes_max: u64,
     /// Maximum number of a tenant's slices that are on queues or with workers.
     pub tenant_out_max: u64,

@@ -15,13 +15,14 @@ pub const IDLE_MS: i64 = 24 * 3_600_000;
 /// [`PruneCounter`] fails if shard time at the commit differs from the decision's time by more than this (ms).
 const PRUNED_WITHIN_MS: i64 = 60_000;
 
-/// Recognizes a counter of [`Window::Rolling`]: its state has an end but no start.
+/// Returns true for a counter of [`Window::Rolling`]: its state has an end but no start.
 #[must_use]
 pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Limits whose counters are deleted together. A limit's place is the time of deletion in milliseconds.
+/// Returns the key of the set with the limits whose counters are deleted together. A limit's place is the time of
+/// deletion in milliseconds.
 #[must_use]
 pub fn expiring() -> SetKey {
     SetKey::new("expiring")
@@ -72,7 +73,7 @@ impl Decision for DeleteCounters {
     }
 }
 
-/// Deletes a counter whose window ended a day ago, unless turns wait for it. A counter without a window stays.
+/// Deletes a counter a day after its window ended, unless turns wait for the counter. A counter without a window stays.
 #[derive(Debug, Clone)]
 pub struct PruneCounter {
     pub counter: CounterKey,

@@ -57,14 +57,14 @@ impl Record for Handled {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotHandled {
-    /// The log never had the item, or no longer has it.
+    /// The log does not have the item.
     Gone,
     Again(Handling),
     /// Too many handled failed calls are recorded: [`ForgetHandled`] makes room.
     Full,
 }
 
-/// The handled failed calls, by entry. An entry's place is its time in milliseconds.
+/// Returns the key of the set with the handled failed calls, by entry. An entry's place is its time in milliseconds.
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")
@@ -122,7 +122,7 @@ impl DeadItem {
     }
 }
 
-/// Time of an entry in milliseconds, from its ID.
+/// Returns the time of an entry in milliseconds, from the entry's ID.
 fn written_ms(entry: &EntryId) -> u64 {
     entry.as_str().split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }

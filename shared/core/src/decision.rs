@@ -26,7 +26,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// True if an earlier attempt failed with a conflict for which `is_it` returns true.
+    /// Returns true if an earlier attempt failed with a conflict for which `is_it` returns true.
     #[must_use]
     pub fn failed(&self, is_it: impl Fn(&Conflict) -> bool) -> bool {
         self.conflicts.iter().any(is_it)

@@ -1,5 +1,6 @@
-//! Grants of token services whose refresh tokens are valid for one use. All workers need the next token, even after a
-//! restart. The tool encrypts a grant before it stores the grant, so the store cannot read the grant.
+//! Grants of token services with refresh tokens that are valid for one use. All workers need the newest token, even
+//! after a restart, so the store keeps it. The tool encrypts a grant before the store receives it, so the store cannot
+//! read the grant.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub fn key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}"))
 }
 
-/// The record that exists while one worker renews a grant.
+/// Returns the key of the record that exists while one worker renews a grant.
 #[must_use]
 pub fn renewal_key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}:renewal"))
@@ -49,12 +50,12 @@ impl Decision for KeepGrant<'_> {
     }
 }
 
-/// Requests the right to renew a grant. The right is never given back early. So a token service that refuses every
+/// Requests the right to renew a grant. The right ends only after `lease_ms`. So a token service that refuses every
 /// request is asked at most once per `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     pub id: &'a str,
-    /// How long no other worker renews the grant.
+    /// Time (ms) for which no other worker renews the grant.
     pub lease_ms: i64,
 }
 

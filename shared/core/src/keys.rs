@@ -4,7 +4,7 @@ use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
 
 use crate::transaction::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
-/// A turn or task: `<tenant>:<id>`.
+/// The name of a turn or task. As text: `<tenant>:<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TurnName {
     pub tenant: TenantId,
@@ -30,19 +30,19 @@ impl TurnName {
         Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
     }
 
-    /// The record of the unfinished turn.
+    /// Returns the key of the record of the unfinished turn.
     #[must_use]
     pub fn record(&self) -> RecordKey {
         RecordKey::new(format!("turn:{self}"))
     }
 
-    /// The record of the finished turn.
+    /// Returns the key of the record of the finished turn.
     #[must_use]
     pub fn finished(&self) -> RecordKey {
         RecordKey::new(format!("done:{self}"))
     }
 
-    /// The record of this ID, if a producer chose the ID.
+    /// Returns the key of the record of this ID, which exists only if a producer chose the ID.
     #[must_use]
     pub fn given(&self) -> RecordKey {
         RecordKey::new(format!("id:{self}"))
@@ -58,27 +58,29 @@ impl TurnName {
         format!("turn:{self}")
     }
 
-    /// Unfinished turns and tasks that this turn or task started, by ID.
+    /// Returns the key of the set with the unfinished turns and tasks that this turn or task started, by ID.
     #[must_use]
     pub fn descendants(&self) -> SetKey {
         SetKey::new(format!("under:{self}"))
     }
 }
 
-/// The IDs of a tenant's turns and tasks that were canceled before they arrived. The place of an ID is the time in
-/// milliseconds at which its cancel is dropped.
+/// Returns the key of the set with the IDs of a tenant's turns and tasks that were canceled before they arrived. An
+/// ID's place is the time in milliseconds at which its cancel is dropped.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
 }
 
-/// The newest tasks of a tenant, by ID. A task's place is the time of its delegation in milliseconds.
+/// Returns the key of the set with the newest tasks of a tenant, by ID. A task's place is the time of its delegation in
+/// milliseconds.
 #[must_use]
 pub fn tasks_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("tasks:{tenant}"))
 }
 
-/// The newest tasks that were delegated by a task, by ID. A task's place is the time of its delegation in milliseconds.
+/// Returns the key of the set with the newest tasks that were delegated by a task, by ID. A task's place is the time of
+/// its delegation in milliseconds.
 #[must_use]
 pub fn children(task: &TurnName) -> SetKey {
     SetKey::new(format!("children:{task}"))
@@ -89,32 +91,34 @@ pub fn externals() -> SetKey {
     SetKey::new("externals")
 }
 
-/// The turns that wait for room in a token or money budget. A turn has the same place as in throttle queues.
+/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn has the same place
+/// here as in throttle queues.
 #[must_use]
 pub fn budget_queue(counter: &CounterKey) -> SetKey {
     SetKey::new(format!("short:{}@{}", counter.limit, counter.counter))
 }
 
-/// The history of a task, as parts.
+/// Returns the key of the record with the history of a task. Each entry of the history is a part.
 #[must_use]
 pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
 }
 
-/// The marks of a turn: begun calls that the store knows only from reports of workers after a restart.
+/// Returns the key of the record with the marks of a turn: begun calls that the store knows only from reports of
+/// workers after a restart.
 #[must_use]
 pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Turns and tasks whose next call is to be retried, or waits for something other than people. Metrics read this set. A
-/// member's place is the start of its wait in milliseconds.
+/// Returns the key of the set with parked turns and tasks: their next call is to be retried, or waits for something
+/// other than people. Metrics read this set. A member's place is the start of its wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
 }
 
-/// All timers of a shard. A timer's place is its due time in milliseconds.
+/// Returns the key of the set with all timers of a shard. A timer's place is its due time in milliseconds.
 #[must_use]
 pub fn timers() -> SetKey {
     SetKey::new("timers")
@@ -140,20 +144,20 @@ pub fn dead() -> StreamKey {
     StreamKey::new("dead")
 }
 
-/// The queue of slices of a priority.
+/// Returns the key of the queue of slices of a priority.
 #[must_use]
 pub fn ready(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:{}", priority.as_str()))
 }
 
-/// The queue of slices with this priority that were redelivered after a crash.
+/// Returns the key of the queue of slices with this priority that were redelivered after a crash.
 #[must_use]
 pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
 }
 
-/// Canceled turns with slices that this consumer holds, by name. The consumer's heartbeat returns these names. A turn's
-/// place is the time of the notice in milliseconds.
+/// Returns the key of the set with canceled turns, by name, if this consumer holds their slices. The consumer's
+/// heartbeat returns these names. A turn's place is the time of the notice in milliseconds.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
@@ -164,7 +168,8 @@ pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
-/// The queue on which a call of this turn is offered to the caller's process. It exists only while a call is offered.
+/// Returns the key of the queue on which a call of this turn is offered to the caller's process. It exists only while a
+/// call is offered.
 #[must_use]
 pub fn local(tenant: &TenantId, turn: &TurnId) -> StreamKey {
     StreamKey::new(format!("local:{tenant}:{turn}"))
@@ -187,13 +192,13 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
 
 /// Names of the built-in limits, which every fleet has. Built-in names start with `_`.
 pub mod limits {
-    /// True for a built-in limit. Other internal names can also start with `_`, but contain a `:`.
+    /// Returns true for a built-in limit. Other internal names can also start with `_`, but contain a `:`.
     #[must_use]
     pub fn is_built_in(limit: &str) -> bool {
         limit.starts_with('_') && !limit.contains(':')
     }
 
-    /// The built-in limits with windows: their idle counters are deleted.
+    /// The built-in limits with windows. Their idle counters are deleted.
     pub const WINDOWED: [&str; 3] = [TICK, DAY, TENANT_DAY];
 
     /// Calls of an agent in a tick. The counter is `<tenant>:<agent>`.

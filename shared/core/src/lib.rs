@@ -5,11 +5,11 @@
 //!
 //! # Read in this order
 //!
-//! 1. [`transaction`]: what a store can do, guards and writes
+//! 1. [`transaction`]: the operations of a store, guards and writes
 //! 2. [`record`] and [`view`]: how records are stored and read
 //! 3. [`decision`]: the interface of every decision
 //! 4. [`turn`]: the states of a turn, one file for each transition
-//! 5. [`call`]: what is decided around one call: consent, facts, idempotency claims, streaks, cached reads
+//! 5. [`call`]: decisions about one call: consent, facts, idempotency claims, streaks, cached reads
 //! 6. [`task`] and [`recovery`]: delegated work; crashes and restarts
 //! 7. [`workers`], [`settings`], [`audit`] and the rest: everything that is not a turn
 //!
@@ -32,7 +32,7 @@
 //! 7. A `once` call begins with a transaction of its own, and only under a lease. The call is retried only if it
 //!    certainly did nothing.
 //! 8. For one lease after a restart of the store, nothing is reaped, no `once` call begins, and nothing is admitted in
-//!    a window that began before the restart. Workers report what they hold.
+//!    a window that began before the restart. Workers report the calls that they began.
 //! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because of missing room.
 //! 10. All records of a tenant are in one shard.
 //! 11. The work of a transaction is bounded.

@@ -1,4 +1,4 @@
-//! Mutants: guards that tests can switch off, one at a time, to prove that a test detects the missing guard.
+//! Mutants: guards that tests can switch off, one by one, to prove that a test detects the missing guard.
 //!
 //! A guard checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
@@ -107,14 +107,14 @@ thread_local! {
     static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// True while a test has switched this guard off.
+/// Returns true while a test has switched this guard off.
 #[cfg(any(test, feature = "mutants"))]
 #[must_use]
 pub fn is_active(name: &str) -> bool {
     ACTIVE.get() == Some(name)
 }
 
-/// Always false: only tests switch guards off.
+/// Returns false, because only tests switch guards off.
 #[cfg(not(any(test, feature = "mutants")))]
 #[must_use]
 #[inline]
@@ -136,7 +136,7 @@ pub fn with<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
     test()
 }
 
-/// True while a test has switched the guard `$name` off, see [`mutants`](crate::mutants).
+/// Returns true while a test has switched the guard `$name` off, see [`mutants`](crate::mutants).
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {

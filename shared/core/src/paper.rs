@@ -1,4 +1,4 @@
-//! A store in maps, for tests: records, parts, sets, counters, timers and logs, one transaction at a time.
+//! A store in maps, for tests: records, parts, sets, counters, timers and logs. Transactions run one after another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

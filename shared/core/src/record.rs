@@ -1,10 +1,10 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
-//! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
-//! transaction debited, in the order of its [`crate::Room`] guards, or `-`. Each room is `<used>:<end>:<start>`: the
-//! amount used, and the window's end and start in milliseconds. Commas separate the rooms. The content is a schema
-//! number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored separately under the record's key, each
-//! with a name.
+//! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that the
+//! transaction debited, in the order of its [`crate::Room`] guards. Without [`Transaction::stamped`], they are `-`.
+//! Each room is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds. Commas
+//! separate the rooms. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are
+//! stored separately under the record's key, each with a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 }
 
-/// Schema number and JSON of a record.
+/// Renders the schema number and the JSON of a record.
 pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
     let mut text = T::SCHEMA.to_string().into_bytes();
     // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
@@ -90,7 +90,7 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the rooms of a stamped transaction.
+    /// Parses the rooms in the record of a transaction with [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(rooms: &str) -> Vec<Self> {
         let parse = |one: &str| {
@@ -116,7 +116,7 @@ impl Debited {
 pub struct RecordText {
     /// The version of the transaction that wrote the record.
     pub version: Version,
-    /// The slice that this transaction enqueued, if any.
+    /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
     /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
     pub rooms: Vec<Debited>,
@@ -161,7 +161,7 @@ impl RecordText {
 pub struct Stored<T> {
     /// The version of the transaction that wrote the record.
     pub version: Version,
-    /// The slice that this transaction enqueued, if any.
+    /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
     /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
     pub rooms: Vec<Debited>,

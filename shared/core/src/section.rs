@@ -34,8 +34,9 @@ pub fn add_all(
     sections.iter().try_for_each(|section| section.add_to(transaction, view, context))
 }
 
-/// Like [`add_all`], but for transactions that must be committed even if a section's record is unreadable, such as
-/// those with results. A section with an unreadable record adds only a dead letter. The record stays as it is.
+/// Adds all sections, as [`add_all`] does, to a transaction that must be committed even if a section's record is
+/// unreadable. An example is a transaction with results. A section with an unreadable record adds only a dead letter,
+/// and the record does not change.
 ///
 /// # Errors
 /// [`Undecided`]: a read is missing.

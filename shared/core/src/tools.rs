@@ -8,7 +8,7 @@
 //! | `tools:=:<digest>` | a list, see [`ToolListText`]; shared by agents with equal permissions |
 //! | `tools:names` | the names of tools, as parts by tool ID |
 //!
-//! All of these records expire by themselves.
+//! All of these records expire.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// The record of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
+/// Returns the key of the record of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))

@@ -17,13 +17,13 @@ macro_rules! text_key {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// A key with this text, without the shard's prefix.
+            /// Creates a key with this text, without the shard's prefix.
             #[must_use]
             pub fn new(text: impl AsRef<str>) -> Self {
                 Self(text.as_ref().into())
             }
 
-            /// The text, without the shard's prefix.
+            /// Returns the text, without the shard's prefix.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -49,7 +49,7 @@ text_key!(
     RecordKey
 );
 text_key!(
-    /// A set of members ordered by place: timers, throttle queues, indexes.
+    /// A set of members ordered by *place*, an integer of each member. Timers, throttle queues and indexes are sets.
     SetKey
 );
 text_key!(
@@ -69,7 +69,7 @@ text_key!(
     Version
 );
 
-/// One counter of a limit: agent `kelly` under the limit `tick`.
+/// One counter of a limit, for example agent `kelly` under the limit `tick`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(Arc<str>, Arc<str>)", into = "(Arc<str>, Arc<str>)")]
 pub struct CounterKey {
@@ -118,7 +118,8 @@ pub struct CounterState {
 }
 
 impl Window {
-    /// If this window has ended, returns the later window that is open at `now_ms`. Otherwise, returns this window.
+    /// Returns this window. If it is a fixed window that has ended, returns the window of the same length that is open
+    /// at `now_ms`.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -132,8 +133,8 @@ impl Window {
 }
 
 impl CounterState {
-    /// The counter with the window that is open at `now_ms`. If the counter's last window has ended, a new one opens
-    /// with amount 0. A rolling counter is returned unchanged.
+    /// Returns the counter with the window that is open at `now_ms`. If the counter's last window has ended, a new
+    /// window opens with amount 0. A rolling counter is returned unchanged.
     #[must_use]
     pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
         let ended = now_ms >= self.ends_ms;
@@ -157,8 +158,8 @@ impl CounterState {
     }
 }
 
-/// How a counter gets room again. If a counter had a window and now has none, it starts again at 0. A counter that was
-/// rolling and no longer is rolling also starts again at 0.
+/// How a counter gets room again. If the limit's kind of window changes from a window to none, or from rolling to
+/// another kind, the counter starts again at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -205,7 +206,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// True if the guard only checks for room: it changes no counter, and creates none.
+    /// Returns true if the guard only checks for room: it changes no counter, and creates no counter.
     #[must_use]
     pub fn only_checks(&self) -> bool {
         self.amount == 0 && self.window == Window::Total
@@ -447,7 +448,7 @@ pub enum Conflict {
     Pressure,
     InboxFull,
     TooManyInboxes,
-    /// A consumer has read the entry, or the entry is gone.
+    /// A consumer has read the entry, or the queue no longer has the entry.
     Read,
     NotHeld,
     /// The store could not apply the transaction, for example because a key holds another type.

@@ -2,7 +2,7 @@
 //!
 //! | Key | Holds |
 //! |---|---|
-//! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of an agent |
+//! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
 //!
 //! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day
 //! in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
@@ -16,7 +16,7 @@ use crate::counters::expire_counters;
 use crate::transaction::{CounterKey, Guard, Room, Transaction, Window};
 use crate::turn::TaskPart;
 
-/// Maximum of a counter. All integers up to this one are exact in every store.
+/// Maximum of a counter. Every store represents all integers up to this maximum exactly.
 const COUNTER_MAX: u64 = 1 << 53;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum UsageUnit {
 impl UsageUnit {
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
-    /// The limit that counts a tenant's usage on one day, with one counter per agent.
+    /// Returns the name of the limit that counts a tenant's usage on one day, with one counter per agent.
     #[must_use]
     pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
         let unit = match self {
@@ -72,7 +72,7 @@ impl UsageUnit {
 
 /// Adds the usage of a request to its task and to the tenant's day, once for each request. Returns false if the request
 /// was counted before. The caller must guard the version of the task's record, and write the record in the same
-/// transaction, which must not be stamped.
+/// transaction. [`Transaction::stamped`] must be false.
 pub fn count_use(
     task: &mut TaskPart,
     used: &ModelUse,

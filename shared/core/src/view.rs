@@ -107,7 +107,7 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// A view with only the results of these queries, as far as this view has them.
+    /// Returns a view with only the results of these queries, as far as this view has them.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -166,7 +166,7 @@ impl View {
         }
     }
 
-    /// The result of a query.
+    /// Returns the result of a query.
     ///
     /// # Errors
     /// [`Missing`].
@@ -184,7 +184,7 @@ impl View {
         if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
     }
 
-    /// A record.
+    /// Returns a record, or `None` if it is absent.
     ///
     /// # Errors
     /// [`Undecided`]: the record is unread or unreadable.
@@ -197,8 +197,8 @@ impl View {
         }
     }
 
-    /// A counter. `None` if the counter does not exist or was not read. A decision may assume room in a counter that
-    /// was not read. If there is no room, the conflict returns the current value.
+    /// Returns a counter. Returns `None` if the counter does not exist or was not read. A decision may assume room in a
+    /// counter that was not read. If there is no room, the conflict returns the current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {
@@ -207,7 +207,7 @@ impl View {
         }
     }
 
-    /// The first members of a set.
+    /// Returns the first members of a set.
     ///
     /// # Errors
     /// [`Missing`].
@@ -218,7 +218,7 @@ impl View {
         }
     }
 
-    /// Parts of a record, in the order of the names.
+    /// Returns the parts of a record, in the order of the names.
     ///
     /// # Errors
     /// [`Missing`].
@@ -229,7 +229,7 @@ impl View {
         }
     }
 
-    /// Fields of an entry.
+    /// Returns the fields of an entry.
     ///
     /// # Errors
     /// [`Missing`].
@@ -240,7 +240,7 @@ impl View {
         }
     }
 
-    /// The consumer that holds an entry.
+    /// Returns the consumer that holds an entry.
     ///
     /// # Errors
     /// [`Missing`].
@@ -251,7 +251,7 @@ impl View {
         }
     }
 
-    /// The place of a member in a set.
+    /// Returns the place of a member in a set.
     ///
     /// # Errors
     /// [`Missing`].

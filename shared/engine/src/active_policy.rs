@@ -30,13 +30,13 @@ pub struct ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// The generation of this shard's run-time tenants in `policy`; 0 before the first read.
+    /// Returns the generation of this shard's run-time tenants in `policy`; 0 before the first read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// The beginning of the digest. Logs, metrics and audit entries identify a policy by this text.
+    /// Returns the beginning of the digest. Logs, metrics and audit entries identify a policy by this text.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -53,7 +53,7 @@ pub fn short_digest(digest: &str) -> &str {
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// The sources of the current policy. Writers hold this lock, so that no writer overwrites the change of another.
+    /// The sources of the current policy. Writers hold this lock, so that no writer overwrites another writer's change.
     sources: Mutex<PolicySources>,
     /// The number of the last read from Redis. Responses can arrive out of order; a response that is older than the
     /// applied one is dropped.
@@ -67,8 +67,8 @@ struct PolicySources {
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// The run-time settings of one shard, as last read. Every setting that affects decisions belongs here: one read then
-/// gets all of them, and no decision is made before this read.
+/// The run-time settings of one shard, as last read. All settings that affect decisions belong here, so that one read
+/// returns all of them. No decision is made before this read.
 #[derive(Debug, Default)]
 struct ShardSettings {
     /// The number of the read that these settings come from.
@@ -93,8 +93,8 @@ struct LostSettings {
 
 impl ShardSettings {
     /// Applies a read. If a tenant's declaration is unreadable or lost, the last readable declaration stays in force.
-    /// Without one, the tenant is withheld, because its configuration may allow more than the declaration. Returns the
-    /// settings that the store has lost.
+    /// If no readable declaration is known, the tenant is withheld: the configuration files may allow the tenant more
+    /// than its declaration. Returns the settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -135,7 +135,7 @@ impl ShardSettings {
     }
 }
 
-/// Copies the known entries that `read` lacks into `read`, and returns them.
+/// Copies the known entries that `read` lacks into `read`. Returns the copied entries.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -177,8 +177,9 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the run-time settings of this shard and applies them. In each shard, no decision is made before the first
-    /// successful read (invariant 16). The read is repeated at each heartbeat, and whenever the shard reports a change.
+    /// Reads the run-time settings of the store's shard and applies them. In each shard, no decision is made before the
+    /// first successful read (invariant 16). Callers repeat the read at each heartbeat, and whenever the shard reports
+    /// a change.
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
@@ -221,7 +222,8 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Applies the response to a read. Returns the settings that Redis has lost.
+    /// Applies the response to a read, unless a later read was already applied. Returns the settings that Redis has
+    /// lost.
     fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();

@@ -9,7 +9,7 @@ use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnVi
 pub enum BegunTurn {
     /// The turn has ended. Contains its reply as JSON.
     Ended(String),
-    /// The turn is in progress. Its end wakes the calls that wait for the turn.
+    /// The turn is in progress. When the turn ends, the calls that wait for it are woken.
     Out(TurnId),
     /// The turn was begun, but Redis has no record of it any more. It is unknown whether the turn ran.
     RecordExpired,
@@ -19,13 +19,13 @@ pub enum BegunTurn {
     Later(&'static str),
 }
 
-/// The criterion by which an existing turn with the same ID counts as the turn to begin.
+/// How an existing turn with the same ID is recognized as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// The existing turn has the same content. For callers that record the calls before submission.
+    /// The existing turn must have the same content. For callers that record the turn's calls before submission.
     Calls,
-    /// The existing turn belongs to the same agent. If a tool runs again with other arguments, it gets the results of
-    /// the first arguments.
+    /// The existing turn must belong to the same agent. If a tool runs again with other arguments, it gets the results
+    /// of the first arguments.
     Agent,
 }
 
@@ -45,7 +45,7 @@ fn agent_of(reply: &str) -> Option<String> {
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
 /// Submits `turn` under its own ID, unless it was submitted before. Returns the turn's state. Call this function again
-/// until the turn has ended. The ID and `same` identify an earlier submission.
+/// until the turn has ended. A turn with the same ID counts as an earlier submission if it matches according to `same`.
 ///
 /// The store keeps an ID only for some time after its turn has ended
 /// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store has no record of the turn,
@@ -115,8 +115,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// The state of a turn that was submitted earlier but had no record at the first read. The turn waits for admission,
-/// was admitted after that read, or ended so long ago that its reply is gone.
+/// Returns the state of a turn that was submitted earlier but had no record at the first read. Such a turn waits for
+/// admission, was admitted after the first read, or ended so long ago that the store has dropped its reply.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

@@ -1,4 +1,4 @@
-//! Delegation: checks who may receive a task and what the task may do, and plans the task's record.
+//! Delegation: checks the target and the rights of a task, and plans the task's record.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +41,8 @@ pub struct PlannedTask {
 }
 
 /// Checks a task and plans its record. The target must be known and have a handler. The chain of delegators must not be
-/// too deep or contain the target. The delegator must not grant capabilities that it does not have. The budget is
-/// checked later, when the task is written.
+/// too deep or contain the target. The delegator must be allowed to delegate. Capabilities that the delegator lacks are
+/// removed from the grant. The budget is checked later, when the task is written.
 ///
 /// # Errors
 /// A stable code, and a message for the delegator.
@@ -65,8 +65,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A past deadline is rejected later, when the task is written. If the task already exists, it is a duplicate, not
-    // an error.
+    // A deadline in the past is rejected later, when the task is written. If the task already exists, the submission is
+    // a duplicate, not an error.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -97,14 +97,15 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// The message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
+/// Returns the message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// The capabilities of turns under the task: the granted capabilities that the delegator has itself.
+/// Returns the capabilities of turns under the task: the granted capabilities that the delegator also has. If no agent
+/// delegates the task, all granted capabilities.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -114,7 +115,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
             format!("unknown agent {:?}; it cannot delegate", delegator.as_str()),
         ));
     };
-    // If a task is enqueued in an agent's name, it gets no more rights than a call of this agent.
+    // A task that is enqueued in an agent's name gets no more rights than a call by this agent.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
     if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
@@ -124,11 +125,12 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Restricts a task that a service delegates under a parent task to the parent's grant. `agent` works on the parent
-/// task.
+/// Restricts a task to the grant of its parent task. A service delegates the task for `agent`, which works on the
+/// parent task.
 ///
 /// # Errors
-/// A stable code and a message: the task names another delegator, or the parent may not delegate.
+/// A stable code and a message, if the task names a delegator other than `agent`, or if the parent task may not
+/// delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         // The message does not name the parent's agent, because the delegator may have guessed the parent's ID.
@@ -151,7 +153,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Makes a task expire at `ends_ms`, when the work that began the task ends. An earlier deadline stays.
+/// Limits the deadline of a task to `ends_ms`, when the work that began the task ends. An earlier deadline stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -159,7 +161,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// The intersection of both lists. If only one list is given, that list.
+/// Returns the intersection of both lists. If only one list is given, returns that list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -168,7 +170,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// The code and message for the delegator, if the write of a task was refused with `code`.
+/// Returns the code and message for the delegator after the write of a task was refused with `code`.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -195,8 +197,8 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// The agents above the task, including its delegator. Returns an error if the chain is too deep or already contains
-/// the target.
+/// Returns the agents above the task in the chain of delegations, including the task's delegator. Returns an error if
+/// the chain is too deep or already contains the target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -221,8 +223,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// The arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The
-/// input stays exactly as the producer wrote it, with its digits and order of members.
+/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added
+/// later. The input stays exactly as the producer wrote it, with its digits and order of members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -244,22 +246,22 @@ fn arguments(task: &Task) -> String {
 }
 
 impl PlannedTask {
-    /// When the task expires, in ms of shard time.
+    /// Returns the time at which the task expires (ms of shard time).
     #[must_use]
     pub const fn deadline_ms(&self) -> i64 {
         self.deadline_ms
     }
 
-    /// Sets the call that delegates the task (`<turn id>/<position>`). A reader can get the task's reply before the
-    /// reply of the call's turn, and then needs this value. If the call waits for the task (`awaited`), the task ends
-    /// with the call's turn.
+    /// Sets the call that delegates the task (`<turn id>/<position>`). The task's reply names this call, because a
+    /// reader can get that reply before the reply of the call's turn. If the call waits for the task (`awaited`), the
+    /// task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
-    /// The decision that writes the task under the ID `task`. `given` is true if the producer chose this ID.
+    /// Returns the decision that writes the task under the ID `task`. `given` is true if the producer chose this ID.
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {

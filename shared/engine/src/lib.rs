@@ -1,10 +1,10 @@
 //! Code that schedulers and workers share:
 //!
 //! - [`active_policy`]: the active policy with its run-time settings.
-//! - [`delegation`]: rights to delegate.
+//! - [`delegation`]: checks and plans delegated tasks.
 //! - [`begin_turn`]: turns that calls begin.
-//! - [`report`]: reports of results and endings.
-//! - [`suspect_permit`]: limits a process to one suspect at a time.
+//! - [`report`]: renders results for producers and auditors.
+//! - [`suspect_permit`]: lets a process handle only one suspect. A suspect is work that a process held when it died.
 //! - [`retry_until`]: retries until Redis responds.
 
 pub mod active_policy;

@@ -4,7 +4,7 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// A counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
+/// Returns a counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
 #[must_use]
 pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match row.window {
@@ -14,7 +14,7 @@ pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     (CounterKey::new(&*row.name, key), stagger_ms)
 }
 
-/// The configuration has validated the name.
+/// Returns the time zone with this name. The configuration has validated the name; for an unknown name, returns UTC.
 #[must_use]
 pub fn known_zone(name: &str) -> Tz {
     zone(name).unwrap_or(Tz::UTC)

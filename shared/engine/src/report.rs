@@ -69,7 +69,7 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// The reply's JSON up to and including `"results":[`.
+    /// Returns the reply's JSON up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -107,8 +107,8 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// The JSON message to a producer that a call waits for approval. When the approval is requested, its times replace
-/// `{requested_ms}` and `{until_ms}`.
+/// Returns the JSON message that informs a producer that a call waits for approval. When the approval is requested, the
+/// times of the approval replace `{requested_ms}` and `{until_ms}`.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -134,19 +134,20 @@ pub struct ReportedCall<'a> {
     pub ran: bool,
     /// Rules and limits in shadow mode that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
-    /// The effect that the call claimed, if it may have taken effect.
+    /// The effect that the call claimed, if the call may have taken effect.
     pub effect: Option<&'a EffectNote>,
     /// Shard time in milliseconds.
     pub now_ms: i64,
 }
 
-/// The delegator of a task. `Some(None)` if no agent delegated the task. `None` for a turn.
+/// Returns the delegator of a task. `Some(None)` if no agent delegated the task. `None` for a turn.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// The inputs of the policy evaluation that no other part of the audit entry contains, without secrets.
+/// Returns the inputs of the policy evaluation as JSON, without secrets. Inputs that other parts of the audit entry
+/// contain are left out.
 fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -206,17 +207,17 @@ pub struct CallHistory<'a> {
     /// The bounds of the limit that the call reached, in words, see [`limit_words`].
     pub limit: Option<&'a str>,
     pub tries: u32,
-    /// True if the call was, or may have been, with a worker that died.
+    /// True if a worker that died had the call, or may have had it.
     pub lost: bool,
-    /// True if the call began work elsewhere and waited for it.
+    /// True if the call began other work and waited for that work.
     pub waited: bool,
     /// Why the turn was canceled, without secrets.
     pub why: Option<&'a str>,
 }
 
 impl CallHistory<'_> {
-    /// The end of the sentence that reports why a call ended. If the call began, the sentence never says that the call
-    /// did not run (invariant 21).
+    /// Returns the end of the sentence that reports why a call ended. If the call began, the sentence never says that
+    /// the call did not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -236,7 +237,8 @@ impl CallHistory<'_> {
     }
 }
 
-/// `deadline_ms` is the deadline of the turn.
+/// Returns the outcome and error of a call that ends for `reason` without its own result. `deadline_ms` is the deadline
+/// of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -311,26 +313,26 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
     (outcome, CallError { code: code.into(), message, details })
 }
 
-/// A limit as part of a sentence: `mails_per_user (5 calls per user in 1h)`.
+/// Returns a limit as part of a sentence: `mails_per_user (5 calls per user in 1h)`.
 fn limit_text(limit: &str, history: &CallHistory<'_>) -> String {
     history.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// The bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`.
+/// Returns the bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`.
 #[must_use]
 pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
     let limit = policy.limits.iter().find(|limit| limit.name == name)?;
     Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
-/// The reason for a cancellation, as part of a sentence.
+/// Returns the reason for a cancellation, as part of a sentence.
 #[must_use]
 pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// The outcome of a call that began and has no result. Such a call must never be reported as not executed, however the
-/// turn ends.
+/// Returns the outcome of a call that began and has no result. Such a call must never be reported as not executed,
+/// however the turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -339,7 +341,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// The outcome of a task that an external runtime took without reporting the task's end.
+/// Returns the outcome of a task that an external runtime took without reporting the task's end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -356,7 +358,8 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// `narrowed` is a JSON object from pointer to value, with the values that approvers changed.
+/// Returns the approval of a call for its result. `narrowed` is a JSON object from pointer to value, with the values
+/// that approvers changed.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
     let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -472,7 +475,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The result of each call of a turn that ends for `reason`, and the call's audit entry.
+    /// Returns the result and the audit entry of each call of a turn that ends for `reason`.
     fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
         let name = TurnName::parse("acme:t1").unwrap();
         let policy = Policy::default();

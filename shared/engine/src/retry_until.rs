@@ -1,5 +1,5 @@
-//! The retry loop for work that must not be dropped while Redis is unreachable. If a script error rejects a settlement,
-//! the worker's batches retry it in a loop of their own.
+//! The retry loop for work that must not be dropped while Redis is unreachable. This loop does not retry settlements
+//! that a script error rejects: the worker's batches have a separate loop for them.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub enum Attempt<T> {
     Done(T),
     /// The attempt failed. The next attempt follows after a growing wait ([`Backoff`]).
     Failed,
-    /// The work cannot be done yet. The next attempt follows after this time.
+    /// The work cannot be done yet. The next attempt follows after the given time.
     Later(Duration),
     /// The inputs of the work have changed and were read again. The next attempt follows immediately.
     AtOnce,

@@ -18,11 +18,11 @@ pub trait SlotBounds: Sync {
     /// every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// The maximum of a limit on slots for a tenant; `None` for any other limit.
+    /// Returns the maximum of a limit on slots for a tenant; `None` for any other limit.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// The bounds of a process that does not count slots: limits that are a share of the slots are not counted.
+/// The bounds of a process that does not count slots: limits on slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlotBounds;
 
@@ -131,8 +131,8 @@ impl ActiveRules<'_> {
     }
 }
 
-/// The offset of an agent's ticks in ms, smaller than a tick. The offset is a stable hash, so that a million agents do
-/// not wake at the same moment.
+/// Returns the offset of an agent's ticks in ms, smaller than a tick. The offset is a stable hash, so that a million
+/// agents do not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

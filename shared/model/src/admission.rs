@@ -3,15 +3,15 @@
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AdmissionNote {
-    /// In ms of shard time.
+    /// Time of the admission (ms of shard time).
     pub at_ms: i64,
     pub calls: u32,
-    /// Calls of the agent's tick, including these calls.
+    /// Calls in the agent's tick so far, including the admitted calls.
     pub tick_used: u32,
     pub tick_cap: u32,
-    /// In ms of shard time.
+    /// End of the tick (ms of shard time).
     pub tick_ends_ms: i64,
-    /// Calls of the agent's day, including these calls.
+    /// Calls in the agent's day so far, including the admitted calls.
     pub day_used: u32,
     pub day_cap: u32,
 }
@@ -46,7 +46,7 @@ impl AdmissionNote {
 /// A wait of a turn's calls before their admission, from the log of the turn or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
-    /// In ms of shard time.
+    /// Start of the wait (ms of shard time).
     pub at_ms: i64,
     pub cause: WaitCause,
     /// When the calls may be admitted (ms of shard time); 0 if unknown.
@@ -101,7 +101,7 @@ impl WaitNote {
 /// Further notes on an admission, if budgets other than the agent's and the tenant's were involved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionMore {
-    /// Calls of the turn's task so far, including these calls, and the number of calls that the task may make.
+    /// Calls of the turn's task so far, including the admitted calls, and the number of calls that the task may make.
     pub task: Option<(u32, u32)>,
     /// Number of the workers' slots; `None` unless a limit of the calls is a percentage of the slots.
     pub slots: Option<u64>,
@@ -129,13 +129,13 @@ impl AdmissionMore {
 pub struct DebitNote {
     /// Format: `limit@counter`.
     pub counter: String,
-    /// The debit of these calls: their number, or the sum of their amounts in millionths.
+    /// The debit of the admitted calls: their number, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// Number or sum so far in the window, including these calls.
+    /// Number or sum so far in the window, including the admitted calls.
     pub used: u64,
     /// Maximum number or sum in the window.
     pub max: u64,
-    /// In ms of shard time.
+    /// End of the window (ms of shard time).
     pub ends_ms: i64,
     /// Start of the window (ms of shard time). An operator's reset also starts a window.
     pub began_ms: i64,
@@ -146,7 +146,7 @@ pub struct DebitNotes {
     pub debits: Vec<DebitNote>,
     /// True if the log states the debits, even if it states that there were none.
     pub are_stated: bool,
-    /// True if the log had no room for further debits.
+    /// True if the log was full, so that further debits are missing.
     pub is_cut: bool,
 }
 
@@ -193,12 +193,12 @@ impl DebitNote {
 /// Permits that waiting calls returned, or that calls acquired again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesNote {
-    /// In ms of shard time.
+    /// Time of the return or of the new acquisition (ms of shard time).
     pub at_ms: i64,
     /// True if permits were acquired again; false if they were returned.
     pub again: bool,
-    /// Number of calls. If permits were returned, these are the last calls that were admitted together; 0 means that
-    /// later notes are missing. If permits were acquired again, these are the next calls.
+    /// Number of calls. The last calls of a slice return their permits together; 0 means that later notes are missing.
+    /// The next calls of the slice acquire permits again.
     pub calls: usize,
 }
 

@@ -4,9 +4,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
-/// The digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of a SHA-256. It covers agent, task,
-/// dialect, and `allowed_tools` if set. For each call, it covers the provider's ID, tool and arguments. Every part is
-/// hashed with its length, so different turns never hash the same bytes.
+/// Returns the digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of a SHA-256. The digest
+/// covers agent, task, dialect, and `allowed_tools` if set. For each call, it covers the provider's ID, tool and
+/// arguments. Every part is hashed with its length, so different turns never hash the same bytes.
 ///
 /// Priority, deadline, `reply_to` and context do not change the calls, so they are not covered. A producer that submits
 /// the turn again after a crash may set a new deadline.
@@ -29,7 +29,7 @@ pub fn content_digest(turn: &Turn) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The digest that identifies a task by target, work and delegator: 32 hexadecimal characters.
+/// Returns the digest that identifies a task by target, work and delegator: 32 hexadecimal characters.
 #[must_use]
 pub fn task_digest(task: &Task) -> String {
     let mut hash = Sha256::new();
@@ -41,8 +41,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). All attempts and all
-/// submissions of the same turn have the same key. Every other call has a different key.
+/// Returns the idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). All attempts
+/// and all submissions of the same turn have the same key. Every other call has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -53,7 +53,7 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// Distinguishes private texts without revealing them: 32 hexadecimal characters.
+/// Returns a hash that distinguishes private texts without revealing them: 32 hexadecimal characters.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -62,7 +62,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// A hash that does not reveal the texts: 64 hexadecimal characters.
+/// Returns a hash that does not reveal the texts: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -70,7 +70,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// A missing part has a different hash from every text.
+/// Adds a part to the hash. A missing part has a different hash from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Hidden characters show nothing or reorder text: controls except tab and line feed, bidirectional marks, zero-width
-/// and filler characters, variation selectors and tags.
+/// Returns true if a character shows nothing or reorders text. Such characters are controls except tab and line feed,
+/// bidirectional marks, zero-width and filler characters, variation selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
     matches!(character,

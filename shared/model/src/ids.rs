@@ -130,7 +130,7 @@ id!(
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {
-    /// A task runs as a turn of one call, so tasks and turns share one space of IDs.
+    /// Converts the ID of a task. A task runs as a turn of one call, so tasks and turns share one space of IDs.
     fn from(task: TaskId) -> Self {
         Self(task.0)
     }
@@ -142,7 +142,7 @@ impl From<TaskId> for TurnId {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     pub turn: TurnId,
-    /// Starts at 0.
+    /// The position of the call in the turn, from 0.
     pub position: usize,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// The shard that contains a tenant's keys: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
+/// Returns the shard that contains a tenant's keys: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
 #[must_use]
 pub fn shard_of(tenant: &TenantId, shards: u32) -> u32 {
     crc32fast::hash(tenant.as_str().as_bytes()) % shards.max(1)

@@ -1,5 +1,5 @@
-//! All fixed bounds. Their relations are asserted at compile time. docs/reference/limits-and-defaults.md lists the
-//! bounds.
+//! All fixed bounds. Relations between bounds are asserted at compile time. docs/reference/limits-and-defaults.md lists
+//! the bounds.
 
 /// Maximum bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -144,8 +144,8 @@ pub const JSON_VALUES_MAX: usize = 200_000;
 /// Maximum bytes of all outputs of one turn, and maximum of `worker.output_bytes_max`.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn with this number of calls, at most `max`. The share of each call is fixed. So
-/// the result of a call does not depend on which worker ran the earlier calls, or when.
+/// Returns the maximum bytes of one call's output in a turn with this number of calls. The result is at most `max`. The
+/// share of each call is fixed. So the result of a call does not depend on which worker ran the earlier calls, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize, max: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
@@ -270,7 +270,7 @@ pub const BLOCK_FRACTION: u64 = 4;
 const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 /// A worker can miss several heartbeats before it counts as dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
-/// In the longest turn, each call still has room for an output.
+/// In the longest turn, each call may still return at least 4 KiB of output.
 const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX, OUTPUT_BYTES_MAX) >= 4 * 1024);
 /// A blocking read lasts less than half a lease.
 const _: () = assert!(BLOCK_FRACTION > 2);
@@ -279,6 +279,6 @@ const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
 /// One turn fits a batch.
 const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
 const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);
-/// The knowledge base has room for any document with its embeddings, and an agent's memories have room for any memory.
+/// The knowledge base can store any document with its embeddings, and an agent can store any memory.
 const _: () =
     assert!((DOCUMENT_BYTES_MAX as u64) * 16 < KNOWLEDGE_BYTES_MAX && MEMORY_BYTES_MAX * 16 < MEMORIES_BYTES_MAX);

@@ -40,7 +40,8 @@ impl Number {
         Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
     }
 
-    /// The decimal number that is printed for a double; `None` if the double is infinite.
+    /// Converts a double to the decimal number that is printed for it. `None` if the double is infinite or not a
+    /// number.
     #[must_use]
     pub fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
@@ -62,20 +63,20 @@ impl Number {
         fits.then_some(Self { digits, scale })
     }
 
-    /// The number as an index; `None` if it is negative, fractional or too large.
+    /// Returns the number as an index. Returns `None` if it is negative, fractional or too large.
     #[must_use]
     pub fn as_index(self) -> Option<usize> {
         let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
         usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
     }
 
-    /// The difference; `None` if it has too many digits.
+    /// Subtracts `other`. `None` if the difference has too many digits.
     #[must_use]
     pub fn minus(self, other: Self) -> Option<Self> {
         self.plus(other.negated())
     }
 
-    /// The sum; `None` if it has too many digits.
+    /// Adds `other`. `None` if the sum has too many digits.
     #[must_use]
     pub fn plus(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
@@ -86,20 +87,20 @@ impl Number {
         Self::of(aligned(self)?.checked_add(aligned(other)?)?, scale)
     }
 
-    /// The product; `None` if it has too many digits.
+    /// Multiplies by `other`. `None` if the product has too many digits.
     #[must_use]
     pub fn times(self, other: Self) -> Option<Self> {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// The number with the opposite sign. The negation cannot overflow, because numbers of 38 digits are
-    /// far from the limits of `i128`.
+    /// Returns the number with the opposite sign. The negation cannot overflow, because numbers of 38 digits are far
+    /// from the limits of `i128`.
     #[must_use]
     pub const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }
 
-    /// The power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5.
+    /// Returns the power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5.
     fn magnitude(self) -> i64 {
         i64::from(self.digits.unsigned_abs().ilog10()) - i64::from(self.scale)
     }

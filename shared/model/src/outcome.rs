@@ -20,7 +20,7 @@ macro_rules! outcomes {
             /// All outcomes, for metrics and tables.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// The word in results, audit entries, metrics and logs.
+            /// Returns the outcome's word in results, audit entries, metrics and logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -28,7 +28,7 @@ macro_rules! outcomes {
                 }
             }
 
-            /// The outcome with this word.
+            /// Returns the outcome with this word. `None` for any other word.
             #[must_use]
             pub fn parse(word: &str) -> Option<Self> {
                 match word {
@@ -55,7 +55,7 @@ outcomes! {
     Transient = "transient",
     /// A `once` tool may or may not have taken effect.
     OutcomeUnknown = "outcome_unknown",
-    /// A bug or crash of the fleet or of the handler.
+    /// The fleet or the handler has a bug, or crashed.
     Internal = "internal",
     /// The call's deadline passed.
     Expired = "expired",
@@ -96,7 +96,7 @@ pub enum EffectHappened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Good,
-    /// The outcome is not a failure of the call itself, or it is uncertain.
+    /// The outcome is uncertain, or is not a failure of the call itself.
     Doubtful,
     Bad,
 }
@@ -143,7 +143,7 @@ impl Outcome {
         self.meaning().happened
     }
 
-    /// Returns true if a call with this outcome may have run, although its result does not say so.
+    /// Returns true if a call with this outcome may have run, although the result does not show it.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
@@ -160,8 +160,8 @@ impl Outcome {
         self.meaning().proves_tool
     }
 
-    /// Returns true if a configuration may list this outcome as one that changes facts: the call ran. After
-    /// `outcome_unknown`, facts may have changed in any case.
+    /// Returns true if a configuration may list this outcome for changes of facts, because the call ran. After
+    /// `outcome_unknown`, facts may have changed whatever the configuration lists.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
@@ -222,14 +222,14 @@ pub struct CallResult {
     /// A message from the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// True if the outcome was unknown at first, and the tool's reconciliation found it.
+    /// True if the outcome was unknown at first, and the tool's reconciliation determined the outcome.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
     /// True if the call ran in its caller's process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
-    /// When facts allowed or denied the call (ms of shard time). `None` if no facts apply to the call; 0 if the time is
-    /// unknown. Only the audit log contains this time; the agent's result does not.
+    /// The time at which the call's conditions on facts were decided (ms of shard time). `None` if no facts apply to
+    /// the call; 0 if the time is unknown. Only the audit log contains this time; the agent's result does not.
     #[serde(skip)]
     pub facts_evaluated_ms: Option<i64>,
 }
@@ -276,7 +276,7 @@ pub struct PolicyInputs {
     /// The only tools that turns of this task may use; `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_tools: Option<BTreeSet<String>>,
-    /// The capabilities that the agent has in this task.
+    /// The capabilities that the task grants. `None` without a task, or if the task does not restrict them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
     /// The turn's `user_context`, without secrets.
@@ -298,13 +298,14 @@ pub struct PolicyInputs {
 }
 
 impl CallResult {
-    /// Returns true if the call ran, or has the result of another call. Otherwise its end does not affect facts.
+    /// Returns true if the call ran, or has the result of another call. If false, the end of the call changes no facts,
+    /// unless the outcome is unknown.
     #[must_use]
     pub fn ran(&self) -> bool {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()
     }
 
-    /// The result of a call that never ran.
+    /// Returns the result of a call that never ran.
     #[must_use]
     pub fn refused(call: &CallId, provider_id: Option<String>, tool: &str, outcome: Outcome, error: CallError) -> Self {
         Self {

@@ -33,7 +33,7 @@ pub enum DayCapAction {
     Defer,
 }
 
-/// The caps of one agent, as the script that admits calls receives them.
+/// The caps that apply to one agent. The agent's and the tenant's own caps replace the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Length of a tick (ms of Redis time).
@@ -69,11 +69,11 @@ pub struct TenantPolicy {
     pub features: BTreeSet<String>,
     /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
     pub time_zone: Option<String>,
-    /// All the tenant's agents together. `None` means no such cap.
+    /// Maximum calls of all the tenant's agents together in a day. `None` means no such cap.
     pub max_actions_per_day: Option<u32>,
-    /// Empty means every agent of the configuration.
+    /// The agents of the tenant. Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// For `user_context` and lists. Each name occurs once.
+    /// The tenant's users, for `user_context` and lists. Each name occurs once.
     pub users: BTreeSet<TenantUser>,
     /// The tenant's own maximums of limits: name of the limit → number as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -81,8 +81,8 @@ pub struct TenantPolicy {
 }
 
 impl TenantPolicy {
-    /// The limit with the tenant's own maximum, if the tenant has one. If tenants share the counters of a limit, their
-    /// own maximums do not apply.
+    /// Returns the limit with the tenant's own maximum, if the tenant has one. If tenants share the counters of a
+    /// limit, their own maximums do not apply.
     #[must_use]
     pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
@@ -99,7 +99,7 @@ impl TenantPolicy {
 pub struct ToolGrant {
     pub agents: BTreeSet<AgentId>,
     pub roles: BTreeSet<String>,
-    /// Denied even if the row allows the agent otherwise.
+    /// Agents that are denied even if other fields of the row allow them.
     pub deny_agents: BTreeSet<AgentId>,
     pub deny_roles: BTreeSet<String>,
     /// True if every agent that is not denied may call the tool.
@@ -164,7 +164,8 @@ pub struct ShadowDenial {
 }
 
 impl Rule {
-    /// The path of the rule in the configuration. It contains the rule's name, or its position in the row of `tool`.
+    /// Returns the path of the rule in the configuration. The path contains the rule's name, or its position in the row
+    /// of `tool`.
     #[must_use]
     pub fn place(&self, tool: &str, at: usize) -> String {
         match &self.name {
@@ -194,8 +195,8 @@ pub struct Permissions {
     pub matrix: BTreeMap<String, ToolGrant>,
     /// IDs or names of tools that no agent may call.
     pub disabled_tools: BTreeSet<String>,
-    /// IDs or names of tools that were disabled at run time. They stay disabled even if the configuration files are
-    /// invalid.
+    /// IDs or names of tools that were disabled at run time. These tools stay disabled even if the configuration files
+    /// are invalid.
     pub switched_off: BTreeSet<String>,
     /// If false, missing capabilities only cause a warning.
     pub strict_capabilities: bool,
@@ -211,7 +212,8 @@ pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 /// tools debit budgets like any other call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
-/// Tools for work and messages between agents, in addition to `delegate_task`. They need a row in the matrix.
+/// Tools for work and messages between agents, in addition to `delegate_task`. An agent may call such a tool only if
+/// the matrix has a row for the tool.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
 /// Why an agent may not call a tool.
@@ -312,7 +314,7 @@ impl Permissions {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
     }
 
-    /// The rule that causes a denial, as the configuration or the message names it
+    /// Returns the rule that causes a denial, as the configuration or the message names it
     /// (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
@@ -363,9 +365,9 @@ pub struct Policy {
     /// Tenants that were set at run time, but whose declarations cannot be read. All their turns are rejected, even if
     /// the configuration declares them.
     pub withheld: BTreeSet<TenantId>,
-    /// Reason of each pause that was set at run time.
+    /// The pauses of tenants and agents that were set at run time.
     pub paused: BTreeMap<Paused, Pause>,
-    /// Reason of each pause that was set at run time. Calls of these tools wait.
+    /// The pauses of tools that were set at run time. Calls of these tools wait.
     pub tools_paused: BTreeMap<PausedTool, Pause>,
     pub permissions: Permissions,
     /// Default caps. Agents and tenants can replace them.
@@ -377,7 +379,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The name of the tool that a model means by `spelling`; `None` if the configuration does not know the tool.
+    /// Returns the name of the tool that a model means by `spelling`. Returns `None` if the configuration does not know
+    /// the tool.
     #[must_use]
     pub fn tool_name<'a>(&'a self, spelling: &'a str) -> Option<&'a str> {
         let name = self.known_tools.meant(spelling);
@@ -414,8 +417,10 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
+    /// Returns the declarations of the tenant and of the agent.
+    ///
     /// # Errors
-    /// [`UnknownCaller`] states whether the tenant or the agent is unknown.
+    /// [`UnknownCaller`] if the tenant or the agent is unknown, or if the tenant's declaration cannot be read.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
             return Err(UnknownCaller::Withheld);
@@ -425,7 +430,7 @@ impl Policy {
         Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
-    /// The reason why every turn of every sender is rejected; `None` if some turns may be admitted.
+    /// Returns the reason why every turn of every sender is rejected. Returns `None` if some turns may be admitted.
     #[must_use]
     pub fn admits_nobody(&self) -> Option<&'static str> {
         if self.agents.is_empty() {

@@ -23,7 +23,7 @@ pub const REDACTED: &str = "[REDACTED]";
 /// Depth up to which JSON inside JSON strings is parsed. Strings at a greater depth are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// Real texts need far fewer passes.
+/// Maximum number of passes over a text. Real texts need far fewer.
 const PASSES_MAX: usize = 8;
 
 /// Removes secrets from JSON and text. Redacting a redacted text changes nothing.
@@ -33,8 +33,8 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// An extra key matches every key that contains the words of the extra key in sequence: `iban` matches
-    /// `customerIban` and `iban_2`. Extra keys add to the usual names of secrets.
+    /// Creates a redactor with additional names of secrets. An extra key matches every key that contains the words of
+    /// the extra key in sequence: `iban` matches `customerIban` and `iban_2`.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
@@ -65,8 +65,8 @@ impl Redactor {
         settled(json, |json| self.nested(json, 0))
     }
 
-    /// The first `bytes_max` bytes of a message (JSON or other text), redacted. A secret stays hidden even if the cut
-    /// splits the secret, or if the message is too long to be read completely.
+    /// Returns the first `bytes_max` bytes of a message (JSON or other text), redacted. A secret stays hidden even if
+    /// the cut splits the secret, or if the message is too long to be read completely.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
@@ -115,8 +115,8 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may itself contain a secret. Then the key may be recognized as secret only after its content is
-        // redacted.
+        // A key may itself contain a secret. Such a key may be recognized as the name of a secret only after its
+        // content is redacted.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -130,7 +130,8 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// `key` is unescaped, and `value` is the offset of the value. Returns the offset at which the scan continues.
+    /// Redacts the value of a member if the member's key or name is secret. `key` is unescaped, and `value` is the
+    /// offset of the value. Returns the offset at which the scan continues.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -172,13 +173,13 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Never splits a character.
+/// Cuts the text to at most `bytes_max` bytes. Never splits a character.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// A key this short and simple cannot contain a secret. Most keys are short and simple.
+/// Returns true if a key is too short and simple to contain a secret. Most keys are short and simple.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -194,7 +195,8 @@ fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     end
 }
 
-/// The offset after the JSON string that begins at `at`; the end of the text if the string is not closed.
+/// Returns the offset after the JSON string that begins at `at`. If the string is not closed, returns the end of the
+/// text.
 #[must_use]
 pub fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
@@ -240,8 +242,8 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// `inner` is the content of a JSON string between its quotes. An invalid escape or a lone surrogate becomes `U+FFFD`,
-/// so that a secret next to it is still found.
+/// Decodes the escapes in `inner`, the content of a JSON string between its quotes. An invalid escape or a lone
+/// surrogate becomes `U+FFFD`, so that a secret next to it is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -264,8 +266,8 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// The character of a `\u` escape, and the number of bytes that the escape takes, counted from `u`. `escaped` begins
-/// with `u`.
+/// Returns the character of a `\u` escape, and the number of bytes that the escape takes, counted from `u`. `escaped`
+/// begins with `u`.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -285,13 +287,14 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// The result has no enclosing quotes.
+/// Escapes a text for a JSON string. The result has no enclosing quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// Replacements must be made from left to right. The text is borrowed until the first replacement.
+/// A text with replacements. Replacements must be made from left to right. The text is borrowed until the first
+/// replacement.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -307,7 +310,8 @@ impl<'a> Patch<'a> {
         self.copied
     }
 
-    /// If `start..end` overlaps the last replacement, only the part after that replacement is replaced.
+    /// Replaces `start..end` with `with`. If the range overlaps the last replacement, only the part after that
+    /// replacement is replaced.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

@@ -11,7 +11,7 @@ macro_rules! codes {
         impl RejectionCode {
             pub const WORDS: [&str; [$($word),+].len()] = [$($word),+];
 
-            /// The word in replies, dead letters and metrics.
+            /// Returns the word in replies, dead letters and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {

@@ -1,10 +1,11 @@
-//! The fleet derives the IDs of task steps, inner calls and conversation exchanges from other IDs, and finds this work
-//! by ID. If a caller could choose such an ID, the caller's turn could replace the fleet's turn or get its result.
+//! The fleet derives the IDs of some work from other IDs, for example the IDs of task steps, inner calls and
+//! conversation exchanges. The fleet finds this work by ID. If a caller could choose such an ID, the caller's turn
+//! could replace the fleet's turn or get its result.
 
 /// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
-/// What the fleet uses the ID for. `None` if a caller may choose the ID.
+/// Returns the use that the fleet makes of the ID. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

@@ -14,7 +14,7 @@ pub struct Ladder {
 }
 
 impl Default for Ladder {
-    /// 1 s, 3 s, 9 s.
+    /// Returns waits of 1 s, 3 s and 9 s.
     fn default() -> Self {
         Self::exponential(Duration::from_secs(1), 3.0, 3)
     }
@@ -26,8 +26,9 @@ impl Ladder {
         Self { waits }
     }
 
-    /// The first of `retries` waits is `first`. Each later wait is `factor` times the previous wait. There is no
-    /// jitter: windows are already staggered per agent, and the documentation states the exact waits.
+    /// Creates `retries` waits. The first wait is `first`. Each later wait is `factor` times the previous wait, at most
+    /// one hour. There is no jitter: windows are already staggered per agent, and the documentation states the exact
+    /// waits.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -42,14 +43,14 @@ impl Ladder {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// Not counting the first attempt.
+    /// Returns the number of attempts after the first attempt.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
     }
 
-    /// The longest time that the attempts from number `attempt` (from 1) can take, including waits, if each attempt
-    /// takes `each`.
+    /// Returns the longest time that the attempts from number `attempt` (from 1) can take, including waits, if each
+    /// attempt takes `each`.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();

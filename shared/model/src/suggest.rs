@@ -3,16 +3,15 @@
 /// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
 const EDITS_MAX: usize = 2;
 
-/// The known name closest to `wrong`. It may differ by at most two edits, and by at most half of the characters. Letter
-/// case and `-` for `_` are not edits.
+/// Returns the known name closest to `wrong`. The two names may differ by at most two edits, and by at most half of the
+/// characters. Differences in letter case, or of `-` and `_`, are not edits.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // If lengths differ by more than the limit, names cannot be close enough. This check avoids comparing long
-        // names.
+        // If lengths differ by more than the limit, names cannot be close enough. So long names are not compared.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
@@ -20,8 +19,8 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// The known names closest to `wrong`, closest first. A name must begin with `wrong`, or differ by at most half as many
-/// edits as `wrong` has characters.
+/// Returns at most three known names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most
+/// half as many edits as `wrong` has characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     const CHARS_MAX: usize = 128;

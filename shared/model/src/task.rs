@@ -40,7 +40,7 @@ pub struct Task {
     /// When the task expires (ms since the epoch). `None` means the default.
     pub deadline_ms: Option<i64>,
     pub reply_to: Option<InboxName>,
-    /// This task's budget is taken from the budget of its parent.
+    /// The parent task. The budget of this task is taken from the budget of the parent.
     pub parent: Option<TaskId>,
     pub grant: TaskGrant,
     pub context: Context,

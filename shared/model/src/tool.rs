@@ -60,7 +60,7 @@ pub struct ToolSpec {
     /// Only for the effect `once`: identifies calls with the same effect, so that the effect happens only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
-    /// Only for the effect `read`.
+    /// Only for the effect `read`: how long results are cached, and for whom.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
     /// Only for the effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
@@ -73,15 +73,16 @@ pub struct ToolSpec {
     /// Wall-clock time limit of one attempt.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,
-    /// The agent needs all of these.
+    /// The agent needs all of these capabilities.
     pub required_capabilities: Vec<String>,
-    /// The tenant's plan needs all of these.
+    /// The tenant's plan needs all of these features.
     pub required_features: Vec<String>,
     pub requires_approval: bool,
     /// `None` if the tool does not configure approvers. Then digests omit the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False if the tool is declared but cannot run. Its calls then fail with the message that it is not configured.
+    /// False if the tool is declared but cannot run. Calls of the tool then fail with the message that the tool is not
+    /// configured.
     pub configured: bool,
 }
 

@@ -53,7 +53,7 @@ impl Priority {
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// Accepts any order and ignores duplicates. `None` if the list is empty.
+    /// Creates the list. Accepts any order and ignores duplicates. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -82,7 +82,7 @@ pub struct Call {
     pub provider_id: Option<String>,
     #[serde(rename = "t")]
     pub tool: String,
-    /// Stays text until the call runs. Then it is parsed under bounds.
+    /// The arguments as text. When the call runs, the text is parsed within bounds.
     #[serde(rename = "a")]
     pub arguments: String,
 }
@@ -118,6 +118,7 @@ pub struct Turn {
     pub pending_approval: bool,
     /// True if the producer runs the calls of local tools in its own process.
     pub local_calls: bool,
-    /// In order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may need no tool.
+    /// The calls of the turn, in order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain
+    /// text may need no tool.
     pub calls: Vec<Call>,
 }

@@ -36,8 +36,8 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// The span of one attempt of a call. If the names are not recorded, the span is disabled. `id` is the model provider's
-/// ID of the call, or the fleet's ID if the provider gave none.
+/// Returns the span of one attempt of a call. If the OpenTelemetry names are not enabled, the span is disabled. `id` is
+/// the model provider's ID of the call, or the fleet's ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -52,7 +52,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// The span of one request to a model. If the names are not recorded, the span is disabled.
+/// Returns the span of one request to a model. If the OpenTelemetry names are not enabled, the span is disabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -66,13 +66,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// `word` is from a closed list of error types.
+/// Marks a span as failed. `word` is from a closed list of error types.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric that the conventions define. While the names are not recorded, it has no series.
+/// The metric that the conventions define. While the OpenTelemetry names are not enabled, the metric has no series.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 

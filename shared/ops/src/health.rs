@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// How long a probe or scrape waits for Redis. In the chart, the timeouts of kubelet and Prometheus are longer (1 s or
-/// more), so both receive a response instead of a timeout.
+/// How long a probe or scrape waits for Redis. In the Helm chart, the timeouts of kubelet and Prometheus are longer (1
+/// s or more), so both receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
-/// Clones share the state.
+/// The probes and metrics of a process. Clones share the state.
 #[derive(Clone)]
 pub struct Health {
     progress: Progress,
@@ -66,8 +66,8 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// Probes that check `progress` and serve `metrics`. `ready` checks, in at most 0.9 s, whether the process can work
-    /// now. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
+    /// Creates probes that check `progress` and serve `metrics`. `ready` checks, in at most 0.9 s, whether the process
+    /// can work now. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
     /// Otherwise, `ready` returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
@@ -171,8 +171,8 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. Its value is the time
-/// at which the loop that is furthest behind last advanced.
+/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. The value is the time
+/// of the last advance of the slowest of these loops.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {

@@ -136,8 +136,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The metrics of a process that is both scheduler and worker, all at zero. Each `Metrics` has its own registry, so
-    /// that a process or a test can have several.
+    /// Creates the metrics of a process that is both scheduler and worker, all at zero. Each `Metrics` has its own
+    /// registry, so that a process or a test can have several.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -145,6 +145,8 @@ impl Metrics {
         Self::of(ProcessRole::Both)
     }
 
+    /// Creates the metrics of a process with this role, all at zero.
+    ///
     /// # Errors
     /// Mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus rejects.
     pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
@@ -233,7 +235,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Counts slices, and their calls, that left throttle queues.
+    /// Counts slices that left throttle queues, and the calls of these slices.
     pub fn released(&self, slices: u64, calls: u64) {
         self.released.inc_by(slices);
         self.calls_admitted.inc_by(calls);
@@ -307,7 +309,7 @@ impl Metrics {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// Counts a rejection of `verb` by the fence (`STALE`).
+    /// Counts a write that was rejected because another process had taken over the slice. `verb` is the operation.
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
@@ -326,7 +328,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Records a response of Redis. `took` is `None` for a blocking read.
+    /// Counts a response of Redis to `verb`, and records its duration. `took` is `None` for a blocking read.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -361,7 +363,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a script's rejection of this process' policy as outdated.
+    /// Counts a check that found this process' policy outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }
@@ -391,7 +393,7 @@ impl Metrics {
     }
 
     /// Sets the digest and generation of the active configuration. Each shard counts generations separately; the gauge
-    /// has the highest generation. If the generation is not known yet, `generation` is 0.
+    /// has the highest generation of all shards. If the generation is not known yet, `generation` is 0.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
         // One series per process: the previous configuration is removed.
@@ -426,7 +428,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the text format of Prometheus. A metric that cannot be encoded is left out and logged.
+    /// Returns all metrics in the text format of Prometheus. A metric that cannot be encoded is left out and logged.
     #[must_use]
     pub fn render(&self) -> String {
         let (busy, all) = self.slots_now.sum();
@@ -468,8 +470,8 @@ impl Observer for Metrics {
     }
 }
 
-/// An empty list of label values. A plain gauge cannot be removed, so a gauge that can be absent is a vector without
-/// labels.
+/// Returns an empty list of label values. A plain gauge cannot be removed, so a gauge that can be absent is a vector
+/// without labels.
 const fn none() -> &'static [&'static str] {
     &[]
 }
@@ -479,7 +481,7 @@ const fn wide(count: u64) -> f64 {
     count as f64
 }
 
-/// The time in seconds since the epoch, by this machine's clock.
+/// Returns the time in seconds since the epoch, by this machine's clock.
 #[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
 pub(super) fn seconds_since_epoch() -> f64 {
     std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

@@ -55,8 +55,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches another loop. The registration counts as the loop's first advance. `gap_max` is the longest time between
-    /// two calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
+    /// Watches a loop. The registration counts as the loop's first advance. `gap_max` is the longest time between two
+    /// calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {

@@ -17,8 +17,8 @@ pub enum ServerNotFound {
     InPath,
 }
 
-/// The program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH for `redis-server`, and
-/// then for `valkey-server`.
+/// Returns the program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH for
+/// `redis-server`, and then for `valkey-server`.
 ///
 /// # Errors
 /// [`ServerNotFound`] explains how to install a server.

@@ -61,7 +61,7 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server in `dir` on a unix socket, without persistence.
+    /// Returns the options of a server in `dir` on a unix socket, without persistence.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -162,7 +162,7 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// The URL for clients: `unix:///…/redis.sock`, which clients in every language support, or
+    /// Returns the URL for clients: `unix:///…/redis.sock`, which clients in every language support, or
     /// `redis://127.0.0.1:PORT/`.
     #[must_use]
     pub fn url(&self) -> String {
@@ -172,7 +172,7 @@ impl PrivateRedis {
         }
     }
 
-    /// The path of the server's socket. `None` if the server listens on a port.
+    /// Returns the path of the server's socket. `None` if the server listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))

@@ -27,7 +27,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// If no shell can be started, returns `None`. A crash of this process then leaves the server running.
+    /// Starts the watch over the server with this process ID. If no shell can be started, returns `None`. A crash of
+    /// this process then leaves the server running.
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Clones share their state.
+/// The state of a shutdown. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// Phase one: lease no new work, finish running work, and release the rest.
@@ -38,7 +38,7 @@ impl Shutdown {
         self.draining.cancel();
     }
 
-    /// Also starts phase one, if it has not started.
+    /// Starts phase two. Also starts phase one, if it has not started.
     pub fn stop_now(&self) {
         self.draining.cancel();
         self.now.cancel();

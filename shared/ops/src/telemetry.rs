@@ -61,7 +61,7 @@ pub enum TelemetryError {
     NotStarted,
 }
 
-/// Empty until logging has started.
+/// The handle that changes the level. Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function

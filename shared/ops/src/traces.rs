@@ -97,7 +97,7 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// From now on, spans have a context that other services can continue.
+    /// Enables the contexts of spans. From now on, other services can continue the process' traces.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
@@ -130,12 +130,12 @@ pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) 
         return;
     }
     if let Some(remote) = traceparent.and_then(|parent| remote(parent, tracestate)) {
-        // This fails only if the span has already begun. Such a span already has a parent.
+        // `set_parent` fails only if the span has already begun. Such a span already has a parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(remote));
     }
 }
 
-/// The `traceparent` of children of `span`. `None` if spans are not exported.
+/// Returns the `traceparent` of children of `span`. `None` if spans are not exported.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
@@ -147,8 +147,8 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// The trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if spans are not
-/// exported and the producer gave no trace context.
+/// Returns the trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if spans
+/// are not exported and the producer gave no trace context.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;

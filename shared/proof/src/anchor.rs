@@ -12,9 +12,7 @@ const FORMAT: u32 = 1;
 pub struct Anchor {
     /// The version of the format.
     pub anchor: u32,
-    /// The fleet.
     pub fleet: String,
-    /// The shard.
     pub shard: u32,
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
@@ -35,7 +33,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// The anchor of a seal; `None` if the body is unreadable.
+    /// Returns the anchor of a seal. Returns `None` if the body is unreadable.
     #[must_use]
     pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
         let seal: SealBody = serde_json::from_str(body).ok()?;

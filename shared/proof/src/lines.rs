@@ -16,7 +16,6 @@ pub const FORMAT: u32 = 1;
 pub struct Header {
     /// [`FORMAT`].
     pub export: u32,
-    /// The fleet.
     pub fleet: String,
     /// The time of the export (ms by the exporter's clock).
     pub made_ms: i64,
@@ -70,7 +69,6 @@ pub struct End {
 /// Entries that were lost from the log before they were exported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LostEntries {
-    /// The shard.
     pub shard: u32,
     /// The number of lost entries. If the log was recreated, this is a lower bound.
     pub entries: u64,
@@ -166,7 +164,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Without the line break.
+/// Writes the line of a header, without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
@@ -177,7 +175,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// If the text is not JSON or spans several lines, the text is written as a JSON string.
+/// Writes the line of an entry. If `text` is not JSON or spans several lines, the line contains it as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -202,7 +200,8 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// Includes the seal's ID in the stream of seals. An exporter that follows the log continues from this ID.
+/// Writes the line of a seal with the seal's ID in the stream of seals. An exporter that follows the log continues from
+/// this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))

@@ -65,8 +65,8 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// `admitted` has the shard's admission notes (possibly empty). The length of each part is hashed before the part,
-    /// so that two different entries never hash the same bytes.
+    /// Hashes an entry. `admitted` has the shard's admission notes, and may be empty. The length of each part is hashed
+    /// before the part, so that two different entries never hash the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -77,7 +77,7 @@ impl Leaf {
         Self { id, hash: hash_of(context.finish().as_ref()) }
     }
 
-    /// The part of the entry's hash that the seal contains.
+    /// Returns the part of the entry's hash that the seal contains.
     #[must_use]
     pub fn short(&self) -> &[u8] {
         &self.hash[..LEAF_BYTES]
@@ -160,9 +160,7 @@ pub struct Gap {
 pub struct SealBody {
     /// [`FORMAT`].
     pub v: u32,
-    /// The fleet.
     pub fleet: String,
-    /// The shard.
     pub shard: u32,
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
@@ -204,6 +202,8 @@ impl SealBody {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
+    /// Decodes the IDs of the seal's entries.
+    ///
     /// # Errors
     /// [`BadSeal`].
     pub fn entry_ids(&self) -> Result<Vec<EntryId>, BadSeal> {
@@ -231,7 +231,7 @@ impl SealBody {
         ids.is_empty() || sealed_later || ids.iter().any(|id| is_later(id) && is_before(id))
     }
 
-    /// The first half of each entry's hash, joined.
+    /// Decodes the first half of each entry's hash, joined.
     ///
     /// # Errors
     /// [`BadSeal`].
@@ -315,6 +315,8 @@ pub fn encode(hash: &Hash) -> String {
     URL_SAFE_NO_PAD.encode(hash)
 }
 
+/// Decodes a hash from base64.
+///
 /// # Errors
 /// [`BadSeal`].
 pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
@@ -383,7 +385,7 @@ impl Signer {
         &self.key_id
     }
 
-    /// The public key, which verifies this signer's signatures.
+    /// Returns the public key, which verifies this signer's signatures.
     #[must_use]
     pub fn public_key(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref())

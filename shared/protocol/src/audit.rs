@@ -1,4 +1,4 @@
-//! The audit log: one entry for each call, whatever its outcome. Texts are redacted first, then cut. Actions of
+//! Writes the audit log: one entry for each call, whatever its outcome. Texts are redacted first, then cut. Actions of
 //! operators have entries too ([`act`]).
 
 pub mod act;
@@ -17,20 +17,20 @@ use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, Tena
 /// Maximum characters of the provider's ID of a call in an entry.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The data of an entry. All data is borrowed, because the code that writes entries runs for every call.
+/// The data of an entry. All data is borrowed to save copies, because the code that writes entries runs for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// When the call ended, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     pub tenant: &'a TenantId,
-    /// The agent that made the call; for a task, the agent that carried it out.
+    /// The agent that made the call; for a task, the agent that executed the task.
     pub agent: &'a AgentId,
     /// For a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. For a call of a
     /// tool: `None`.
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
-    /// The tool's name; `None` if no tool was looked up, or if no tool has the name that the model used.
+    /// The tool's name; `None` if no tool was looked up, or if no tool has the name that the model wrote.
     pub tool_name: Option<&'a str>,
     /// The tool's stable ID, which identifies the version that ran. `None` whenever the tool's name is `None`.
     pub tool_id: Option<&'a str>,
@@ -39,9 +39,9 @@ pub struct AuditInput<'a> {
     pub result: &'a CallResult,
     /// The rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
-    /// Other inputs of the decision, as JSON; empty if entries are configured without them.
+    /// Other inputs of the policy's decision, as JSON; empty if the configuration turns them off.
     pub policy_inputs: &'a str,
-    /// The effect that the call claimed. Set if the effect possibly happened, or if the result is that of an equal
+    /// The effect that the call claimed. Set if the effect may have happened, or if the result is copied from an equal
     /// call.
     pub effect: Option<&'a EffectNote>,
     /// The generation of the policy that decided the call; `None` if no policy decided it.
@@ -53,7 +53,7 @@ pub struct AuditInput<'a> {
     pub result_chars_max: usize,
 }
 
-/// One entry of the audit log as JSON. Its level is `info` for a success and `error` for anything else.
+/// Returns one entry of the audit log as JSON. Its level is `info` for a success and `error` for every other outcome.
 ///
 /// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
 /// redacted output as JSON, cut to its bound. Both `meta.result` and `meta.error` are always present. One of the two
@@ -175,7 +175,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Who approved the call, and the arguments with which they replaced the model's arguments, if any.
+/// Returns the approval as JSON: the approvers, and the arguments that replaced the model's arguments, if any.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -186,7 +186,8 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// A denial by a rule in shadow mode. Its members have the same names as in `error.details` of a denied call.
+/// Returns a denial by a rule in shadow mode as JSON. Its members have the same names as in `error.details` of a denied
+/// call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -206,7 +207,7 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     }
 }
 
-/// The first `chars_max` characters of a redacted output.
+/// Returns the first `chars_max` characters of an output, redacted.
 ///
 /// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
 /// characters ends inside the redacted window.
@@ -216,8 +217,8 @@ fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);
-    // If redaction shortened the window, the kept characters possibly reach the window's end, where a secret can be cut
-    // in two. In that case, redact the whole output.
+    // If redaction shortened the window, the kept characters may reach the window's end, where a secret can be cut in
+    // two. In that case, redact the whole output.
     if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
         clean = redactor.json(json);
     }

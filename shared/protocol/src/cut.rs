@@ -1,4 +1,4 @@
-//! The only code that cuts huge outputs: a value above its bound keeps its beginning and its end.
+//! Cuts outputs above a size bound to their beginning and end. No other code cuts outputs.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use tickfleet_model::numbers::number_across;
 
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 
-/// Room for the marker and the braces around it, in bytes.
+/// Bytes that are reserved for the marker and the braces around it.
 const MARKER_BYTES: usize = 120;
 
 /// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// True if this JSON replaces a value that was cut.
+/// Returns true if this JSON object replaces a value that was cut.
 #[must_use]
 pub fn is_cut_object(json: &str) -> bool {
     json.starts_with(CUT_OBJECT)
@@ -30,13 +30,13 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller JSON value that states
-/// how many bytes are missing. No character or escape is split.
+/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller JSON value that states the
+/// number of missing bytes. No character or escape is split.
 ///
 /// A string stays a string, with a marker between its head and tail. Any other value becomes an object
 /// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. The head and tail are pieces of the value's JSON
-/// text. Three quarters of the room go to the head. If `bytes_max` is below about 150 bytes, only the marker is left,
-/// and the result can exceed `bytes_max`.
+/// text. The head gets three quarters of the available bytes. If `bytes_max` is below about 150 bytes, only the marker
+/// is returned, and the result can exceed `bytes_max`.
 #[must_use]
 pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     if json.len() <= bytes_max {
@@ -65,12 +65,12 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Has no characters that JSON escapes.
+/// Returns the marker between head and tail. The marker has no characters that JSON escapes.
 fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// The start and the end of `text` that together take at most `room` bytes in a JSON string.
+/// Returns the start and the end of `text`. Together they take at most `room` bytes in a JSON string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;
@@ -78,7 +78,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
-    // Half a number would be a different number, so a number at the cut is left out completely.
+    // A part of a number would be a different number, so a number at the cut is omitted completely.
     let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;
@@ -91,7 +91,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// The first `chars_max` characters of `text`. If `text` is longer, the last of these characters is replaced by `…`.
+/// Returns the first `chars_max` characters of `text`. If `text` is longer, `…` replaces the last of these characters.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);

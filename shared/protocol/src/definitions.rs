@@ -6,21 +6,21 @@ pub use super::dialects::Definitions;
 use super::dialects::rules;
 use tickfleet_model::{Dialect, ToolSpec};
 
-/// The definitions of `tools` for a request in `dialect`: a JSON array for the request's `tools` field. For
-/// [`Dialect::Text`], the result is a string made with the built-in prompts. For other prompts, use
+/// Returns the definitions of `tools` for a request in `dialect`: a JSON array for the request's `tools` field. For
+/// [`Dialect::Text`], returns a string made with the built-in prompts. For other prompts, use
 /// [`Prompts::describe`](super::Prompts::describe).
 ///
 /// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. To resolve a
-/// call, build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry has
-/// the same wire names, unless the digests of two names clash.
+/// call, build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry
+/// usually has the same wire names. They differ only if the digests of two shortened names clash.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools
 }
 
-/// Like [`define`], but strict if the dialect has a strict mode and the strict subset can express the tool's schema.
-/// Both dialects of OpenAI have a strict mode. A turn whose calls were made with strict definitions should set
-/// `strict`.
+/// Returns the definitions like [`define`], in strict form where possible. The dialect must have a strict mode, and the
+/// strict subset must be able to express the tool's schema. Both dialects of OpenAI have a strict mode. A turn whose
+/// calls were made with strict definitions should set `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
     rules(dialect).define(tools, true)

@@ -1,4 +1,4 @@
-//! The wire format of turns, tasks and results. Pure functions: text in, values out, and back.
+//! The wire format of turns, tasks and results. The functions are pure: they convert text to values and values to text.
 //!
 //! [`json`] reads hostile text under bounds. [`turn`] and [`task`] convert this text into validated messages, or return
 //! a [`RejectedMessage`] with the data for the reply. [`result`] and [`definitions`] write results and tool definitions

@@ -1,4 +1,4 @@
-//! Maps tool names to the names that dialects permit, and back. The module of each dialect has the dialect's rules.
+//! Maps tool names to the names that dialects permit, and back. The dialect's module has the rules for its names.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ impl NameRules {
 /// Hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// A form of the name that contains only `[A-Za-z0-9_-]`. Every other byte becomes `_xHH_` (`math.add` →
-/// `math_x2E_add`). A `_` that looks like the start of such an escape is itself escaped, so different names stay
+/// Returns a form of the name that contains only `[A-Za-z0-9_-]`. Every other byte becomes `_xHH_` (`math.add` →
+/// `math_x2E_add`). A `_` that looks like the start of such an escape is escaped too, so different names stay
 /// different.
 ///
 /// The result can be too long for a dialect; [`NameMap`] shortens such names.
@@ -44,7 +44,7 @@ pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
 }
 
-/// Like [`mangle`], but for the dialect with these `rules`.
+/// Works like [`mangle`], but for the dialect with these `rules`.
 fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let stays = |at: usize, byte: u8| rules.allow(at, byte) && (byte != b'_' || escape_digits(bytes, at).is_none());
@@ -62,7 +62,7 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     Cow::Owned(wire)
 }
 
-/// The name that [`mangle`] turned into `wire`. The parts of `wire` that are not valid escapes are returned unchanged.
+/// Returns the name that [`mangle`] turned into `wire`. The parts of `wire` that are not valid escapes stay unchanged.
 #[must_use]
 pub fn unmangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
@@ -87,7 +87,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// The byte that is encoded as `_xHH` at offset `at`.
+/// Returns the byte that is encoded as `_xHH` at offset `at`.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -98,8 +98,8 @@ fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     Some(digit(*high)? * 16 + digit(*low)?)
 }
 
-/// The wire names of a set of tools, in both directions. The same set of tools always gives the same map, in any
-/// order.
+/// Maps a set of tools to their wire names, the names that models see, and back. The same set of tools always gives the
+/// same map, in any order.
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     to_wire: BTreeMap<String, String>,
@@ -107,7 +107,7 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// The map of these tools' names under `rules`. If `rules` is `None`, every name is permitted unchanged.
+    /// Builds the map of these tools' names under `rules`. If `rules` is `None`, every name is permitted unchanged.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -124,7 +124,7 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // Names that fit keep their form, and no shortened name may equal such a name. Sort the long names, so that the
+        // Names that fit stay unchanged, and no shortened name may equal such a name. Sort the long names, so that the
         // result does not depend on the caller's order.
         long.sort_unstable();
         long.dedup();
@@ -141,33 +141,34 @@ impl NameMap {
         self.to_wire.insert(name.to_owned(), wire);
     }
 
-    /// Adds the wire names of `other` as further ways to resolve a name, except wire names that this map already has.
+    /// Adds the wire names of `other` as further ways to resolve a name. Wire names that this map already has stay
+    /// unchanged.
     pub(super) fn lead_back(&mut self, other: &Self) {
         for (wire, name) in &other.from_wire {
             self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
         }
     }
 
-    /// The wire name that models see for the tool `name`.
+    /// Returns the wire name that models see for the tool `name`.
     #[must_use]
     pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// Returns the name whose wire name is exactly `wire` in some dialect. A text that only unmangles to a name
-    /// (`_x6C_ist`) does not count, because limits on the tool would not recognize it either.
+    /// Returns the name whose wire name is exactly `wire` in some dialect. A text such as `_x6C_ist`, which unmangles
+    /// to a name but is no wire name, does not count. Limits on the tool would not recognize such a text either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
     }
 
-    /// The wire names that differ from the tool's name, as pairs of wire name and tool name.
+    /// Returns the wire names that differ from the tool's name, as pairs of wire name and tool name.
     pub fn differing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// The tool that a model means by `wire`. If `wire` is neither a tool's name nor a wire name of the map, it is
-    /// unmangled.
+    /// Returns the name of the tool that a model means by `wire`. A text that is neither a tool's name nor a wire name
+    /// of the map is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -177,7 +178,7 @@ impl NameMap {
     }
 }
 
-/// The start of the name's mangled form, followed by a digest of the complete name.
+/// Returns the start of the name's mangled form, followed by a digest of the complete name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());

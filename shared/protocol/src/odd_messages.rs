@@ -1,4 +1,4 @@
-//! Tests of odd messages that providers really send and that broke other systems.
+//! Tests unusual messages that providers really send and that broke other systems.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::{Map, Value};

@@ -66,7 +66,7 @@ fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) 
     turn.to_string()
 }
 
-/// The results of an accepted turn as the fleet returns them: one for each call.
+/// Returns the results of an accepted turn as the fleet writes them: one for each call.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -81,8 +81,8 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// The value that identifies the answered call in each message: the provider's ID or the fleet's ID. In plain text, the
-/// tool's name identifies the call.
+/// Returns the value that identifies the answered call in each message: the provider's ID or the fleet's ID. In plain
+/// text, the tool's name identifies the call.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -118,7 +118,7 @@ fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// The calls that are read. In a plain-text answer, reading stops after the first unreadable call.
+/// Returns the calls that the parser reads. In a plain-text answer, reading stops after the first unreadable call.
 fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
     let is_bad =
         |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();

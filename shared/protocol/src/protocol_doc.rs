@@ -1,4 +1,4 @@
-//! Keeps the reference pages of the protocol correct: runs each example on these pages through the code that it
+//! Tests the reference pages of the protocol: each example on these pages runs through the code that the page
 //! documents.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// The JSON examples of the pages. The kind of an example is the text after ```` ```json ````.
+/// Returns the JSON examples of the pages. The kind of an example is the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -62,7 +62,7 @@ fn reset_entry() -> Value {
         unit: "calls",
         redactor: &Redactor::default(),
     }));
-    // The commit of the reset adds these members.
+    // In the fleet, the commit of the reset adds `used_before` and `window_ends_ms`.
     entry["meta"]["used_before"] = 5.into();
     entry["meta"]["window_ends_ms"] = 1_795_342_200_000_i64.into();
     entry
@@ -131,7 +131,7 @@ fn every_outcome_and_every_rejection_code_has_a_row() {
     }
 }
 
-/// The blocks of the page about dialects that begin with the line ```` ```<word> ````.
+/// Returns the blocks of the page about dialects that begin with the line ```` ```<word> ````.
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("\n```{word}\n");
     DIALECTS

@@ -7,14 +7,14 @@ use super::json::{Document, Value, bounded};
 use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// The reason why a message is rejected, and the readable parts of its envelope. These parts are enough to send the
+/// The reason why a message is rejected, and the readable parts of its envelope. The fleet can therefore send the
 /// producer a `rejected` reply with one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
     pub code: RejectionCode,
     /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// The tenant, if it is readable and well-formed. The other IDs below are set under the same condition.
+    /// The tenant, if it is readable and well-formed. The other typed IDs are set under the same condition.
     pub tenant: Option<TenantId>,
     pub turn_id: Option<TurnId>,
     /// The digest of the turn's content, if it could be read.
@@ -34,7 +34,7 @@ pub struct RejectedMessage {
 }
 
 impl RejectedMessage {
-    /// For a message that is unreadable, or whose content is not needed.
+    /// Builds the rejection of a message that is unreadable, or whose content is not needed.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {
@@ -53,11 +53,11 @@ impl RejectedMessage {
         }
     }
 
-    /// Includes the readable parts of `document`.
+    /// Builds the rejection with the readable parts of `document`.
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // If a key occurs twice, the first value counts, because a broken place could hide the second value.
+        // If a key occurs twice, the first value counts, because broken JSON may hide the second value.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));
@@ -90,8 +90,8 @@ impl RejectedMessage {
         }
     }
 
-    /// Reads the calls of `dialect` in `held`, the value of the member `name`. Does nothing if another member had
-    /// calls.
+    /// Reads the calls of `dialect` in `held`, the value of the member `name`. Does nothing if calls were already read
+    /// from another member.
     fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
         if self.calls.is_empty() {
             self.calls = rules(dialect).salvage(name, held);
@@ -108,7 +108,7 @@ fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a
     }
 }
 
-/// The text of a string that is short enough to be echoed.
+/// Returns the text of a string that is short enough to be echoed.
 fn short(value: Value<'_, '_>, bytes_max: usize) -> Option<String> {
     value.as_str().filter(|text| text.len() <= bytes_max).map(Cow::into_owned)
 }

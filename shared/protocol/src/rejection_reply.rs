@@ -11,8 +11,8 @@ use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
     Rejected,
-    /// The message's ID belongs to another turn. The reply has no results, because a reader would take them for results
-    /// of the other turn.
+    /// The message's ID belongs to another turn. The reply has no results, because its reader would take them for
+    /// results of that turn.
     Conflict,
 }
 
@@ -42,8 +42,8 @@ struct RejectionResults {
     left_out: usize,
 }
 
-/// The reply to a rejected message. Every readable call has a result under its own ID, in call order. Results beyond
-/// [`limits::REFUSED_REPLY_BYTES_MAX`] are left out, and the error says how many.
+/// Returns the reply to a rejected message. Every readable call has a result under its own ID, in call order. Results
+/// beyond [`limits::REFUSED_REPLY_BYTES_MAX`] are omitted, and the error states how many.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
     let rejection_results = match (status, id) {
@@ -108,7 +108,8 @@ fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResul
     rejection_results
 }
 
-/// The result of one rejected call. Calls beyond the maximum of a turn get a short message instead of the reason.
+/// Returns the result of one rejected call. Calls beyond the maximum of a turn get a short message instead of the
+/// reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

@@ -1,4 +1,5 @@
-//! The form in which a list of tools is shared through Redis. Readers derive the definitions of each dialect from it.
+//! The form in which a list of tools is shared through Redis. Readers derive the definitions of each dialect from this
+//! form.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The dialects that rename tools, each with the key of its names in the shared form. Dialects with the same rules have
-/// only one row: OpenAI's is also for Anthropic, and MCP's is for all revisions of MCP.
+/// The dialects that rename tools, each with the key of its names in the shared form. Dialects with the same rules
+/// share a row: OpenAI's row is also for Anthropic, and MCP's row is for all revisions of MCP.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// The shared form of `tools` as JSON. Each tool has its definition in the dialect `raw`, and its wire names that
-/// differ from its name. The shared form also describes all tools in plain text.
+/// Returns the shared form of `tools` as JSON. Each tool has its definition in the dialect `raw`, and its wire names
+/// that differ from its name. The shared form also describes all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -31,8 +32,8 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// The definitions for a request in `dialect`, made from a shared list. These definitions equal the result of
-/// [`define`] for the same tools.
+/// Returns the definitions for a request in `dialect`, made from a shared list. They equal the result of [`define`] for
+/// the same tools.
 ///
 /// # Errors
 /// The text is not a shared list.

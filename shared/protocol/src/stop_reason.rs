@@ -1,4 +1,4 @@
-//! The words that providers use for the end of a response: complete, or cut off.
+//! The words with which providers report the end of a response: complete, or cut off.
 
 /// The providers' words for an incomplete response, in lower case. Every other word means that the response is
 /// complete: `stop`, `tool_calls`, `tool_use`, `end_turn`, `STOP`, `completed`.

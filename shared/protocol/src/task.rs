@@ -1,5 +1,5 @@
-//! Messages about tasks: delegation of a task, cancellation, and the reports of an external runtime about a task that
-//! it leased.
+//! Messages about tasks: delegation of a task, cancellation, and the reports of an external runtime about its leased
+//! task.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use tickfleet_model::{
 #[derive(Debug, Clone)]
 pub enum TaskMessage {
     Delegate(Box<Task>),
-    /// The runtime that leased the task is alive and still works on it.
+    /// Reports that the runtime that leased the task is alive and still works on the task.
     Heartbeat(LeasedTask),
     Finish {
         leased: LeasedTask,
@@ -30,14 +30,14 @@ pub enum TaskMessage {
     },
     Fail {
         leased: LeasedTask,
-        /// The error's code is `failed` if the runtime gave none.
+        /// The error. Its code is `failed` if the runtime gave none.
         error: CallError,
-        /// True if a retry makes sense.
+        /// True if a retry may succeed.
         retryable: bool,
     },
-    /// The process that claimed a local call is alive, and still runs its function.
+    /// Reports that the process that claimed a local call is alive and still runs the call's function.
     Renew(ClaimedCall),
-    /// The function of a local call has ended.
+    /// Reports that the function of a local call has ended.
     Conclude {
         claimed: ClaimedCall,
         conclusion: Conclusion,
@@ -45,7 +45,7 @@ pub enum TaskMessage {
     Cancel {
         tenant: TenantId,
         target: CancelTarget,
-        /// The reason, which is recorded.
+        /// The reason, which is stored.
         reason: Option<String>,
     },
 }
@@ -55,17 +55,17 @@ pub enum TaskMessage {
 pub struct LeasedTask {
     pub tenant: TenantId,
     pub task: TaskId,
-    /// The ID of the entry that the runtime leased. If the runtime was replaced in the meantime, its entry
-    /// is outdated and its reports are rejected.
+    /// The ID of the entry that the runtime leased. If another runtime leased the task later, this ID is outdated, and
+    /// the reports of the first runtime are rejected.
     pub lease: String,
 }
 
-/// A claimed local call, as its process identifies it.
+/// A local call that a process claimed, as the process identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedCall {
     pub tenant: TenantId,
     pub turn: TurnId,
-    /// The ID of the entry that the process took.
+    /// The ID of the entry that the process claimed.
     pub lease: String,
 }
 
@@ -211,7 +211,7 @@ fn local(op: &str, fields: Fields<'_, '_>) -> Result<TaskMessage, MessageProblem
 }
 
 fn output(fields: &Fields<'_, '_>) -> Result<Box<RawValue>, MessageProblem> {
-    // For `output`, null is a value. In optional fields, null counts as absent.
+    // For `output`, null is a value. In optional fields, null means absent.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
     RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))
@@ -252,8 +252,8 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Writes a task in the form that [`parse_task_message`] reads. The chain of a grant is not written, because it is
-/// internal to the fleet.
+/// Writes a task in the form that [`parse_task_message`] reads. Omits the chain of delegations in a grant, because it
+/// is internal to the fleet.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

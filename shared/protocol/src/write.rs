@@ -39,7 +39,7 @@ impl Object {
         }
     }
 
-    /// Writes JSON unchanged.
+    /// Writes a member whose value is already JSON.
     pub(super) fn raw(&mut self, name: &'static str, json: &str) {
         self.key(name);
         self.text.push_str(json);

@@ -13,7 +13,7 @@ use super::{Evaluation, Facts, compile};
 const ARGUMENTS: &str = r#"{"i": 3, "j": -2, "d": 2.5, "s": "ab", "t": "abc", "l": [1, 2, 3], "m": {"a": 1, "b": "x"},
     "e": [], "n": null, "y": true, "f": false, "w": ["ab", "c", "ab"], "x": [1, "a", null]}"#;
 
-/// The `cel` crate's result for a condition; `None` if the crate returns an error.
+/// Returns the `cel` crate's result for a condition; `None` if the crate returns an error.
 fn cel_result(condition: &str) -> Option<bool> {
     let mut context = cel::Context::default();
     let arguments: serde_json::Value = serde_json::from_str(ARGUMENTS).unwrap();
@@ -45,7 +45,7 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Values of all types. Some values do not fit the operator that is applied to them.
+/// Generates values of all types. Some values do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -87,7 +87,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Draws only numbers or only texts, so that operands fit their operator more often.
+/// Selects from only numbers or only texts, so that operands fit their operator more often.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }
@@ -144,8 +144,8 @@ fn condition() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// An error on one side is not a disagreement: this crate compares and multiplies numbers of different types,
-    /// which the `cel` crate rejects.
+    /// Compares only results: an error in only one evaluator is not a disagreement. For example, this crate compares
+    /// and multiplies numbers of different types, which the `cel` crate rejects.
     #[test]
     fn both_evaluators_agree_when_both_give_a_result(condition in condition()) {
         if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {

@@ -15,21 +15,21 @@ use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextT
 use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 
-/// Sizes of a regular expression's compiled program, in KiB. The smallest size that a pattern fits into is also its
-/// cost: the steps of work for each byte of text.
+/// Sizes of a regular expression's compiled program, in KiB. The number of the smallest sufficient size is also the
+/// cost of the pattern: the steps of work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// The expectation in errors about text that is not CEL.
+/// The expected text, as the error about text that is not CEL describes it.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
 /// The functions that a condition can call, as the error about an unknown function lists them.
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
-/// The problem of a rejected text. The error sentence begins with the text, followed by `found` and `expected`.
+/// The problem of a rejected text. The error sentence consists of the text, `found` and `expected`, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
     /// The problem as a verb phrase (`names the unknown …`).
     pub found: String,
-    /// The expectation, as the end of the sentence.
+    /// The expected text, as the end of the sentence.
     pub expected: String,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for RuleError {
     }
 }
 
-/// Compiles a condition.
+/// Compiles a condition, an expression that is true or false.
 ///
 /// # Errors
 /// The problem, and what is expected instead.

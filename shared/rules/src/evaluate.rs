@@ -1,5 +1,5 @@
 //! Evaluates conditions for one call, under a bound on the work. Every problem is returned as an error, which denies
-//! the call. Nothing panics.
+//! the call. The evaluation never panics.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,8 +17,8 @@ use crate::work::{Problem, Work};
 pub(crate) enum Node {
     Literal(Literal),
     Variable(Variable),
-    /// A variable of `all`, `exists` or `exists_one`, by the number of its quantifier. The outermost quantifier has
-    /// number 0.
+    /// A variable of `all`, `exists` or `exists_one`, identified by the number of its quantifier. The outermost
+    /// quantifier has number 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -91,11 +91,11 @@ pub(crate) enum Quantifier {
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
     /// Steps of work for each byte of text. The number grows with the size of the compiled program, because the matcher
-    /// sometimes walks the whole program for each byte.
+    /// sometimes visits the whole program for each byte.
     pub(crate) cost: usize,
 }
 
-/// The evaluation of all conditions of one call. All conditions share one bound on the work.
+/// Evaluates all conditions of one call. All conditions share one bound on the work.
 pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
@@ -116,7 +116,7 @@ impl<'a> Evaluation<'a> {
     }
 
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // An earlier condition that ended with an error possibly left variables behind.
+        // An earlier condition that ended with an error may not have removed its variables.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -124,7 +124,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The value of a node, with its first level parsed.
+    /// Returns the value of a node, with its first level parsed.
     pub(crate) fn value(&mut self, node: &'a Node) -> EvalResult<'a> {
         self.work.spend(1)?;
         match node {
@@ -351,8 +351,8 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Evaluates `all`, `exists` and `exists_one`. As in CEL, an item that decides has precedence over an error of
-    /// another item.
+    /// Evaluates `all`, `exists` and `exists_one`. As in CEL, an item that decides the result has precedence over an
+    /// error of another item.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -395,7 +395,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// The full path of the member `name` of this node, as far as the path is known.
+    /// Returns the full path of the node's member `name`, as far as the path is known.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

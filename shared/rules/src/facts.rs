@@ -24,7 +24,7 @@ pub struct Facts<'a> {
 
 macro_rules! variables {
     ($($variant:ident $name:literal),+ $(,)?) => {
-        /// A name that conditions can use.
+        /// A name that conditions can use for a value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Variable { $($variant),+ }
 
@@ -71,8 +71,8 @@ impl Variable {
         !matches!(self, Self::TaskId) || facts.task.is_some()
     }
 
-    /// The value in this call. Without a task, `task.id` is null and `task.chain` is empty. If the producer did not
-    /// send a context, the context is an empty object.
+    /// Returns the variable's value in this call. Without a task, `task.id` is null and `task.chain` is empty. If the
+    /// producer sent no context, the context is an empty object.
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
         let agent = facts.agent;
         let tenant = facts.tenant;

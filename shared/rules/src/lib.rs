@@ -1,5 +1,5 @@
-//! Rules on a call's arguments and context: conditions in a row of `permissions.yaml`, in addition to the lists of
-//! agents and roles that may call the tool.
+//! Rules on a call's arguments and context. A rule is a condition in a row of `permissions.yaml`, in addition to the
+//! lists of agents and roles that may call the tool.
 //!
 //! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its own,
 //! which has three properties that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are
@@ -51,14 +51,14 @@ pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
-/// The arguments in a condition that no input schema of its tool declares. `schemas` has the schemas of all versions
-/// of the tool. Empty if the text does not compile.
+/// Returns the arguments in a condition that no input schema of its tool declares. `schemas` has the schemas of all
+/// versions of the tool. Empty if the text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
 }
 
-/// Like [`unknown_in_condition`], for the arguments in a message.
+/// Works like [`unknown_in_condition`], for the arguments in a message.
 #[must_use]
 pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     let compiled = Message::compile(text);
@@ -76,9 +76,9 @@ struct CompiledRule {
     text: String,
     mode: RuleMode,
     /// Set if the rule asks people about calls that violate it. Has the approvers that the rule demands, and the whole
-    /// rule as text. An approval is bound to this text.
+    /// rule as text. An approval is valid only for the same rule text.
     ask: Option<(ApprovalDemand, String)>,
-    /// `None` if a part does not compile. Loading a configuration with such a rule fails. If the rule gets here in
+    /// `None` if a part does not compile. Loading a configuration with such a rule fails. If the rule is loaded in
     /// another way, it stops every call.
     parts: Option<RuleParts>,
 }
@@ -97,7 +97,7 @@ pub enum DenialCause {
 }
 
 impl DenialCause {
-    /// The stable code for `details.reason`.
+    /// Returns the stable code for `details.reason`.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -117,15 +117,15 @@ pub struct RuleDenial {
 }
 
 impl RuleDenial {
-    /// The denial for a tool whose rules were declared but never compiled. The policy handle compiles rules. A policy
-    /// that bypasses the handle must not allow calls that its rules would deny.
+    /// Returns the denial for a tool whose rules were declared but never compiled. The policy handle compiles rules. A
+    /// policy that bypasses the handle must not allow calls that its rules would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// Why people are asked to approve the call.
+    /// Returns why people are asked to approve the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
@@ -135,12 +135,12 @@ impl RuleDenial {
     }
 }
 
-/// The results of rules for a call that they do not deny.
+/// The results of rules for a call that the rules do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
     /// The rules in shadow mode that would have stopped the call.
     pub shadow: Vec<ShadowDenial>,
-    /// The rules that the call violates and that let a person approve it.
+    /// The rules that the call violates, and that allow a person to approve it.
     pub asked: Vec<ApprovalReason>,
 }
 
@@ -155,20 +155,20 @@ impl Rulebook {
         Self(Arc::new(with_rules.map(rules).collect()))
     }
 
-    /// The number of rules on calls of a tool, including those in shadow mode.
+    /// Returns the number of rules on calls of a tool, including those in shadow mode.
     #[must_use]
     pub fn count(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, Vec::len)
     }
 
-    /// The number of enforced rules on calls of a tool.
+    /// Returns the number of enforced rules on calls of a tool.
     #[must_use]
     pub fn enforced(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// Decides about a call of a tool. The call must meet every enforced rule of the row, or a person must approve
-    /// it. Returns the rules in shadow mode that would have stopped the call, and the rules that require an approval.
+    /// Decides about a call of a tool. The call must meet every enforced rule of the tool, or a person must approve it.
+    /// Returns the rules in shadow mode that would have stopped the call, and the rules that require an approval.
     ///
     /// # Errors
     /// The first violated rule that does not ask people, or the first rule that cannot be evaluated.
@@ -179,15 +179,15 @@ impl Rulebook {
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // People are asked only if the condition is false. A condition that cannot be evaluated denies the
-                // call.
+                // People are asked only if the condition is false. If the condition cannot be evaluated, the call is
+                // denied.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }
                 (Err(unmet), _) => return Err(unmet),
             }
         }
-        // Shadow rules are evaluated last, so that they do not use up the work that enforced rules need.
+        // Shadow rules are evaluated last, so that enforced rules have the bound on the work to themselves.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
         let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(RuleDenial::in_shadow).collect();
         Ok(RuleFindings { shadow, asked })

@@ -9,10 +9,10 @@ use crate::value::Value;
 /// Maximum bytes of a configured message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
 const VALUES_MAX: usize = 8;
-/// Maximum characters of a value in a message. This is enough, because a model knows the arguments that it sent.
+/// Maximum characters of a value in a message. A few are enough, because a model knows the arguments that it sent.
 const VALUE_CHARS_MAX: usize = 80;
-/// Maximum bytes of a value that are read: enough for the kept characters and one more, which shows that the value is
-/// cut.
+/// Maximum bytes to read of a value: enough for the kept characters and one more. The additional character shows that
+/// the value must be cut.
 const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
 #[derive(Debug, Clone)]
@@ -71,8 +71,8 @@ impl Message {
         values.collect()
     }
 
-    /// The message about one call. A value that cannot be evaluated is shown as a question mark, because the decision
-    /// to stop the call does not depend on the value.
+    /// Writes the message about one call. A value that cannot be evaluated becomes a question mark, because the
+    /// decision to stop the call does not depend on the value.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -105,7 +105,7 @@ fn render(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
-            // Redact before the cut, because half a secret does not look like a secret.
+            // Redact before the cut, because half a secret is no longer recognized as a secret.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
             // A line break in the value could look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };

@@ -1,9 +1,9 @@
 //! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
-//! rule with a misspelled name can never be evaluated. If the name is inside `has`, the rule possibly lets every call
-//! pass.
+//! rule with a misspelled name can never be evaluated. If the misspelled name is inside `has`, the rule may allow every
+//! call.
 //!
-//! Only certain errors are reported: below keywords such as `anyOf` and `patternProperties`, any name is possibly
-//! valid.
+//! Only certain errors are reported. Below keywords such as `anyOf` and `patternProperties`, any name may be valid, so
+//! no name is reported there.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use tickfleet_model::suggest;
 use crate::evaluate::{Literal, Node};
 use crate::facts::Variable;
 
-/// Maximum number of references that are followed. After that, the schema counts as unknown.
+/// Maximum number of references to follow. If more would be needed, the schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
 /// Keywords by which a schema can allow names that are not in its `properties`.
 const OPENING: [&str; 9] = [
@@ -39,7 +39,7 @@ static USERS: LazyLock<Json> = LazyLock::new(|| {
 pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
-    /// The names that are declared in its place.
+    /// The names that the schema declares at the position of the unknown name.
     pub there: Vec<String>,
     /// True if the name is certainly wrong: the schema allows no undeclared names (`additionalProperties: false`).
     pub closed: bool,
@@ -67,7 +67,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// The first undeclared name in `node` that is not an argument. Such a name is wrong for every tool.
+/// Returns the first undeclared name in `node` that is not an argument. Such a name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -84,7 +84,7 @@ fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,
-    /// The schema document that contains the targets of its references.
+    /// The schema document that contains the targets of the references in `schema`.
     root: &'a Json,
     path: String,
 }
@@ -181,7 +181,7 @@ impl<'a> Declared<'a> {
         Self { schema, root: schema, path: path.to_owned() }
     }
 
-    /// The schema after all references are followed.
+    /// Returns the schema after all references are followed.
     fn resolved(&self) -> Option<&'a Json> {
         let mut schema = self.schema;
         for _ in 0..REFERENCES_MAX {
@@ -191,7 +191,7 @@ impl<'a> Declared<'a> {
         None
     }
 
-    /// The schema of the list's items, if the value is a list.
+    /// Returns the schema of the list's items, if the value is a list.
     fn item(&self) -> Option<Self> {
         let schema = self.resolved()?.get("items")?;
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })

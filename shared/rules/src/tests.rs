@@ -1,4 +1,4 @@
-//! Tests of the limits of the language: which texts compile, the values of conditions, and the effect of hostile
+//! Tests the limits of the language: which texts compile, the values of conditions, and the effect of hostile
 //! arguments.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -134,7 +134,7 @@ fn conditions_can_use_agent_tenant_tool_task_and_turn_context() {
         "tool.name == 'send_money' && tool.effect == 'once' && tool.category == 'finance' && tool.version != ''",
         "!has(task.id) && size(task.chain) == 0 && task.id == null",
         "!has(user_context.limit) && !has(session_data.x)",
-        // A variable hides a value with the same name.
+        // A quantifier's variable hides a value with the same name.
         "['x'].all(agent, agent == 'x')",
     ] {
         assert_eq!(call.holds(condition), Ok(true), "{condition}");
@@ -366,7 +366,7 @@ fn messages_are_validated_truncated_and_redacted() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
-    // The cut goes through a token. Without redaction before the cut, the rest would no longer look like a token.
+    // The cut is inside a token. If the value were cut before redaction, the rest would no longer look like a token.
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };

@@ -1,5 +1,5 @@
-//! Values in conditions. JSON stays text until a condition reads it, and then one level is parsed at a time. So a rule
-//! on one argument does not parse the other arguments, and a number keeps all its digits.
+//! Values in conditions. JSON stays text until a condition reads it, and each read parses only one level. So a rule on
+//! one argument does not parse the other arguments, and a number keeps all its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,7 +37,7 @@ impl<'a> Value<'a> {
         Self::Map(Rc::new([]))
     }
 
-    /// The value with its first level parsed.
+    /// Returns the value with its first level parsed.
     pub(crate) fn opened(self, work: &mut Work) -> Result<Self, Problem> {
         let Self::Json(json) = self else { return Ok(self) };
         let text = json.get();
@@ -64,7 +64,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// A member of an object whose first level is parsed; `None` if the object has no such member.
+    /// Returns a member of an object whose first level is parsed; `None` if the object has no such member.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
@@ -109,7 +109,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The type of the value, for error messages.
+    /// Returns the type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",

@@ -1,4 +1,4 @@
-//! The bound on the work of an evaluation, and the problems that end it early.
+//! The bound on the work of an evaluation, and the problems that stop an evaluation.
 
 use tickfleet_model::limits::RULE_WORK_MAX;
 
@@ -16,7 +16,7 @@ pub(crate) enum Problem {
     TooMuch,
 }
 
-/// The steps of work that are left for a call.
+/// The steps of work that remain for a call.
 #[derive(Debug)]
 pub(crate) struct Work {
     left: usize,
@@ -36,7 +36,7 @@ impl Work {
         self.spend(1 + bytes / BYTES_PER_STEP)
     }
 
-    /// The number of steps that were spent.
+    /// Returns the number of steps that were spent.
     #[cfg(test)]
     pub(crate) const fn done(&self) -> usize {
         RULE_WORK_MAX - self.left

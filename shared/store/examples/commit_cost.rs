@@ -1,19 +1,19 @@
-//! Measures Redis's CPU time for a turn with one call. Compares the store's commits with the same commands without a
-//! script, and with only the writes among these commands.
+//! Measures Redis's CPU time for a turn with one call, in three ways: the store's commits, the same commands without a
+//! script, and only the writes among these commands.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]
 //! cargo run --example commit_cost -p tickfleet-store instructions
 //! ```
 //!
-//! The optional second argument selects one batch size. The third selects one way: `commit_cost instructions 100
-//! store`.
+//! The optional second argument selects one batch size. The third selects one way, for example `store`: `commit_cost
+//! instructions 100 store`.
 //!
 //! With `instructions`, the server runs in valgrind, and results are thousands of instructions per turn. Such results
 //! do not depend on the load of the machine.
 //!
-//! In all ways, each turn is added to the inbound stream, taken, admitted, taken as a slice, and settled, on one
-//! server. Results are medians, in microseconds per turn.
+//! In all ways, each turn is added to the inbound stream, taken by a scheduler, admitted, taken as a slice, and
+//! settled. All data is on one server. Results are medians, in microseconds per turn.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,9 +45,9 @@ const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Store,
-    /// The commands that the store's script runs for these transactions.
+    /// The same commands that the store's script runs for these transactions.
     Same,
-    /// Only the writes among these commands.
+    /// Only the writes among the commands of [`Self::Same`].
     Writes,
 }
 
@@ -162,7 +162,7 @@ impl Bench {
         Self { prefix: store.prefix().to_owned(), store, raw, counted, next: 0 }
     }
 
-    /// Microseconds, or thousands of instructions, per turn.
+    /// Measures the cost of a turn, in microseconds or in thousands of instructions.
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
@@ -183,7 +183,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// The server's CPU time in microseconds, or its instructions in thousands.
+    /// Returns the server's CPU time in microseconds, or its instructions in thousands.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;
@@ -368,7 +368,7 @@ impl Bench {
         }
     }
 
-    /// The commands that occur once per batch.
+    /// Adds the commands that occur once per batch.
     fn finish(&self, plain: &mut Pipeline, queue: &str, entries: &[EntryId]) {
         let entries: Vec<&str> = entries.iter().map(EntryId::as_str).collect();
         if entries.len() > 8 {

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use crate::{Store, StoreError};
 
-/// Estimates shard time from the last reply of Redis and the process's monotonic clock. Scripts do not use the
-/// estimate: they read the shard's clock themselves.
+/// Estimates shard time, the time of the shard's clock, from the last reply of Redis and the process's monotonic clock.
+/// Scripts do not use the estimate: they read the shard's clock themselves.
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
@@ -25,14 +25,14 @@ impl ShardClock {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Estimated shard time in milliseconds since the Unix epoch. The estimate is behind by about one network round
-    /// trip.
+    /// Returns the estimated shard time in milliseconds since the Unix epoch. The estimate is late by about one network
+    /// round trip.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }
 
-    /// Time until `at_ms`; zero if that time has passed.
+    /// Returns the time until `at_ms`; zero if that time has passed.
     #[must_use]
     pub fn until(&self, at_ms: i64) -> Duration {
         Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())

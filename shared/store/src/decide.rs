@@ -17,7 +17,7 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<RedisStore>),
-    /// A store without Redis: in this process's memory, behind another process's socket, or with injected faults.
+    /// A store without Redis: in this process's memory, in another process behind a socket, or with injected faults.
     Memory(Arc<dyn seam::Store>),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct ShardCache {
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest amount by which a returned shard time was ahead of this process's estimate, since the last
+    /// The largest difference (ms) by which a returned shard time was ahead of this process's estimate, since the last
     /// [`Store::take_jump_ms`].
     ahead_ms: AtomicI64,
 }
@@ -64,7 +64,7 @@ impl Default for ShardCache {
     }
 }
 
-/// 64 random bits, from the process's hasher keys.
+/// Returns 64 random bits, from the process's hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// True if this process does not use Redis for this shard.
+    /// Returns true if this process does not use Redis for the shard.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         matches!(self.backend, Backend::Memory(_))
@@ -105,8 +105,8 @@ impl Store {
         }
     }
 
-    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, `turns_max` is 0, so the
-    /// stream accepts no new message. IDs that were accepted before are still recognized.
+    /// Returns the bounds for new messages of an inbound stream. While the stream has too many bytes, `turns_max` is 0,
+    /// so that the stream accepts no new message. IDs that were accepted before are still recognized.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -128,7 +128,7 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// An operator's entry for the audit log. An empty `text` means that no entry is written.
+    /// Returns an operator's entry for the audit log. If `text` is empty, no entry is written.
     #[must_use]
     pub fn audit_entry(&self, text: &str) -> AuditEntry {
         AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
@@ -139,7 +139,7 @@ impl Store {
         &self.known.versions
     }
 
-    /// The shard's state as of the last commit, with the current estimate of shard time.
+    /// Returns the shard's state as of the last commit, with the current estimate of shard time.
     #[must_use]
     pub fn state(&self) -> ShardState {
         let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,8 +159,8 @@ impl Store {
         Ok(self.state())
     }
 
-    /// The largest amount in milliseconds by which a returned shard time was ahead of this process's estimate, since
-    /// the last call.
+    /// Returns the largest difference in milliseconds by which a returned shard time was ahead of this process's
+    /// estimate, since the last call.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
@@ -168,8 +168,9 @@ impl Store {
 
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may arrive in another order than their commits. After a failover, shard time can be behind the known
-        // time, but another epoch counts at once: decisions in the previous one fail.
+        // Replies may arrive in another order than their commits, so ignore a state with an older time. After a
+        // failover, shard time can be behind the known time. The state of another epoch is therefore always used,
+        // because decisions of the old epoch fail.
         if state.epoch != known.epoch || state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
@@ -179,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Makes one decision: reads its input, decides, and commits. Starts again after a conflict.
+    /// Makes one decision: reads its input, decides, and commits. After a conflict, starts again.
     ///
     /// # Errors
     /// [`RunError`].
@@ -188,7 +189,7 @@ impl Store {
         results.pop().unwrap_or_else(|| Err(RunError::Contended(0)))
     }
 
-    /// Makes a batch of decisions: one round trip for all reads, and one for all commits.
+    /// Makes a batch of decisions. Each attempt takes one round trip for all reads, and one for all commits.
     ///
     /// # Errors
     /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown. The caller may run the same
@@ -203,7 +204,7 @@ impl Store {
         Ok(results)
     }
 
-    /// Like [`Self::decide_all`], but starts with a view that the caller has filled.
+    /// Works like [`Self::decide_all`], but starts with a view that the caller has filled.
     ///
     /// # Errors
     /// The same as [`Self::decide_all`].
@@ -218,7 +219,8 @@ impl Store {
         Ok(results)
     }
 
-    /// Like [`Self::decide_with`], but also waits up to `at_most` until the commits have this durability.
+    /// Works like [`Self::decide_with`], but also waits up to `at_most` until the commits have the requested
+    /// durability.
     ///
     /// # Errors
     /// The same as [`Self::decide_all`].
@@ -237,7 +239,8 @@ impl Store {
         Ok((results, confirmed))
     }
 
-    /// Evaluates a pure function over a view: reads missing values, and commits nothing. The context has no version.
+    /// Evaluates a pure function over a view: reads missing values, and commits nothing. The function's context has no
+    /// version.
     ///
     /// # Errors
     /// [`RunError`].

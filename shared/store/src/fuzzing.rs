@@ -1,4 +1,5 @@
-//! Entry points of the fuzz targets. They parse stored records, which may have been changed by hand.
+//! Entry points of the fuzz targets. They parse stored records, because operators may have changed such records by
+//! hand.
 
 use tickfleet_core::Record;
 use tickfleet_core::settings::read_tenant;

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tickfleet_model::ConsumerId;
 
-/// Creates a consumer name from the kind of process, its name, and its start. No name is used twice. If two processes
-/// shared a name, the death of one would not be detected.
+/// Creates a consumer name from the kind of process, its name, and its start. No name is used twice: if two processes
+/// shared a name, the fleet would not detect the death of one.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
@@ -21,8 +21,8 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// The worker's name in a consumer name. All starts of a worker share this name, in all shards. `None` if the consumer
-/// is not a worker.
+/// Returns the worker's name in a consumer name. All starts of a worker share the worker's name, in all shards. `None`
+/// if the consumer is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {
     let (rest, start) = consumer.rsplit_once('-')?;

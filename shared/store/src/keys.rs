@@ -10,7 +10,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of shard `shard` in `namespace`: `{namespace:shard}:…`.
+    /// Creates the keys of shard `shard` in `namespace`: `{namespace:shard}:…`.
     #[must_use]
     pub fn new(namespace: &str, shard: u32) -> Self {
         Self { prefix: format!("{{{namespace}:{shard}}}:") }
@@ -21,7 +21,7 @@ impl Keys {
         &self.prefix
     }
 
-    /// Any key of the shard, by the part after the prefix (`turns`, `meta`, `ready:normal`).
+    /// Returns a key of the shard, by the part after the prefix (`turns`, `meta`, `ready:normal`).
     #[must_use]
     pub fn key(&self, suffix: impl fmt::Display) -> String {
         format!("{}{suffix}", self.prefix)
@@ -79,15 +79,15 @@ impl fmt::Display for CounterName {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
-    /// Read by workers.
+    /// Slices of this priority that workers read.
     Ready(Priority),
-    /// Slices of this priority whose holder has crashed. Each worker runs one such slice at a time, in a separate slot.
+    /// Slices of this priority whose worker crashed. Each worker runs one such slice at once, in a separate slot.
     Suspect(Priority),
     External(TenantId, AgentId),
 }
 
 impl Queue {
-    /// The queue's priority. The queue of an external runtime has normal priority.
+    /// Returns the queue's priority. The queue of an external runtime has normal priority.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -96,7 +96,7 @@ impl Queue {
         }
     }
 
-    /// All queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
+    /// Returns all queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }

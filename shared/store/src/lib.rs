@@ -1,8 +1,9 @@
-//! The store: the [`seam`] with its two implementations. This is the only crate that speaks Redis.
+//! The store: the [`seam`] (the interface of a store) with its two implementations. Only this crate connects to Redis.
 //!
-//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If a
-//! decision lost a race, its output says so; this is not an error. After a [`StoreError`], the transaction may or may
-//! not be committed. The caller may then repeat the decision: the store recognizes a transaction that it has committed.
+//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If
+//! another decision was faster, the output states this, without an error. After a [`StoreError`], the transaction may
+//! or may not be committed. The caller may then repeat the decision, because the store recognizes a transaction that it
+//! has committed.
 
 mod clock;
 mod connection;
@@ -70,7 +71,7 @@ use decide::{Backend, ShardCache};
 use seam::redis::RedisStore;
 use seam::socket::{self, SocketStore};
 
-/// The words of all verbs and commands, without duplicates, as reported to [`Observer`].
+/// Returns the words of all verbs and commands, without duplicates, as reported to [`Observer`].
 #[must_use]
 pub fn command_names() -> Vec<&'static str> {
     let mut words = [RedisCommand::WORDS, &[seam::redis::COMMIT]].concat();
@@ -79,7 +80,7 @@ pub fn command_names() -> Vec<&'static str> {
     words
 }
 
-/// The error replies of servers that are not responsible or not ready, as reported to [`Observer`].
+/// Returns the error replies of servers that are not responsible or not ready, as reported to [`Observer`].
 #[must_use]
 pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
@@ -100,7 +101,7 @@ pub struct StoreOptions {
     pub reply_retain_ms: i64,
     pub audit_retain_ms: i64,
     pub audit_entries_max: u64,
-    /// True if audit entries record how their calls were admitted.
+    /// True if audit entries contain how their calls were admitted.
     pub audit_admissions: bool,
     pub dead_entries_max: u64,
     /// Maximum number of turns on the inbound stream.
@@ -121,7 +122,7 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// The values that `config/tickfleet.yaml` documents. A test of the command line compares the two.
+    /// Returns the values that `config/tickfleet.yaml` documents. A test of the command line compares the two.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -160,7 +161,7 @@ pub struct Store {
 impl Store {
     /// Opens shard `shard` of the Redis at `url`. Connects lazily. The scheme selects the server:
     ///
-    /// - `redis://`, `rediss://`, `unix://`: this server
+    /// - `redis://`, `rediss://`, `unix://`: the server in the URL
     /// - `redis+sentinel://`, `rediss+sentinel://`: the primary that sentinels report
     /// - `redis+cluster://`, `rediss+cluster://`: a cluster
     /// - `tickfleet+unix://`: another process, which serves its own store at a socket
@@ -192,7 +193,7 @@ impl Store {
         Self::on(Connection::over(dial), shard, options)
     }
 
-    /// Shard `shard` of the Redis that `dial` connects to, for simulations. Connects lazily.
+    /// Creates shard `shard` of the Redis that `dial` connects to, for simulations. Connects lazily.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, options: Arc<StoreOptions>) -> Self {
         Self::on(Connection::over(dial), shard, options)
@@ -204,8 +205,8 @@ impl Store {
         Self { connection, keys, shard, options, backend: Backend::Redis(Arc::new(redis)), known: Arc::default() }
     }
 
-    /// Shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or, in
-    /// simulations, a [`seam::memory::faults::FaultyStore`].
+    /// Creates shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process,
+    /// or, in simulations, a [`seam::memory::faults::FaultyStore`].
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
         let none = Connection::over(Arc::new(NoRedis));
@@ -222,7 +223,7 @@ impl Store {
         self
     }
 
-    /// Returns true if this tenant's keys are in this shard (rule 10).
+    /// Returns true if the shard has the tenant's keys (rule 10).
     #[must_use]
     pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
         tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard

@@ -1,19 +1,19 @@
-//! The Redis permissions of each role of a fleet, as the ACL rules of a user for that role.
+//! The Redis permissions of each role in a fleet, as the ACL rules of a Redis user for the role.
 //!
-//! The commit function calls most commands. This module lists the other commands.
+//! The commit function runs most commands. This module lists the other commands.
 
 use std::collections::BTreeSet;
 
 use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 
 /// The rules of the user `default` if each role has its own user. No client logs in as `default`, but Redis reads its
-/// append-only file with the permissions of this user. Without them, Redis 7.0 and 8.2 refuse every transaction of a
-/// script in that file and start empty.
+/// append-only file with the permissions of this user. Without these permissions, Redis 7.0 and 8.2 refuse every
+/// transaction of a script in the file, and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Scheduler, worker and operator in one user, for `tickfleet dev`.
+    /// Scheduler, worker and operator in one Redis user, for `tickfleet dev`.
     Tickfleet,
     /// Admits turns.
     Scheduler,
@@ -25,17 +25,17 @@ pub enum Role {
     Gateway,
     /// Submits turns and reads replies.
     Producer,
-    /// Only reads.
+    /// Only reads data.
     Viewer,
-    /// Reads, and stores its own progress. Exports the audit log, and delivers notifications of approvals.
+    /// Reads data, and stores its own progress. Exports the audit log, and delivers notifications of approvals.
     Exporter,
 }
 
-/// Commands of every connection, about the server and its place in a cluster.
+/// Commands that every connection runs, about the server and its role in a cluster.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
 /// Commands that call the commit function, and load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
-/// Reads without the function.
+/// Commands that read without the function.
 const READS: &[&str] = &[
     "exists",
     "get",
@@ -66,28 +66,29 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
-/// Commands about the server for operators. They read its settings, and check whether the user `default` may load the
+/// Commands with which operators read the server's settings, and check whether the user `default` may load the
 /// append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// Commands that take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Assigns the entries of a deleted consumer to another consumer.
+/// Assigns the entries of a deleted consumer to another consumer. A consumer is a process that takes entries.
 const ADOPTING: &[&str] = &["xclaim"];
 /// Commands that trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// Waits until an intent record is durable. Names the category of `waitaof` instead of the command, because a server
-/// rejects a rule with an unknown command.
+/// Commands that wait until a record is durable. `@blocking` is the category of `waitaof`: a server rejects a rule with
+/// an unknown command, and older servers do not have `waitaof`.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
-/// A selector of a user: commands, and the keys on which the user may run them. The keys are in the format of rules,
-/// but without the namespace.
+/// A selector of a Redis user: commands, and the keys on which the user may run them. The keys are in the format of ACL
+/// rules, but without the namespace.
 struct Selector {
     keys: &'static [&'static str],
     commands: &'static [&'static str],
 }
 
 /// Permits calls of the function that schedulers have loaded, but does not permit loading it. The only key is the bare
-/// prefix of a shard, which never exists. In a cluster, commands use this key to ask nodes for the owner of the slot.
+/// prefix of a shard, and no such key exists. In a cluster, commands use this key to ask nodes for the owner of the
+/// slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
 /// The permissions that producers need for the function and for their other commands. Each command is allowed only on
@@ -97,7 +98,7 @@ const PRODUCER: &[Selector] = &[
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
     Selector { keys: &["%W~id:*"], commands: &["set"] },
     Selector { keys: &["%W~inboxes:*"], commands: &["zadd", "zrem"] },
-    // Producers remove replies that they have read, and an inbox that they created for one question.
+    // Producers remove replies that they have read, and inboxes that they created for a single request.
     Selector { keys: &["%W~replies:*"], commands: &["xdel", "xtrim", "del"] },
     Selector { keys: &["%W~seqs:*"], commands: &["hdel"] },
     // Producers claim the local calls of their turns.
@@ -150,7 +151,8 @@ const PRODUCER: &[Selector] = &[
     },
 ];
 
-/// The writes of exporters: their progress, their lease, and the events of approvals that they have delivered.
+/// The permissions of exporters to write: their progress, their lease, and the events of approvals that they have
+/// delivered.
 const EXPORTER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~follow:*", "%W~notified:*"], commands: &["set", "pexpire", "del"] },
@@ -158,11 +160,11 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // The bare prefix of the shard: the exporter checks whether Redis accepts writes.
+    // The exporter uses the bare prefix of the shard to check whether Redis accepts writes.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
-/// Permissions of gateways on streams that they only append to, and on the offers of local calls, which they claim for
+/// Permissions of gateways on streams that they only append to, and on the streams of local calls, which they claim for
 /// their clients.
 const GATEWAY: &[Selector] =
     &[Selector { keys: &["%W~audit"], commands: &["xadd"] }, Selector { keys: &["~local:*"], commands: TAKING }];
@@ -233,16 +235,16 @@ impl Role {
         ("exporter", Self::Exporter),
     ];
 
-    /// True if the role may run all commands of a commit on all of the role's keys.
+    /// Returns true if the role may run all commands of a commit on all of the role's keys.
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // These roles have the commands of their commits in selectors, each with its keys.
+            // The roles below have the commands of their commits in selectors, each with its keys.
             Self::Producer | Self::Viewer | Self::Exporter => false,
         }
     }
 
-    /// Commands that the role runs without the function, in addition to [`CONNECTING`].
+    /// Returns the commands that the role runs without the function, in addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
             Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
@@ -264,7 +266,7 @@ impl Role {
         }
     }
 
-    /// The commands that the role may use on all its keys, in the format of rules.
+    /// Returns the commands that the role may use on all its keys, in the format of ACL rules.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -276,13 +278,13 @@ impl Role {
         commands
     }
 
-    /// The keys on which the role may use all its commands, in the format of rules.
+    /// Returns the keys on which the role may use all its commands, in the format of ACL rules.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
             // A gateway cancels turns, decides approvals, and changes settings. It cannot write seals, the policy,
-            // documents or grants. It can append to the audit log (see `GATEWAY`), but not change it.
+            // documents or grants. It can append to the audit log (see `GATEWAY`), but cannot change or remove entries.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()
@@ -292,8 +294,8 @@ impl Role {
         }
     }
 
-    /// The rules of a user with this role in `namespace`, in the format of `ACL SETUSER` and an `aclfile`, without
-    /// name and password.
+    /// Returns the rules of a Redis user with this role in `namespace`, in the format of `ACL SETUSER` and an
+    /// `aclfile`, without name and password.
     #[must_use]
     pub fn rules(self, namespace: &str) -> Vec<String> {
         let mut rules = self.keys(namespace);
@@ -370,7 +372,7 @@ mod tests {
     fn a_worker_may_wait_until_a_begin_is_durable() {
         for role in [Role::Worker, Role::Tickfleet] {
             let commands = role.commands();
-            // `WAIT` is in this category since Redis 7.2; `WAITAOF` has always been in it.
+            // `WAIT` is in the category `@blocking` since Redis 7.2. `WAITAOF` has always been in it.
             assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
         }
     }
@@ -417,7 +419,7 @@ mod tests {
         let hidden: Vec<&str> = code
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
-            // Skips the line that runs a command of `CALLED`.
+            // Skip the line that runs a command of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
         // The remaining line runs a command in parts, because a list is too long for one call.

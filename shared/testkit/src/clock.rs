@@ -8,7 +8,7 @@ pub struct TestClock {
 }
 
 impl Default for TestClock {
-    /// 2026-01-05T00:00:00Z, a Monday: the first instant of a day in UTC and of a tick of 5 s.
+    /// Starts at 2026-01-05T00:00:00Z, a Monday. At this time, a day in UTC and a tick of 5 s begin.
     fn default() -> Self {
         Self::at(1_767_571_200_000)
     }
@@ -25,7 +25,7 @@ impl TestClock {
         self.now_ms.load(Ordering::SeqCst)
     }
 
-    /// Moves the clock by `ms`, backward if negative, and returns the new time.
+    /// Moves the clock by `ms` and returns the new time. A negative value moves the clock backward.
     pub fn advance(&self, ms: i64) -> i64 {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }

@@ -21,7 +21,7 @@ const FILE: &str = "clock";
 #[derive(Debug)]
 pub struct Clocks {
     dir: TempDir,
-    /// The script that starts Redis with such a clock.
+    /// The script that starts Redis with its own clock.
     server: PathBuf,
 }
 
@@ -65,7 +65,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// Writes a script that replaces itself with a Redis that has such a clock.
+    /// Writes a script that executes Redis, with its own clock, in place of the script's shell.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -77,7 +77,7 @@ impl Clocks {
         std::fs::set_permissions(&self.server, std::fs::Permissions::from_mode(0o700))
     }
 
-    /// Returns true if a server's clock really moves.
+    /// Returns true if the clock of a test server moves as requested.
     async fn holds(&self) -> bool {
         let options = RedisOptions { program: Some(self.server()), ..RedisOptions::default() };
         let Ok(server) = RedisServer::try_start_with(options).await else { return false };
@@ -88,27 +88,27 @@ impl Clocks {
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// The program for [`RedisOptions::program`]: Redis with its own clock. Move the clock with the file that
+    /// Returns the program for [`RedisOptions::program`]: Redis with its own clock. Move the clock with the file that
     /// [`file_of`] returns for the server.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Environment variables that give another program its own clock. Move the clock with `file`.
+    /// Returns environment variables that give another program its own clock. Move the clock with `file`.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
     }
 }
 
-/// The file that moves the clock of a server that was started with [`Clocks::server`].
+/// Returns the file that moves the clock of a server that was started with [`Clocks::server`].
 #[must_use]
 pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Sets a process' clock to `ahead_ms` ahead of the machine's clock. A negative value sets the clock behind. `file` is
+/// Sets a process's clock to `ahead_ms` ahead of the machine's clock. A negative value sets the clock behind. `file` is
 /// the clock file of the process.
 ///
 /// # Panics

@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// Maximum attempts to find a free port for the cluster bus. Another process can take the port first.
 const PORT_TRIES: usize = 5;
 
-/// All servers use ports of 127.0.0.1. They end when the cluster is dropped.
+/// All servers use ports of 127.0.0.1. The servers end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
@@ -32,8 +32,8 @@ pub struct Cluster {
     primaries: usize,
     /// The ports for clients that use TLS; empty if the cluster does not use TLS.
     tls_ports: Vec<u16>,
-    /// The network between the servers, if the network can be cut. `announced` then has the port of each server's
-    /// proxy.
+    /// The network between the servers, if the network can be cut. In this case `announced` has the port of each
+    /// server's proxy.
     network: Option<Network>,
     announced: Vec<u16>,
 }
@@ -65,7 +65,7 @@ impl Cluster {
         Self::start_as(primaries, replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// As [`Self::start_of`], with a network.
+    /// Like [`Self::start_of`], with a network that can be cut.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -73,7 +73,7 @@ impl Cluster {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// The network between the nodes of a cluster that [`Self::start_apart`] started.
+    /// Returns the network between the nodes of a cluster that [`Self::start_apart`] started.
     ///
     /// # Panics
     /// The cluster was started without a network.
@@ -145,7 +145,7 @@ impl Cluster {
         cluster
     }
 
-    /// The URL of the cluster. Its seeds are the initial primaries, even if they are no longer primaries.
+    /// Returns the URL of the cluster. Its seeds are the initial primaries, even if they are no longer primaries.
     #[must_use]
     pub fn url(&self) -> String {
         if !self.tls_ports.is_empty() {
@@ -168,8 +168,8 @@ impl Cluster {
         self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
-    /// The server that holds this slot according to most of the responding servers. `None` if no server reports a
-    /// holder.
+    /// Returns the server that holds this slot according to most of the responding servers. Returns `None` if no server
+    /// reports a holder.
     ///
     /// # Panics
     /// The reported node is not one of `servers`.
@@ -203,15 +203,15 @@ impl Cluster {
         }
     }
 
-    /// The other server of a pair, in a cluster with one replica per primary. A pair is an initial primary and its
-    /// replica, even after a failover.
+    /// Returns the other server of a pair, in a cluster with one replica per primary. A pair is an initial primary and
+    /// its replica, even after a failover.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// A primary other than `server` and its partner, if one responds. It is the holder of the slot in the middle of
-    /// another primary's initial range.
+    /// Returns a primary other than `server` and its partner, if one responds. The returned primary holds the slot in
+    /// the middle of another primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -251,7 +251,7 @@ impl Cluster {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
-    /// Waits until this server rejects a write of a key with this error code, such as `CLUSTERDOWN`.
+    /// Waits until `server` rejects a write of `key` with the error code `word`, such as `CLUSTERDOWN`.
     ///
     /// # Panics
     /// The server does not reject the write in time.
@@ -355,7 +355,7 @@ impl Cluster {
         }
     }
 
-    /// The number of replicas that have all of the data that the primary had when this call began.
+    /// Counts the replicas that have all of the data that the primary had when this call began.
     async fn following(&self, primary: usize) -> usize {
         let offsets = |info: &str| -> (u64, Vec<u64>) {
             let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -454,7 +454,7 @@ impl Cluster {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
-    /// The nodes that this server knows. `None` if the server does not respond.
+    /// Returns the nodes that this server knows. Returns `None` if the server does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
         let text: String = timeout(ANSWER, self.try_cluster_command(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
@@ -489,7 +489,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
         let silence = NODE_TIMEOUT.as_millis().to_string();
         let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence];
         let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        // A replica with old data can also take over. Replicas stay with their primary.
+        // Allow a replica with old data to take over, and keep replicas with their primary.
         let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
         let args = own.iter().chain(&pace).chain(&lenient).map(|arg| (*arg).to_owned());
         let extra_args = args.chain(options.extra_args.iter().cloned()).collect();

@@ -25,7 +25,7 @@ pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, excepti
     );
 }
 
-/// The keys without a TTL that match no exception, sorted.
+/// Returns the keys without a TTL that match no exception, sorted.
 ///
 /// # Errors
 /// Redis does not respond.

@@ -42,7 +42,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// An empty server that persists nothing, on a unix socket.
+    /// Starts an empty server that persists nothing, on a unix socket.
     ///
     /// # Panics
     /// The server does not start. The message states the reason, and how to install Redis.
@@ -88,7 +88,7 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// A new connection, with a timeout of two minutes for each command. Do not use it for longer blocking reads.
+    /// Opens a new connection, with a timeout of two minutes for each command. Do not use it for longer blocking reads.
     ///
     /// # Panics
     /// The server does not respond.
@@ -149,8 +149,8 @@ impl RedisServer {
     }
 }
 
-/// A connection to `url` with the timeouts of [`RedisServer::connection`]. Use it to connect as a certain user, or to
-/// retry while the server is down.
+/// Opens a connection to `url` with the timeouts of [`RedisServer::connection`]. Use it to connect as a certain user,
+/// or to retry while the server is down.
 ///
 /// # Errors
 /// The server does not respond, or rejects the user.

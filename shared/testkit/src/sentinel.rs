@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// so that sentinels do not mistake a busy machine for a moved clock.
 ///
 /// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. A sentinel
-/// does not promote a replica whose `INFO` is older than five times `PING-PERIOD`. So five times `PING-PERIOD` must be
+/// does not promote a replica if its `INFO` is older than five times `PING-PERIOD`. So five times `PING-PERIOD` must be
 /// longer than one second. Otherwise, a replica that responds a moment late would be unfit. The next attempt would
 /// follow only after twice `failover-timeout`.
 ///
@@ -46,7 +46,7 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// Servers and sentinels use ports of 127.0.0.1. They end when the setup is dropped.
+/// Servers and sentinels use ports of 127.0.0.1. All of these processes end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
@@ -54,7 +54,7 @@ pub struct SentinelSetup {
     speaks_tls: bool,
     /// The ports that sentinels and clients use for each server.
     ports: Vec<String>,
-    /// The network between servers and sentinels, if the network can be cut.
+    /// The network between servers and sentinels, if it can be cut.
     network: Option<Network>,
 }
 
@@ -85,7 +85,7 @@ impl SentinelSetup {
         Self::start_as(replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// As [`Self::start_of`], with a network.
+    /// Like [`Self::start_of`], with a network that can be cut.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -93,8 +93,8 @@ impl SentinelSetup {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// The network between the servers and sentinels of [`Self::start_apart`]. On the network, the numbers of the
-    /// sentinels follow the numbers of the servers: with two servers, sentinel 0 has number 2.
+    /// Returns the network between the servers and sentinels of [`Self::start_apart`]. On the network, the numbers of
+    /// the sentinels follow the numbers of the servers: with two servers, sentinel 0 has number 2.
     ///
     /// # Panics
     /// The setup was started without a network.
@@ -156,7 +156,7 @@ impl SentinelSetup {
         self.url_by(0..SENTINELS)
     }
 
-    /// The URL of the primary for a client that knows only these sentinels.
+    /// Returns the URL of the primary for a client that knows only these sentinels.
     #[must_use]
     pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
         let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -164,13 +164,13 @@ impl SentinelSetup {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// The port that the sentinels use for this server.
+    /// Returns the port that the sentinels use for this server.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
     }
 
-    /// The primary, if a majority of the sentinels agrees on it.
+    /// Returns the primary, if a majority of the sentinels agrees on it.
     ///
     /// # Panics
     /// The reported primary is not one of `servers`.
@@ -252,7 +252,8 @@ impl SentinelSetup {
                 Some(primary) if primary == wanted => return,
                 Some(before) => {
                     self.fail_over().await;
-                    // The sentinel that started the failover knows the new primary first.
+                    // The sentinel that started the failover knows the new primary first. Wait until a majority knows
+                    // it.
                     self.another_primary(before).await;
                 }
                 None => sleep(STEP).await,
@@ -308,7 +309,7 @@ impl SentinelSetup {
             let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
             match waited.expect("the replicas follow") {
                 Ok(_) => return,
-                // A primary with `min-replicas-to-write` has no replica yet.
+                // A primary with `min-replicas-to-write` rejects the write until it has a replica.
                 Err(_) if Instant::now() < deadline => sleep(STEP).await,
                 Err(error) => panic!("the primary answers: {error}"),
             }
@@ -317,8 +318,8 @@ impl SentinelSetup {
 }
 
 impl Sentinel {
-    /// Starts a sentinel that monitors the primary at this port. If there is a network, `apart` has the sentinel's
-    /// number and the proxy in front of it.
+    /// Starts a sentinel that monitors the primary at this port. `apart` is set if the network can be cut, and has the
+    /// sentinel's number and the proxy in front of it.
     async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");

@@ -14,7 +14,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// The arguments of a server that also listens for TLS on a free port. Returns the arguments and the port.
+    /// Builds the arguments of a server that also listens for TLS on a free port. Returns the arguments and the port.
     pub(crate) async fn arguments(&self) -> (Vec<String>, u16) {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = free.local_addr().expect("its number").port();

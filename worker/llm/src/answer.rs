@@ -7,7 +7,7 @@ use tickfleet_tools::{DeclarationError, OutputCheck};
 
 use crate::history::History;
 
-/// If the schema has this member, the loop fills it with the calls that led to the answer.
+/// If the answer's schema has this member, the model loop fills it with the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
 /// Maximum bytes of a call's result in an entry of [`AUDITS`].
 const AUDIT_RESULT_BYTES: usize = 1_000;
@@ -56,7 +56,7 @@ impl AnswerForm {
     }
 }
 
-/// The schema for the model, without [`AUDITS`], which the loop fills in.
+/// Returns the schema for the model, without [`AUDITS`], which the model loop fills in.
 pub(crate) fn schema_for_model(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {

@@ -41,7 +41,7 @@ pub(crate) struct Budgets<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// The maximum tokens of a request, as (input, answer).
+/// Returns the maximum number of tokens of a request and its answer, as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -58,8 +58,8 @@ pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// The usage of an answer. If the provider reports no usage, the lengths of the request and the answer serve as an
-/// estimate. Otherwise, the answer would be free.
+/// Returns the usage of an answer. If the provider reports no usage, the lengths of the request and the answer serve as
+/// an estimate. Otherwise, the answer would be free.
 pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
     let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -71,7 +71,7 @@ pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
 }
 
 impl<'a> Budgets<'a> {
-    /// Reads the shard's time once.
+    /// Creates the budgets of a call. Reads the shard's time only once.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,
@@ -85,7 +85,7 @@ impl<'a> Budgets<'a> {
     /// contacting the store.
     ///
     /// # Errors
-    /// [`ToolFailure::Waits`] until the budget can have room; otherwise the reason why the task ends.
+    /// [`ToolFailure::Waits`] if the budget may have room later; otherwise the reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -133,7 +133,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// The usage of a response. The step that stores the response also counts this usage.
+    /// Returns the usage of a response. The step that stores the response also counts this usage.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -181,7 +181,7 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// The failure that follows from an exhausted budget: the task either waits or ends.
+    /// Returns the failure that follows from an exhausted budget: the task either waits or ends.
     ///
     /// # Errors
     /// The store is unreachable.
@@ -226,7 +226,7 @@ impl<'a> Budgets<'a> {
         Ok(ToolFailure::permanent(message, Some(details)))
     }
 
-    /// The limit `name` as it applies to the task's tenant.
+    /// Returns the limit `name` as it applies to the task's tenant.
     fn limit_of(&self, name: &str) -> Option<Limit> {
         let policy = &self.active.policy;
         let limit = policy.limits.iter().find(|limit| limit.name == name)?;

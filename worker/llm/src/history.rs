@@ -131,7 +131,7 @@ impl History {
         self.plans().next_back()
     }
 
-    /// The summaries of the first steps. Each covers more steps than the previous one.
+    /// Returns the summaries of the first steps. Each summary covers more steps than the previous one.
     pub(crate) fn summaries(&self) -> impl DoubleEndedIterator<Item = &Summary> {
         self.entries
             .iter()
@@ -142,7 +142,7 @@ impl History {
         self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
     }
 
-    /// Tokens of all requests, tokens of all answers, and their cost in millionths of the currency.
+    /// Returns the tokens of all requests, the tokens of all answers, and their cost in millionths of the currency.
     pub(crate) fn used(&self) -> (u64, u64, u64) {
         let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
         let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));
@@ -163,7 +163,8 @@ impl History {
         self.entries.iter().filter(|entry| matches!(entry, HistoryEntry::Unfit { .. })).count()
     }
 
-    /// `iterations_max` is the agent's limit of answers. `repeats_max` is the agent's limit of equal rounds in a row.
+    /// Returns the next step of the task. `iterations_max` is the agent's limit of answers. `repeats_max` is the
+    /// agent's limit of equal rounds in a row.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> NextStep {
         let Some(at) = self.last_plan_at() else {
             return NextStep::Plan { last: iterations_max <= 1 };
@@ -214,7 +215,7 @@ impl History {
 }
 
 impl Plan {
-    /// `at_ms` is the time when the model was asked.
+    /// Creates a plan from a model's answer. `at_ms` is the time when the model was asked, in ms of shard time.
     pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| PlanCall {
             id: call.id,

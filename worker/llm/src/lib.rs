@@ -15,8 +15,8 @@
 //! A task is carried out in steps, and each step is stored in Redis before the next one begins: `plan` (the model's
 //! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. A task
 //! that waits for a turn uses no slot: its slice is parked, and the end of the turn wakes it. After a crash, another
-//! worker reads the history and continues. At most one request to the model is repeated: the request whose answer was
-//! not stored.
+//! worker reads the history and continues. At most one request to the model is repeated, if its answer was not stored
+//! before the crash.
 
 mod answer;
 mod budget;
@@ -81,7 +81,7 @@ impl ToolKind<LlmDef> for LlmKind {
 struct LlmAgent {
     def: LlmDef,
     store: Store,
-    /// The models in order. If none is available, the reason.
+    /// The models in the order in which they are asked. If none is available, the reason.
     models: Result<ModelChain, String>,
     /// The models that summarize old steps. `None` if the agent is not configured for summaries.
     compacts: Option<Result<ModelChain, String>>,

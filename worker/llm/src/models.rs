@@ -19,7 +19,7 @@ struct PricedModel {
 }
 
 impl ModelSet {
-    /// Creates the models of `defs`. `environment` contains the keys, as environment variables. A model that is not
+    /// Creates the models of `defs`. `environment` contains the API keys, as environment variables. A model that is not
     /// available here affects only the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
@@ -27,7 +27,7 @@ impl ModelSet {
         Self(defs.iter().map(made).collect())
     }
 
-    /// The available models with these names, in order.
+    /// Returns the available models with these names, in order.
     ///
     /// # Errors
     /// Why none of the models is available.
@@ -47,7 +47,7 @@ impl ModelSet {
         Ok(ModelChain::new(providers))
     }
 
-    /// The cost of the tokens, in millionths of the currency.
+    /// Returns the cost of the tokens, in millionths of the currency.
     pub(crate) fn cost(&self, provider: &str, input: u64, output: u64) -> u64 {
         let Some(Ok(entry)) = self.0.get(provider) else { return 0 };
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price) / 1_000_000;

@@ -13,9 +13,9 @@ use tickfleet_tools::CallContext;
 use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
-/// Replaces the missing answer of an exchange.
+/// The text in place of an answer if the agent gave no answer in an exchange.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Bytes that are still sent of an old result when the space for results is used up.
+/// Maximum bytes that are sent of an old result when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +60,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// The tools that the agent may call, under names that all providers accept.
+/// Returns the tools that the agent may call, under names that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -74,7 +74,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// The task as text: the work, the delegator, the deadline, the user and the session data.
+/// Returns the task as text: the work, the delegator, the deadline, the user and the session data.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {

@@ -23,7 +23,8 @@ use crate::{LlmAgent, answer, compact, task_input};
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// How often the model is asked again after answers of the wrong form. The next such answer fails the task.
+/// How often the model is asked again after answers of the wrong form. After one more answer of the wrong form, the
+/// task fails.
 const UNFIT_MAX: usize = 2;
 
 #[derive(Serialize)]
@@ -43,7 +44,7 @@ struct TaskOutput<'a> {
 struct TaskUsage {
     input_tokens: u64,
     output_tokens: u64,
-    /// In the currency of the prices, as a decimal number.
+    /// The cost in the currency of the prices, as a decimal number.
     cost: String,
 }
 
@@ -94,7 +95,7 @@ pub(crate) async fn task(
     }
 }
 
-/// The span of a step. Its parent is the span of the task's call.
+/// Creates the span of a step. Its parent is the span of the task's call.
 fn span(step: &'static str) -> Span {
     tracing::debug_span!(target: traces::TARGET, "step", step)
 }
@@ -180,9 +181,9 @@ impl TaskRun<'_> {
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // An earlier model may charge for this request. End this attempt, because the number of attempts is
-                // limited. If the task waited for this model's budget instead, each wake-up would ask the earlier model
-                // again.
+                // The provider of an earlier model may charge for this request. End this attempt, because the number of
+                // attempts is limited. If the task waited for this model's budget instead, each wake-up would ask the
+                // earlier model again.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -305,6 +306,6 @@ struct ModelReply {
     model: String,
     answer: ModelAnswer,
     spent: Spent,
-    /// When the model was asked, in ms of shard time.
+    /// The time when the model was asked, in ms of shard time.
     at_ms: i64,
 }

@@ -20,7 +20,7 @@ struct AgentMessage {
     text: String,
 }
 
-/// The session's exchanges before the task. Empty if the task has no session.
+/// Returns the session's exchanges before the task. The result is empty if the task has no session.
 pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
     let before = tickfleet_client::session::earlier_exchanges(
         store,
@@ -41,8 +41,8 @@ pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &s
     }
 }
 
-/// The messages that the task's agent has not read. `known` is the number of entries in the task's history. A
-/// repetition with the same `known` returns the same messages.
+/// Returns the messages that the task's agent has not read. `known` is the number of entries in the task's history. A
+/// repeated call with the same `known` returns the same messages.
 pub(crate) async fn unread_messages(
     store: &Store,
     context: &CallContext,

@@ -21,8 +21,8 @@ pub(crate) enum PlanResults {
     Pending(TurnId),
 }
 
-/// The ID of the turn that carries out the calls of a task's plan. If another worker takes over the task, that worker
-/// computes the same ID.
+/// Returns the ID of the turn that carries out the calls of a task's plan. If another worker takes over the task, that
+/// worker computes the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
@@ -33,8 +33,8 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
 }
 
 /// Submits the calls, unless they were already submitted, and reads their results. `number` is the plan's number.
-/// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `None` if
-/// no earlier attempt can have submitted the calls.
+/// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `since` is
+/// `None` if no earlier attempt can have submitted the calls.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
@@ -57,8 +57,8 @@ pub(crate) async fn carry_out(
     })
 }
 
-/// Returns true if a turn that the store has no record of was certainly never submitted. The store keeps ended turns
-/// for `dedupe_ms`, so this is certain only during that time.
+/// Returns true if a turn without a record in the store was certainly never submitted. The store keeps ended turns for
+/// `dedupe_ms`. After that time, a missing record proves nothing.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -67,7 +67,7 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
 const RECORD_EXPIRED: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
                          repeat it.";
 
-/// The same failure for each call of the plan.
+/// Returns the same failure for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
     let one = |tool: &String| CallOutcome { tool: tool.clone(), ok: false, content: why.to_owned() };
     plan.calls.iter().map(|call| one(&call.tool)).collect()
@@ -106,7 +106,8 @@ struct ToolMessage {
     content: String,
 }
 
-/// The results in a turn's record, one for each call. If a call is missing from the record, its result is a failure.
+/// Reads the results in a turn's record, one for each call. If a call is missing from the record, its result is a
+/// failure.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, RECORD_EXPIRED) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);

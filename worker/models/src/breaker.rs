@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
-/// The breaker opens after `failures_max` failures in a row. After `cooldown`, the open breaker lets one request through.
+/// The breaker opens after `failures_max` failures in a row. After `cooldown`, one request is permitted as a trial.
 const SETTINGS: BreakerSettings = BreakerSettings { failures_max: 5, cooldown: Duration::from_secs(30) };
 
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(crate) struct ProviderBreaker {
     since: Instant,
 }
 
-/// A permit for one request. A permit that is dropped without a result does not count. The next request can then become
-/// the trial.
+/// A permit for one request. A permit that is dropped without a result counts neither as success nor as failure. If the
+/// permit was for the trial request, the next request can become the trial.
 #[derive(Debug)]
 pub(crate) struct RequestPermit<'a> {
     breaker: &'a ProviderBreaker,
@@ -31,7 +31,8 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// The error is the time for which the provider is still paused.
+    /// Returns a permit for one request, unless the provider is paused. The error is the time for which the provider is
+    /// still paused.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),
@@ -40,22 +41,22 @@ impl ProviderBreaker {
         }
     }
 
-    /// Pauses the provider, because its response says that its rate limit is used up for this time.
+    /// Pauses the provider, because it has responded that its rate limit is used up for this time.
     pub(crate) fn pause(&self, pause: Duration) {
         self.state.lock().open_for(pause, self.since.elapsed());
     }
 }
 
 impl RequestPermit<'_> {
-    /// The provider responded. This resets all counts.
+    /// Records that the provider responded. A response resets all counts.
     pub(crate) fn answered(mut self) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_success(given, self.breaker.since.elapsed());
         }
     }
 
-    /// The request failed in a way that would also affect later requests. `pause` is the time that the provider asked
-    /// for.
+    /// Records that the request failed in a way that would also affect later requests. `pause` is the time that the
+    /// provider asked for.
     pub(crate) fn failed(mut self, pause: Option<Duration>) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_failure(given, pause, self.breaker.since.elapsed(), SETTINGS);

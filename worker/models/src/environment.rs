@@ -11,11 +11,11 @@ use crate::wire::ProviderApi;
 /// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The provider that `environment` alone selects, with its key, model and address.
+/// Returns the provider that `environment` alone selects, with its key, model and address.
 ///
 /// `LLM_PROVIDER` selects `openai`, `openai-responses`, `anthropic`, `claude` or `gemini`. If it is not set, the key or
-/// address of OpenAI selects OpenAI. Otherwise, the key of Anthropic selects Anthropic. `None` if no variable selects a
-/// provider. An empty variable counts as unset.
+/// address of OpenAI selects OpenAI. Otherwise, the key of Anthropic selects Anthropic. Returns `None` if no variable
+/// selects a provider. An empty variable counts as unset.
 ///
 /// # Errors
 /// The name of a missing or invalid variable. The message does not contain a key.
@@ -48,13 +48,13 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // The operator who sets the variable has chosen this server. A model cannot influence the address.
+        // The operator sets the variable, and has thus chosen this server. A model cannot influence the address.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
 }
 
-/// The host of an address, and its port if the address has one.
+/// Returns the host of an address, and its port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;

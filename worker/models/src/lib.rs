@@ -7,7 +7,7 @@
 //! - `breaker`: decides whether a provider is asked.
 //! - `model_chain`: the order in which providers are asked.
 //!
-//! This crate never retries by itself: the caller decides when to ask again.
+//! This crate never repeats a request: the caller decides when to ask again.
 
 mod breaker;
 mod environment;

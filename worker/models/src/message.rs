@@ -26,7 +26,7 @@ pub struct ToolCall {
     /// Every provider accepts this ID, so a conversation can continue with another provider.
     pub id: String,
     pub tool: String,
-    /// The arguments as the model wrote them. The text is possibly not a JSON object, or not JSON at all.
+    /// The arguments as the model wrote them. The text may not be a JSON object, or may not be JSON at all.
     pub arguments: String,
     /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
@@ -36,7 +36,7 @@ pub struct ToolCall {
 pub enum ChatMessage {
     User(String),
     Model {
-        /// Can be empty if there are calls.
+        /// The text may be empty if there are calls.
         text: String,
         /// The calls in the model's order.
         calls: Vec<ToolCall>,
@@ -114,7 +114,7 @@ pub enum InvalidRequest {
     #[error("message {at}: the result of call {expected:?} was expected")]
     Pairing {
         at: usize,
-        /// The call whose result must come next; `none` if no result is due.
+        /// The ID of the call that needs its result next; `none` if no result is due.
         expected: String,
     },
     #[error("message {0} is empty")]
@@ -184,15 +184,15 @@ impl ModelRequest {
         }
     }
 
-    /// The ID of the call at `index` in the answer to this request. The ID does not depend on the provider, and stays
-    /// the same if the request is repeated.
+    /// Returns the ID of the call at `index` in the answer to this request. The ID does not depend on the provider, and
+    /// stays the same if the request is repeated.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }
 }
 
-/// The arguments as a JSON object that keeps all digits of numbers. Other text is wrapped in an object, because some
-/// providers require objects in the history. The model still sees what it wrote.
+/// Returns the arguments as a JSON object that keeps all digits of numbers. Other text is wrapped in an object, because
+/// some providers require objects in the history. The model still sees its own text.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

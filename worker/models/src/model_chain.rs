@@ -28,7 +28,7 @@ pub enum ModelChainError {
 }
 
 impl ModelChainError {
-    /// How the caller should treat the error. The error is transient if a provider can answer later.
+    /// Returns how the caller should treat the error. The error is transient if a provider can answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -47,8 +47,8 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// The shortest time after which a provider can be asked again, among the providers that can answer later. `None`
-    /// if one of them named no time.
+    /// Returns the shortest time after which a provider can be asked again, among the providers that can answer later.
+    /// Returns `None` if one of these providers named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -83,12 +83,12 @@ impl ModelChain {
         Err(ModelChainError::All(failed))
     }
 
-    /// The names in order, for callers that ask the providers one by one.
+    /// Returns the names in order, for callers that ask the providers one by one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// The API's owner (as OpenTelemetry names it) and the model of the provider with this index.
+    /// Returns the API's owner (as OpenTelemetry names it) and the model of the provider with this index.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())

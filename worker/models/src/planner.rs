@@ -6,10 +6,10 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// The tool name by which a model says that it needs no tool.
+/// The tool name that a model uses if it needs no tool.
 const NONE: &str = "none";
 
-/// The request as plain text: without tool definitions and calls, and with alternating roles.
+/// Converts the request to plain text: without tool definitions and calls, and with alternating roles.
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {

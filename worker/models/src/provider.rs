@@ -19,14 +19,14 @@ use crate::rate::used_up;
 use crate::wire::{EncodedRequest, ProviderApi};
 
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum bytes that are read of an error response. This is enough for its reason.
+/// Maximum bytes that are read of an error response. The reason of the error fits into these bytes.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 /// Maximum characters of the error's reason in an error message.
 const DETAIL_CHARS_MAX: usize = 300;
 /// Timeout for DNS resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The key is never printed.
+/// The settings of a provider. `Debug` never prints the key.
 #[derive(Debug, Clone)]
 pub struct ProviderSettings {
     /// The name in errors and metrics.
@@ -70,7 +70,7 @@ impl Provider {
         &self.settings.name
     }
 
-    /// The API's owner, as OpenTelemetry names it, and the model.
+    /// Returns the API's owner, as OpenTelemetry names it, and the model.
     pub(crate) fn described(&self) -> (&'static str, &str) {
         let of = match self.settings.api {
             ProviderApi::OpenAi | ProviderApi::Responses => "openai",
@@ -208,7 +208,8 @@ fn values(json: &[u8]) -> usize {
     values
 }
 
-/// Reads a body of at most `bytes_max` bytes. The error has the part that was read, and why the rest is missing.
+/// Reads a body of at most `bytes_max` bytes. The error has the bytes that were read, and the reason why the rest is
+/// missing.
 async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, ModelFailure)> {
     let mut body = Vec::new();
     loop {
@@ -221,8 +222,8 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// The wait in `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date`
-/// header.
+/// Reads the wait from `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the
+/// `Date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -236,7 +237,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// The wait in Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
+/// Reads the wait from Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

@@ -14,7 +14,8 @@ const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 ];
 
-/// The longest time until a used-up limit resets. `None` if no limit is used up, or if the provider reports no limits.
+/// Returns the longest time until a used-up limit resets. Returns `None` if no limit is used up, or if the provider
+/// reports no limits.
 pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let of = |(left, reset): &(&str, &str)| {

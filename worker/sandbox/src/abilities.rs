@@ -8,7 +8,7 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The sandbox features that this machine supports. Each was detected by using it.
+/// The sandbox features that this machine supports. Each feature was detected by a trial use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// The version of Landlock's ABI. 0 if Landlock is unavailable.
@@ -26,7 +26,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// The abilities of a machine that was not probed: nothing is supported, and the reason is `why`.
+    /// Returns the abilities of a machine that was not probed: nothing is supported, and the reason is `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
@@ -59,7 +59,8 @@ impl Abilities {
         }
     }
 
-    /// Each level, with the reason why the level is not supported. `None` if the level is supported.
+    /// Returns each level, with the reason why the level is not supported. The reason is `None` if the level is
+    /// supported.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

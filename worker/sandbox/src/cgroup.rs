@@ -178,7 +178,8 @@ impl CgroupHandle {
     }
 }
 
-/// The folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup` files.
+/// Returns the folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup`
+/// files.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that imitates a delegated cgroup. The cgroup contains only this process.
+    /// Creates a folder that imitates a delegated cgroup. The cgroup contains only this process.
     fn delegated() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();
@@ -246,7 +247,7 @@ mod tests {
         assert!(is_gone(&path));
     }
 
-    /// Waits up to ten seconds.
+    /// Waits up to ten seconds until `path` no longer exists.
     #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {

@@ -38,7 +38,8 @@ pub struct ConfinedEnd {
 }
 
 impl Sandbox {
-    /// Starts a command whose standard output is `output`. If `output` is a socket, the command can also read from it.
+    /// Starts a command with `output` as its standard output. If `output` is a socket, the command can also read from
+    /// it.
     ///
     /// # Errors
     /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] returns the error.
@@ -64,20 +65,20 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// The process ID of the launcher. The command's processes are descendants of the launcher.
+    /// Returns the process ID of the launcher. The command's processes are descendants of the launcher.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
     }
 
-    /// `None` if the standard error was already taken.
+    /// Takes the standard error of the command. Returns `None` if it was already taken.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
     /// Kills the command and all processes that the command has started. [`Self::ended`] waits for their end.
     pub fn kill(&self) {
-        // If the launcher has already ended, this fails. Then no process is left.
+        // If the launcher has already ended, the shutdown fails, and no process is alive.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 

@@ -28,7 +28,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Why the engine cannot be used. `None` if the engine responds.
+    /// Returns why the engine cannot be used. Returns `None` if the engine responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -109,7 +109,7 @@ impl Engine {
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // If the command closes the pipe without reading its input, this fails.
+                // If the command closes the pipe without reading its input, this write fails.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
@@ -157,11 +157,11 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     let workspace = spec.workspace.clone();
     let limits = spec.limits.clone();
     let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
-    // This fails only while the runtime shuts down.
+    // The task fails only while the runtime shuts down.
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes a container whose client was killed. Killing the client alone leaves the container running.
+/// Removes a container after its client was killed. Killing the client alone leaves the container running.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
@@ -188,7 +188,8 @@ impl Drop for ContainerRemoval {
     }
 }
 
-/// The engine's client. Its environment has the variables that locate the engine, but not the worker's secrets.
+/// Creates a command that runs the engine's client. Its environment has the variables that locate the engine, but not
+/// the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -200,7 +201,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// A container name that is unique on the host.
+/// Creates a container name that is unique on the host.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

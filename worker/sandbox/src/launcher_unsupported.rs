@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use crate::wire::{self, Report};
 
-/// Always 0: Landlock is unavailable.
+/// Returns 0, because Landlock is unavailable.
 #[must_use]
 pub const fn landlock_abi() -> i32 {
     0

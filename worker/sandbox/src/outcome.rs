@@ -10,7 +10,7 @@ pub enum StopCause {
     Processes,
     WorkspaceBytes,
     WorkspaceFiles,
-    /// A part of the workspace cannot be counted. This counts as exceeding the limits.
+    /// A part of the workspace cannot be counted. The run is stopped as if the workspace exceeded its limits.
     WorkspaceUncountable,
     Cancelled,
 }
@@ -59,7 +59,7 @@ pub enum RunError {
     /// The specification of the run is invalid. Nothing ran.
     #[error("{0}")]
     Spec(String),
-    /// The machine does not support what the run demands. Nothing ran.
+    /// The machine lacks a feature that the run demands. Nothing ran.
     #[error("{0}")]
     Machine(String),
     /// The program does not exist or cannot be executed. Nothing ran.

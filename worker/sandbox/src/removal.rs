@@ -117,7 +117,7 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
         }
         opened => opened?,
     };
-    // If the folder belongs to another user, this fails. Root can empty the folder anyway.
+    // If the folder belongs to another user, changing the mode fails. Root can empty the folder anyway.
     let _ = fchmod(&folder, Mode::RWXU);
     Ok(folder)
 }

@@ -35,7 +35,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The running program with the argument [`LAUNCH`]. This also works if the program's file was replaced.
+    /// Returns the running program with the argument [`LAUNCH`]. The launcher also works if the program's file was
+    /// replaced.
     #[must_use]
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
@@ -106,7 +107,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The request for the launcher, and the command's cgroup. Drop the cgroup only after the launcher has ended.
+    /// Returns the request for the launcher, and the command's cgroup. Drop the cgroup only after the launcher has
+    /// ended.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -146,7 +148,8 @@ impl Sandbox {
         }
     }
 
-    /// `_cgroup` belongs to the command. When `_cgroup` is dropped, all processes that are left in it are killed.
+    /// Starts a launcher for `request`, and waits until the run has ended. `_cgroup` belongs to the command. When
+    /// `_cgroup` is dropped, all processes that are left in it are killed.
     async fn launch(
         &self,
         request: Request,
@@ -160,7 +163,8 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If the launcher was killed, processes that it should have killed could keep its pipes open forever.
+        // Use a timeout: if the launcher was killed, processes that it should have killed could keep its pipes open
+        // forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =

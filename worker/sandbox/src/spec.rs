@@ -49,7 +49,7 @@ pub struct Grant {
 }
 
 /// If a limit is exceeded, either all processes are killed or the operation fails. `docs/reference/sandbox-limits.md`
-/// says which of the two happens for each limit.
+/// lists the effect of each limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Processor time of all processes together, in milliseconds.
@@ -105,7 +105,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A run with the default limits and without grants.
+    /// Creates a run with the default limits and without grants.
     #[must_use]
     pub fn new<Argument: Into<String>>(
         argv: impl IntoIterator<Item = Argument>,

@@ -13,7 +13,7 @@ use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Maximum number of counts. If a folder was moved during a count, the count starts again.
+/// Maximum number of attempts to count a workspace. If a folder was moved during a count, the count starts again.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +93,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     Ok(total)
 }
 
-/// `None` if the entry no longer exists or is not a folder: a missing entry takes no space, and other entries are
-/// already counted.
+/// Opens an entry if it is a folder. Returns `None` if the entry no longer exists or is not a folder: a missing entry
+/// takes no space, and other entries are already counted.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {

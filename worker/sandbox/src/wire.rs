@@ -12,7 +12,7 @@ use crate::spec::{Level, Spec};
 /// Maximum length of a frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// Standard input follows in a separate frame.
+/// A request to the launcher. The command's standard input follows in a separate frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) level: Level,
@@ -38,7 +38,7 @@ pub(crate) enum Report {
     },
 }
 
-/// A frame's length as four little-endian bytes, followed by its content.
+/// Builds a frame: the length of `content` as four little-endian bytes, followed by `content`.
 pub(crate) fn frame(content: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(content.len()).ok().filter(|_| content.len() <= FRAME_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("the frame is too long"))?;

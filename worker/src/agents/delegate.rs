@@ -73,8 +73,8 @@ struct Confirmation {
 /// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// The effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a repeated call creates
-/// only one task.
+/// Creates the tool `delegate_task`. Its effect is `idempotent`: the task's ID is derived from the call's idempotency
+/// key, so a repeated call creates only one task.
 #[must_use]
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -145,8 +145,8 @@ async fn delegate(
     }
 }
 
-/// The latest deadline of the task, in milliseconds. If the call waits for the task, this is the deadline of the
-/// call's turn. Otherwise it is the deadline of the parent task; `None` without a parent.
+/// Returns the latest deadline of the task, in milliseconds. If the call waits for the task, this is the deadline of
+/// the call's turn. Otherwise it is the deadline of the parent task; `None` without a parent.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -158,7 +158,7 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// The result of the task. The call waits without a slot until the task has ended, and is then repeated.
+/// Returns the result of the task. The call waits without a slot until the task has ended, and is then repeated.
 async fn ended(
     store: &Store,
     context: &CallContext,
@@ -190,7 +190,7 @@ async fn ended(
     }
 }
 
-/// The task that a call requests. Its grant is limited to what the caller itself has.
+/// Creates the task that a call requests. Its grant is limited to the caller's own grant.
 fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
     if args.task_description.trim().is_empty() {
         return Err("The task description is empty: say what is to be done.".into());

@@ -67,7 +67,8 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// A service that is called for each task: once, unless its declaration says that a second request is harmless.
+/// Creates a handler that calls an HTTP service for each task: only once, unless the service's declaration says that a
+/// second request is harmless.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
@@ -75,7 +76,8 @@ fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration)
     handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
 }
 
-/// The model loop is idempotent, because every step is stored before the next step begins.
+/// Creates the model loop of an agent as a handler. The loop is idempotent, because every step is stored before the
+/// next step begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;

@@ -94,7 +94,7 @@ fn make_readable(output: &mut ToolOutput) {
         Some(Cow::Owned(json)) => RawValue::from_string(json),
         None => to_raw_value(text),
     };
-    // Both texts are valid JSON, so this does not fail.
+    // Both texts are valid JSON, so the conversion does not fail.
     if let Ok(json) = json {
         output.json = json;
     }
@@ -157,7 +157,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
             let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
             tracing::error!(%call, tool = name, reason, "tool panicked");
             if once {
-                // It is unknown how much of its work the handler has done.
+                // After a panic, it is unknown how much of its work the handler has done.
                 (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
             } else {
                 (Outcome::Internal, messages::internal())
@@ -180,7 +180,8 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
     HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// The result of a successful call, whose output is truncated to `bytes_max`. `result` builds a result from an outcome.
+/// Returns the result of a successful call. Truncates the output to `bytes_max` bytes. `result` builds a result from an
+/// outcome.
 pub(crate) fn succeeded(
     output: ToolOutput,
     bytes_max: usize,

@@ -1,5 +1,5 @@
 //! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
-//! If the decision must be durable, the call runs only once the decision is durable.
+//! If the decision must be durable, the call runs only after the decision has become durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl Calls {
         }
     }
 
-    /// The end of a call that another attempt has begun and whose outcome is unknown.
+    /// Returns the unknown outcome of a call that another attempt has begun.
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         // The attempt that began the call was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";

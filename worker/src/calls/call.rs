@@ -150,7 +150,8 @@ impl Calls {
         begun_call.annotate(outcome)
     }
 
-    /// The end of a call that does not run, or does not run again. A scheduler can end a call for the same reasons.
+    /// Returns the outcome of a call that does not run, or does not run again. A scheduler can end a call for the same
+    /// reasons.
     fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
         let result = attempt.ended(reason, past);
         // A call that never ran is counted when its result is rendered.
@@ -213,7 +214,7 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// The reason of the turn's cancellation, without secrets.
+    /// Returns the reason of the turn's cancellation, without secrets.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -387,8 +388,8 @@ impl Calls {
     }
 }
 
-/// The error of an unreadable call. Either the call could not be parsed from a plain-text answer, or the model's
-/// response was cut off. In the second case even the tool's name may be incomplete.
+/// Returns the error of an unreadable call. Either the call could not be parsed from a plain-text answer, or the
+/// model's response was cut off. In the second case even the tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

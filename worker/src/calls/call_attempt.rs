@@ -28,15 +28,15 @@ pub(crate) enum AttemptOutcome {
     Reported(Box<RenderedCall>),
     /// This attempt failed. The call is retried after this wait; the text is the reason.
     Retry(Duration, String),
-    /// The call was begun, and it is unknown whether the call took effect. The fields are: the wait until another
-    /// tool looks up the effect, the reason of the wait, the attempt number that the turn's record stores
-    /// (`reconcile_progress`), and the result that applies if the lookups find nothing.
+    /// The call was begun, and it is unknown whether the call took effect. The fields are: the wait until another tool
+    /// looks up the effect, the reason of the wait, the attempt number for the turn's record (`reconcile_progress`),
+    /// and the final result. This result applies if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
     /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
     /// The caller's process runs the call. The worker offers the call to this process.
     Offer(Box<LocalOffer>),
-    /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
+    /// The call is not sent, because its tool is unavailable. The unsent call does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
     /// The call has not begun. The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
@@ -55,7 +55,7 @@ pub(crate) struct BeginWait {
     pub(crate) waits_while: Vec<Guard>,
 }
 
-/// A call whose tool is unavailable: its circuit breaker is open, or an operator has paused it.
+/// A call that cannot use its tool now: the tool's circuit breaker is open, or an operator has paused the tool.
 pub(crate) struct ToolUnavailable {
     /// The time until the call is checked again.
     pub(crate) delay: Duration,
@@ -80,9 +80,10 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) canceled: Option<&'a str>,
     /// The maximum bytes of the call's output: its share of the bytes that all calls of the turn may return together.
     pub(crate) output_bytes_max: usize,
-    /// Results of this slice's earlier calls that are not settled, and so not yet counted in their streaks.
+    /// Results of this slice's earlier calls that are not settled yet. Unsettled results are not yet counted in their
+    /// streaks.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
-    /// Records that the slice's earlier calls have read.
+    /// The records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
     pub(crate) progress: Mutex<AttemptProgress>,
 }
@@ -126,7 +127,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of a call that this worker neither carries out nor sends.
+    /// Returns the outcome of a call that this worker neither carries out nor sends.
     pub(crate) const fn unsent() -> Self {
         Self::HandBack(HandBackReason::Unsent { nonce: None })
     }
@@ -160,7 +161,7 @@ impl CallAttempt<'_> {
         CallName::from(self.id.clone())
     }
 
-    /// The tool's own name, even if the model spells it differently.
+    /// Returns the tool's own name, even if the model spells it differently.
     pub(crate) fn tool_name(&self) -> &str {
         self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
     }
@@ -180,19 +181,20 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// The outcome of a call that this attempt has begun but not sent.
+    /// Returns the outcome of a call that this attempt has begun but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// The end of a call that was canceled while it ran, without a lasting effect.
+    /// Returns the outcome of a call that was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// The end of a call that has no result of a tool. A scheduler can end a call for the same reasons.
+    /// Returns the result of a call that ends without a result of its tool. A scheduler can end a call for the same
+    /// reasons.
     pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })

@@ -3,8 +3,8 @@
 //! that the two calls are equal.
 //!
 //! The decision that begins a call claims its effect. Settling the call ends the claim. So no call with an effect key
-//! runs without a claim. The outcome of the call is read from its claim or from the record of its turn. Otherwise the
-//! outcome is reported as unknown.
+//! runs without a claim. The outcome of the call is read from its claim or from the record of its turn. If neither has
+//! the outcome, the outcome is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -37,8 +37,8 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// The claim of a call that is about to begin; `None` if its tool has no effect key. `nothing` is an equal call
-    /// that certainly had no effect, so that its claim can be replaced.
+    /// Returns the claim of a call that is about to begin; `None` if its tool has no effect key. `nothing` is an equal
+    /// call that certainly had no effect, so that its claim can be replaced.
     ///
     /// # Errors
     /// The end of a call that lacks an argument of the effect key.
@@ -90,8 +90,9 @@ impl EffectClaims {
         self.known_outcome(attempt, claim, by, result)
     }
 
-    /// The result of the ended call `by`, which did not end its claim. `None` if that call certainly had no effect.
-    /// The result is written to the claim, because the record of the call's turn is kept for a shorter time.
+    /// Returns the result of the ended call `by`, which did not end its claim. Returns `None` if that call certainly
+    /// had no effect. The result is written to the claim, because the record of the call's turn is kept for a shorter
+    /// time.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -112,8 +113,8 @@ impl EffectClaims {
         Some(result)
     }
 
-    /// The end of a call that is not carried out because a result is known: the call's own result, or the result of
-    /// an equal call. A call's own result is known if a worker settled the call and then died.
+    /// Returns the outcome of a call that is not carried out because a result is known. This is the call's own result,
+    /// or the result of an equal call. A call's own result is known if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -139,14 +140,14 @@ impl EffectClaims {
     }
 }
 
-/// A new claim, in the form that the journal reports.
+/// Returns a new claim, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// The end of the claim that a call has, or may have from an earlier attempt. `None` if the call's tool has no effect
-/// key, or if the call's result is that of an equal call.
+/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` if the call's tool
+/// has no effect key, or if the call's result is that of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -207,9 +208,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// The effect that a call had claimed, as the audit log records it. `None` if the call certainly did nothing and does
-/// not have the result of an equal call. The effect is computed again from the arguments, so every process that ends
-/// the call can log the effect.
+/// Returns the effect that a call had claimed, as the audit log records it. Returns `None` if the call certainly did
+/// nothing and does not have the result of an equal call. The effect is computed again from the arguments, so every
+/// process that ends the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -218,7 +219,7 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// The hash of the arguments that a call ran with, or would have run with.
+/// Returns the hash of the arguments that a call ran with, or would have run with.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -230,13 +231,13 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Parses a result from a claim or a record. `None` if another program has written something else.
+/// Parses a result from a claim or a record. Returns `None` if another program has written something else.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
 
-/// The end of a claim, given the call's result. The claim is released only if it is certain that nothing took effect. A
-/// `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
+/// Returns the end of a claim, given the call's result. The claim is released only if it is certain that nothing took
+/// effect. A `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
         EffectHappened::Yes => EffectEnd::Ended(kept(result)),
@@ -247,14 +248,14 @@ fn end_by(result: &CallResult) -> EffectEnd {
     }
 }
 
-/// A result in the form that a claim keeps, within its bound.
+/// Converts a result to the JSON that a claim keeps. Drops an output that is longer than [`KEPT_BYTES_MAX`].
 fn kept(result: &CallResult) -> String {
     let output = result.output.clone().filter(|output| output.get().len() <= KEPT_BYTES_MAX);
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// The output that replaces a successful call's output if the output was too large to be kept, or was dropped because
-/// memory was short.
+/// Returns the output that replaces a successful call's output if the output was too large to be kept, or was dropped
+/// because memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

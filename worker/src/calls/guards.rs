@@ -74,7 +74,7 @@ pub(crate) enum GuardedCall<'a> {
         context: &'a Context,
         task: Option<&'a (TaskId, TaskGrant)>,
     },
-    /// A task, whose tool is its agent's handler.
+    /// A task. Its tool is the handler of the task's agent.
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
@@ -99,8 +99,8 @@ pub(crate) struct BegunCall {
 }
 
 impl BegunCall {
-    /// Adds the consent and the time of the facts check to the call's outcome. If people have not approved the call
-    /// after all, no consent is added.
+    /// Adds the consent and the time of the facts check to the call's outcome. If the outcome is that people have not
+    /// approved the call, no consent is added.
     pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
         let approval = self.approved.filter(|_| !outcome.is_refused());
         match outcome {
@@ -191,8 +191,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// The reasons for which the call needs approval: the tool, and the rules that the call violates. The caller
-    /// checks whether people have approved the call (`consent`). A task needs no approval, because the call that
+    /// Returns the reasons for which the call needs approval: the tool, and the rules that the call violates. The
+    /// caller checks whether people have approved the call (`consent`). A task needs no approval, because the call that
     /// delegated the task could require one.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl GuardedCall<'_> {
     }
 }
 
-/// The tool that an agent means by `name`, if it is known and the agent may call it.
+/// Returns the tool that an agent means by `name`, if it is known and the agent may call it.
 pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
@@ -263,7 +263,7 @@ fn not_usable(
 
 /// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // Without this argument, it is unknown whether two calls are equal.
+    // Without an argument of the effect key, it is unknown whether two calls are equal.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
@@ -281,8 +281,8 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// The tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its agent's
-/// handler.
+/// Returns the tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its
+/// agent's handler.
 pub(super) async fn passed_with(
     attempt: &CallAttempt<'_>,
     tools: &Toolbox,

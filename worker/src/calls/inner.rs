@@ -30,15 +30,15 @@ impl InnerTurns {
         Self { store, priority, out: Mutex::new(None) }
     }
 
-    /// The inner turn that may be running.
+    /// Returns the inner turn that may be running.
     pub(crate) fn out(&self) -> Option<TurnId> {
         self.out.lock().clone()
     }
 
-    /// Returns true if the `number`th inner call, which the store does not know, was never begun. The first inner
-    /// call may have been begun in two cases: the outer call has waited, or its earlier attempts are so old that the
-    /// store may have forgotten the inner call. A later inner call is remembered longer than the previous one. So if
-    /// the store still knows the previous inner call, the later one was never begun.
+    /// Returns true if inner call `number` was certainly never begun, given that the store does not know it. The first
+    /// inner call may have been begun in two cases. Either the outer call has waited, or its earlier attempts are so
+    /// old that the store may have forgotten the inner call. A later inner call is remembered longer than the previous
+    /// one. So if the store still knows the previous inner call, the later one was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -60,7 +60,7 @@ impl InnerCalls for InnerTurns {
     ) -> Result<InnerResult, ToolError> {
         let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
         let turn = turn(context, self.priority, id.clone(), tool, &arguments);
-        // Set before the turn is sent: if this future is dropped, it is unknown whether the turn was sent.
+        // Set `out` before the turn is sent: if this future is dropped, it is unknown whether the turn was sent.
         *self.out.lock() = Some(id.clone());
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
         match begin_turn(&self.store, &turn, SameTurn::Agent, self.is_new(context, number))
@@ -81,7 +81,7 @@ impl InnerCalls for InnerTurns {
     }
 }
 
-/// The turn has the same permissions as the outer call, and no more.
+/// Creates the turn of an inner call. The turn has the same permissions as the outer call, and no more.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

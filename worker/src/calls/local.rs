@@ -39,7 +39,7 @@ struct LocalNote {
 }
 
 impl Calls {
-    /// The end of a call of a local tool in a turn whose producer does not run such calls.
+    /// Returns the outcome of a call of a local tool if the turn's producer does not run such calls.
     pub(super) fn refused_local(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         let tool = &attempt.call.tool;
         let message = format!(
@@ -85,8 +85,8 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// The outcome of a local call whose function has ended, or whose process is lost. `None` for any other call. No
-    /// guard is evaluated again, because the call may have taken effect.
+    /// Returns the outcome of a local call after its function has ended, or its process was lost. Returns `None` for
+    /// any other call. No guard is evaluated again, because the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -195,7 +195,7 @@ fn ran(outcome: AttemptOutcome, local: &LocalCall, attempts: u32) -> AttemptOutc
     }
 }
 
-/// The tool in the version that the agent calls.
+/// Returns the tool in the version that the agent calls.
 fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
     let registry = &attempt.config.registry;
     let named = registry.resolve(&attempt.call.tool)?;
@@ -204,7 +204,7 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 }
 
 impl Pipeline {
-    /// Offers the slice to the caller's process. The worker's part in the slice ends.
+    /// Offers the slice to the caller's process. Afterwards this worker no longer holds the slice.
     pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, beside): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
         let beside = beside || self.journal.epoch() != run.lease.epoch;

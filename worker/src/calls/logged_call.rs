@@ -74,8 +74,8 @@ impl LoggedCall<'_> {
             session_data: policy_inputs.session_data.clone(),
             ..Context::default()
         };
-        // Without policy inputs it is unknown whether nulls represent omitted arguments. Assume that they do: the logged
-        // call passed the guards, and with nulls as values it would not have passed.
+        // Without policy inputs, it is unknown whether nulls represent omitted arguments. Assume that they do: the
+        // logged call passed the guards, and with nulls as values it would not have passed.
         let strict = self.policy_inputs.is_none_or(|policy_inputs| policy_inputs.strict);
         let task = task.as_ref();
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
@@ -86,7 +86,7 @@ impl LoggedCall<'_> {
         }
     }
 
-    /// Why the rules cannot be evaluated. `None` if they can be evaluated.
+    /// Returns why the rules cannot be evaluated. Returns `None` if they can be evaluated.
     fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;
@@ -116,8 +116,8 @@ impl LoggedCall<'_> {
     }
 }
 
-/// The tool's facts in the permission matrix, with the tool's name and effect; `None` if its row names no facts. `tool`
-/// is the name that the model used.
+/// Returns the tool's facts in the permission matrix, with the tool's name and effect; `None` if its row names no
+/// facts. `tool` is the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,
@@ -129,8 +129,8 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// The verdict for unknown arguments. The guards accepted them when the call was made, and no enforced rule reads
-/// them.
+/// Returns the verdict for unknown arguments. The guards accepted them when the call was made, and no enforced rule
+/// reads them.
 fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
         (false, _) => LoggedCallVerdict::Passes,

@@ -19,8 +19,8 @@ pub(crate) struct CallEnding {
 }
 
 impl CallEnding {
-    /// An ending whose error code is the name of the outcome. The ending is boxed because it is large and most calls
-    /// pass the guards.
+    /// Creates an ending with the name of the outcome as its error code. The ending is boxed because it is large and
+    /// most calls pass the guards.
     pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
         Box::new(Self { outcome, error: error(outcome, message) })
     }
@@ -30,8 +30,8 @@ pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// The error for invalid arguments, as the tool itself found them. If the problem does not contain the tool's name,
-/// the name is added.
+/// Returns the error for invalid arguments, as the tool itself found them. If the problem does not contain the tool's
+/// name, the name is added.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -44,7 +44,8 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// The error for a call that an equal call waits for. If this call waited for the equal call, neither would end.
+/// Returns the error for a call that an equal call waits for. If this call waited for the equal call, neither would
+/// end.
 pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -53,7 +54,8 @@ pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
-/// The error for arguments that are too long to be shown to a person, who must see all of them to approve the call.
+/// Returns the error for arguments that are too long to be shown to a person. To approve a call, a person must see all
+/// of its arguments.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
@@ -95,7 +97,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// The error for a rule on arguments and context that denies the call. The agent may call the tool with other
+/// Returns the error for a rule on arguments and context that denies the call. The agent may call the tool with other
 /// arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
@@ -119,8 +121,8 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// The error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the wait
-/// that the service asked for.
+/// Returns the error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the
+/// wait that the service asked for.
 pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
@@ -145,8 +147,8 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, 
 /// The reason in the error of a call that ended while its tool's circuit breaker was open.
 pub(crate) const BREAKER_OPEN: &str = "breaker_open";
 
-/// The error for a call that has waited for its tool as long as allowed, and is not sent. `tries` is the number of
-/// earlier attempts.
+/// Returns the error for a call that has waited for its tool as long as allowed, and is not sent. `tries` is the number
+/// of earlier attempts.
 pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),
@@ -188,7 +190,7 @@ pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     )
 }
 
-/// The error for a bug or a crash. The message reveals no internals.
+/// Returns the error for a bug or a crash. The message reveals no internals.
 pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }

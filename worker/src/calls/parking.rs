@@ -1,4 +1,5 @@
-//! A slice whose next call has no result yet: the slice is parked until the call continues, or it is returned.
+//! Handles a slice if its next call has no result yet: the slice is parked until the call continues, or the slice is
+//! returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ struct ParkRequest {
 }
 
 impl ParkRequest {
-    /// A request without a record of the wait, see [`WaitFor::Timer`].
+    /// Creates a request without a record of the wait, see [`WaitFor::Timer`].
     const fn of(reason: ParkReason, beside: bool) -> Self {
         Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
@@ -44,8 +45,8 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Pipeline {
-    /// Ends this worker's part in a slice, according to the outcome of its next call. `attempt` is the number of
-    /// that call's attempt; `beside` is true if later calls ran in parallel.
+    /// Parks, offers or returns a slice, according to the outcome of its next call. `attempt` is the number of that
+    /// call's attempt; `beside` is true if later calls ran in parallel.
     pub(super) async fn park_or_return(
         &self,
         run: SliceRun,
@@ -84,7 +85,8 @@ impl Pipeline {
         }
     }
 
-    /// Call this only if the next call had no effect, or only effects that may be repeated.
+    /// Undoes the begin record of the slice's next call. Call this function only if the next call had no effect, or
+    /// only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
@@ -122,8 +124,8 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// Commits the results in memory, before the slice continues elsewhere. `None` if this worker's part in the slice
-    /// has ended.
+    /// Commits the results in memory, before the slice continues elsewhere. Returns `None` if this worker no longer
+    /// holds the slice.
     pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -221,7 +223,7 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice until its next call may begin, which depends on facts, an equal call or people.
+    /// Parks the slice until its next call may begin. The call waits for facts, an equal call or people.
     async fn wait_to_begin(&self, run: SliceRun, (attempt, beside): (u32, bool), waiting: BeginWait) {
         let BeginWait { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));

@@ -1,4 +1,4 @@
-//! Stores the progress that a tool reports while its call runs, for everyone who follows the turn.
+//! Stores the progress that a tool reports while its call runs, for all clients that follow the turn.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::tools::ProgressReport;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Calls {
-    /// Stores reports until the future is dropped. Skips a report that cannot be stored: progress decides nothing.
+    /// Stores reports until the future is dropped. Skips a report that cannot be stored, because no decision depends on
+    /// progress.
     pub(super) async fn store_progress(
         &self,
         attempt: &CallAttempt<'_>,

@@ -148,7 +148,8 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     }
 }
 
-/// The result of a call that did not take effect and can no longer take effect. The agent may make the call again.
+/// Returns the result of a call that did not take effect and can no longer take effect. The agent may make the call
+/// again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

@@ -9,7 +9,7 @@ const QUESTION: u32 = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReconcileProgress {
-    /// The number of the call's own attempt whose outcome is unknown.
+    /// The number of the call's own attempt that ended with an unknown outcome.
     pub(super) own: u32,
     pub(super) asked: u32,
     pub(super) is_grace_over: bool,
@@ -31,7 +31,7 @@ impl ReconcileProgress {
     }
 }
 
-/// The number of the call's own attempt, without the lookups.
+/// Returns the number of the call's own attempt, without the lookups.
 pub(super) const fn own_attempt(attempt: u32) -> u32 {
     ReconcileProgress::decode(attempt).own
 }
@@ -45,7 +45,7 @@ mod tests {
         // The third attempt of the call ended as unknown: this is the first lookup.
         let first = ReconcileProgress::decode(3);
         assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
-        // When a parked slice comes back, its attempt number is one higher.
+        // When a parked slice is taken again, its attempt number is one higher.
         let second = ReconcileProgress::decode(ReconcileProgress { asked: 1, ..first }.encode() + 1);
         assert_eq!(second, ReconcileProgress { own: 3, asked: 1, is_grace_over: false });
         let over =

@@ -14,7 +14,7 @@ use crate::tools::{RegisteredTool, wording};
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
-    /// The span of an attempt, with OpenTelemetry's names.
+    /// Creates the span of an attempt, with OpenTelemetry's names.
     pub(super) fn tool_span(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
         let own = attempt.id.to_string();
         let id = attempt.call.provider_id.as_deref().unwrap_or(&own);

@@ -30,7 +30,7 @@ pub struct Trial {
     pub arguments: String,
     pub context: Context,
     pub tools: Toolbox,
-    /// The waits between attempts. They are only reported.
+    /// The waits between two attempts. A trial reports these waits, but makes only one attempt.
     pub ladder: Ladder,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
@@ -58,13 +58,13 @@ pub struct TrialResult {
 }
 
 impl Trial {
-    /// The tool's effect, if the tool exists and the agent may call it.
+    /// Returns the tool's effect, if the tool exists and the agent may call it.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
-    /// The tool's own name, whatever the model's spelling, if the tool exists and the agent may call it.
+    /// Returns the tool's own name, whatever the model's spelling, if the tool exists and the agent may call it.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
@@ -133,7 +133,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// The facts are listed but not evaluated, because a trial has no session.
+    /// Lists the tool's facts without evaluating them, because a trial has no session.
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
@@ -253,7 +253,7 @@ impl Trial {
     }
 }
 
-/// The people who would have to approve the call, and why.
+/// Returns the approvers that the call would need, and the reasons.
 fn needs(asked: &[ApprovalReason]) -> String {
     let each = asked.iter().map(|ApprovalReason { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {

@@ -44,19 +44,19 @@ const COMMIT_ALONE_MS: u64 = 100;
 /// The most reads of one slice that run at the same time. These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
-/// returned.
+/// A slice that this worker holds, with the results since its last commit. The value is consumed when the slice is
+/// settled, parked or returned.
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
     /// Results of the calls from the slice's position onward.
     pub(super) results: Vec<UncommittedResult>,
-    /// Records that the slice's calls have read and written.
+    /// The records that the slice's calls have read and written.
     pub(super) view: View,
     /// Results of the slice's calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     pub(super) canceled: Option<String>,
-    /// The ID of the last adopted attempt, if this attempt has begun its call.
+    /// The ID of the last adopted attempt, if that attempt has begun its call.
     pub(super) begun_by: Option<String>,
 }
 
@@ -142,7 +142,7 @@ impl Pipeline {
     }
 
     /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
-    /// `None` if another worker has the slice, or if this worker must stop.
+    /// Returns `None` if another worker has the slice, or if this worker must stop.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -232,8 +232,8 @@ impl Pipeline {
         }
     }
 
-    /// The configuration that applies to the slice. A scheduler may have admitted the slice for a tenant that was
-    /// added after this worker's last heartbeat. In this case the settings are read again.
+    /// Returns the configuration that applies to the slice. A scheduler may have admitted the slice for a tenant that
+    /// was added after this worker's last heartbeat. In this case the settings are read again.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -453,8 +453,8 @@ impl SliceRun {
         !self.results.is_empty()
     }
 
-    /// True if none of the slice's calls ends without running. Otherwise the commit checks again whether such calls
-    /// have run.
+    /// Returns true if none of the slice's calls ends without running. Otherwise the commit checks again whether such
+    /// calls have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
@@ -503,7 +503,7 @@ impl SliceRun {
         effects
     }
 
-    /// The count of the last call in its streak, including results that are not settled yet.
+    /// Returns the count of the last call in its streak, including results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -513,20 +513,20 @@ impl SliceRun {
     }
 }
 
-/// The approval that was requested for the call, if the call ends without using it.
+/// Returns the approval that was requested for the call, if the call ends without using it.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
 }
 
-/// When an entry was written, in milliseconds by the store's clock.
+/// Returns the time when an entry was written, in milliseconds by the store's clock.
 fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// The limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds a
-/// limit's maximum by n calls, the limit would have delayed its last n calls.
+/// Returns the limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds
+/// a limit's maximum by n calls, the limit would have delayed its last n calls.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -550,9 +550,9 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
 }
 
 /// Returns how many calls run at the same time, starting with the call at `first`. The number is one, except for
-/// consecutive reads of a turn that requests parallel reads. A call with any other effect is a barrier: it begins
-/// after all earlier calls have ended, and later calls begin after it has ended. The calls of a slice whose worker
-/// has crashed run one by one.
+/// consecutive reads of a turn that requests parallel reads. A call with any other effect is a barrier: it begins after
+/// all earlier calls have ended, and later calls begin after it has ended. If a worker crashed while it held the slice,
+/// the slice's calls run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
@@ -565,8 +565,8 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
 }
 
 /// Returns true if a result must be committed before the slice's other results. This includes a result of unknown
-/// outcome, because a lost worker may have begun that call. The next call's intent record would replace that call's,
-/// and a third worker would then begin that call again.
+/// outcome, because a lost worker may have begun that call. The intent record of the next call would replace the record
+/// of that call. A third worker would then begin that call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
@@ -579,7 +579,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// The span of a slice. Its parent is the span that admitted the turn, otherwise the producer's span.
+/// Creates the span of a slice. Its parent is the span that admitted the turn, otherwise the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;

@@ -71,8 +71,8 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. The program `program` pins
-    /// the definitions of an MCP tool. Returns the services that the tool calls. Keep them as long as the tool is
+    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. For an MCP tool, `program`
+    /// pins the tool's definition. Returns the services that the tool calls. Keep the services as long as the tool is
     /// called.
     ///
     /// # Errors

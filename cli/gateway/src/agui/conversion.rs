@@ -29,7 +29,7 @@ struct RunConverter {
     over: bool,
 }
 
-/// The events of a run, until the task ends or the process drains.
+/// Returns the events of a run, until the task ends or the process drains.
 pub(super) fn events(
     run: RunIds,
     exchange: Exchange,

@@ -2,9 +2,10 @@
 //! show its user a page is asked to show the page where approvers decide with their own keys. The client's response
 //! decides nothing.
 //!
-//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). The client
-//! is asked to show its user a dialog, and the user's answer decides. If the client has no dialogs, the call is *held*:
-//! the client gets a result that says where to decide, and the same call later returns the result of the held call.
+//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). The
+//! client is asked to show its user a dialog, and the user's answer decides. If the client has no dialogs, the call is
+//! *held*: the client gets a result that says where to decide, and the same call later returns the result of the held
+//! call.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{McpServer, digits, is_stateless};
 use crate::serving::public::PublicUrl;
 
-/// Maximum held calls of a process. This exceeds the maximum waiting approvals of one agent.
+/// Maximum held calls of a process. This number exceeds the maximum waiting approvals of one agent.
 const HELD_MAX: usize = 1_000;
 
 /// The user of this machine, who decides the approvals of the client that this process serves.
@@ -67,18 +68,17 @@ impl LocalApprovals {
         self.approver.console.clone()
     }
 
-    /// The turn of an equal call that is held.
+    /// Returns the turn of a held call with the same tool and arguments.
     pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
         let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Forgets a call whose result is known.
+    /// Removes the held call of a turn, if any: its result is known, or the call is about to be held again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
 
-    /// The turns of all held calls.
     pub(super) fn held_turns(&self) -> Vec<TurnId> {
         self.held.lock().iter().map(|held| held.turn.clone()).collect()
     }
@@ -102,17 +102,17 @@ impl LocalApprovals {
     }
 }
 
-/// How the user of this machine is asked about a call.
+/// How the user of this machine is asked to approve a call.
 pub(super) enum Question {
-    /// The client shows a dialog. The task returns true if the call is decided.
+    /// The client shows a dialog. The background task returns true if the approval is decided.
     Dialog(AbortOnDropHandle<bool>),
     /// The client has no dialogs.
     NoDialog(Box<Approval>),
 }
 
 impl McpServer {
-    /// The approval that the next call of a turn waits for. `None` if the call waits for something else, or on a read
-    /// error.
+    /// Returns the approval that the next call of a turn waits for. `None` if the call waits for something else, or on
+    /// a read error.
     pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -124,8 +124,8 @@ impl McpServer {
         }
     }
 
-    /// The approval that a call waits for and that the user of this machine may decide. `asked` is the id of the
-    /// approval that the user was asked about last.
+    /// Returns the approval that a call waits for and that the user of this machine may decide. `asked` is the id of
+    /// the last approval that was shown to the user. That approval is not returned again.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -167,7 +167,7 @@ impl McpServer {
         )
     }
 
-    /// The page to show. `None` if the gateway has no configured URL, or if the client cannot show pages.
+    /// Returns the page to show. `None` if the gateway has no configured URL, or if the client cannot show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
@@ -183,7 +183,7 @@ async fn decided_in_dialog(
     approval: &Approval,
 ) -> bool {
     let arguments = approval.arguments.get();
-    // Shows letters instead of their escapes, and escapes instead of invisible letters.
+    // The dialog shows letters instead of their escapes, and escapes instead of invisible letters.
     let plain = serde_json::from_str::<serde_json::Value>(&digits::guarded(arguments)).map(|plain| plain.to_string());
     let plain = plain.map_or_else(|_| arguments.to_owned(), |plain| digits::restored(&plain).into_owned());
     let params = ElicitRequestParams::FormElicitationParams {
@@ -224,7 +224,7 @@ async fn decided_in_dialog(
     }
 }
 
-/// A request to the client: show the user the page for approvals.
+/// Returns a request to the client: show the user the page for approvals.
 pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,

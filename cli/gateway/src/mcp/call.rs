@@ -104,7 +104,7 @@ impl McpServer {
             {
                 undecided.clone_from(&asked);
             }
-            // A client that knows tasks gets a task.
+            // A client that supports tasks gets a task instead of a held call.
             if let (Some(local), Some(approval)) = (local.filter(|_| !knows_tasks), undecided) {
                 return Ok(CallToolResponse::Complete(local.hold(&request, &name.turn, &approval)));
             }
@@ -162,7 +162,7 @@ impl McpServer {
         }
     }
 
-    /// The response to a call that was submitted before and has no record.
+    /// Returns the response to a call that was submitted before and has no record.
     async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
@@ -208,7 +208,7 @@ impl McpServer {
     }
 }
 
-/// The state of an unfinished turn, with the progress that its running tool has reported.
+/// Returns the state of an unfinished turn, with the progress that its running tool has reported.
 pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
     let state = turn_state(live);
     match &live.progress {
@@ -265,7 +265,7 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// A unique id. The id is not a secret: reading the turn requires a key for the agent.
+/// Returns a unique id. The id is not a secret: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -273,7 +273,7 @@ fn new_id() -> Result<TurnId, ErrorData> {
     id.ok_or_else(|| failed(&Problem::no_randomness()))
 }
 
-/// Redis did not confirm whether the call was accepted.
+/// Returns the result of a call if Redis did not confirm whether the call was accepted.
 fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
@@ -289,14 +289,15 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// The call was not accepted, for example because of a full queue or a lack of memory. The model can retry.
+/// Returns the result of a call that was not accepted, for example because of a full queue or a lack of memory. The
+/// model can retry.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }
 
-/// The call was accepted, and its result is not known here yet.
+/// Returns the result of an accepted call that has not ended, or whose end is not known here yet.
 fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     let message = format!(
         "The call was accepted and runs as turn {}, but {why}. Do not repeat it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} returns its result.",

@@ -11,10 +11,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
 use tickfleet_model::redaction::string_end;
 
-/// A fraction with at most this many digits is always exact.
+/// Maximum digits of a fraction that is always exact.
 const DIGITS_EXACT: usize = 15;
 
-/// The mark. A text that begins with the mark is a number.
+/// Returns the mark: the secret prefix of every text that replaces a number.
 fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
@@ -26,7 +26,7 @@ fn mark() -> &'static str {
     })
 }
 
-/// The same JSON, with marked texts in place of numbers that would be rounded.
+/// Returns the same JSON, with marked texts in place of numbers that would be rounded.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut guarded = String::new();
@@ -56,7 +56,7 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     Cow::Owned(guarded)
 }
 
-/// The same JSON, with the original numbers in place of marked texts.
+/// Returns the same JSON, with the original numbers in place of marked texts.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
     let mut restored = String::new();
     let mut left = json;

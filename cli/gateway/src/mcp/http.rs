@@ -22,8 +22,8 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Maximum bytes after numbers became texts. Each such number has at least 15 digits, and its quotes and mark add 51
-/// bytes.
+/// Maximum bytes after numbers became texts (see `digits`). Each such number has at least 15 digits, and its quotes and
+/// mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
 /// Origins of pages on the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
@@ -32,8 +32,8 @@ pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Only programs that know a key send the key. A browser never sends a key by itself, so a check of the host
-        // name would protect nothing. Pages of other origins are still rejected, as the specification requires.
+        // Only programs that know a key send the key. A browser never adds the key automatically, so a check of the
+        // host name would protect nothing. Pages of other origins are still rejected, as the specification requires.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(GUARDED_BYTES_MAX);
@@ -54,7 +54,7 @@ pub(crate) async fn answer(
     Ok(with_digits(shared.mcp.handle(request).await.map(Body::new)).await)
 }
 
-/// Converts the numbers of a request that would be rounded to marked texts.
+/// Replaces the numbers of a request that the library would round with marked texts (see `digits`).
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
     // This error may be imprecise if the body ended early. In that case, no client waits for the response.
@@ -66,7 +66,7 @@ async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(head, body))
 }
 
-/// Converts the marked texts of a response back to numbers.
+/// Replaces the marked texts of a response with the original numbers.
 async fn with_digits(response: Response) -> Response {
     let (mut head, body) = response.into_parts();
     let is_json =

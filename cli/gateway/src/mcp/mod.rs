@@ -1,6 +1,7 @@
 //! An MCP server for each agent: the tools that the permission matrix allows, and calls that run as turns, with caps,
-//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task is the
-//! turn's record. Any gateway can therefore serve the task, even after the gateway that accepted the call is gone.
+//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task has no state
+//! besides the turn's record. Any gateway can therefore serve the task, even after the gateway that accepted the call
+//! has stopped.
 //!
 //! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
 //! call in progress, `approval` a call that waits for approval. `digits` preserves large numbers.
@@ -79,7 +80,7 @@ impl Principal {
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// The turn with this task id. An invalid id is reported as an unknown task.
+    /// Returns the turn with this task id. An invalid id is reported as an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
@@ -102,7 +103,7 @@ pub(crate) struct McpServer {
 }
 
 impl McpServer {
-    /// A server whose requests have a key and name an agent.
+    /// Creates a server for requests that each have a key and name an agent.
     pub(crate) const fn for_keys(
         client: Client,
         waiting: ReplyWaiters,
@@ -113,7 +114,8 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
-    /// The tool list of an agent in its shared form; `None` if no worker has written the list in time.
+    /// Returns the tool list of an agent in the format that all dialects share. Waits up to [`LIST_WAIT`] for a worker
+    /// to write the list, and then returns `None`.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -148,7 +150,7 @@ impl McpServer {
     }
 }
 
-/// The dialect of tools and results in a revision of MCP.
+/// Returns the dialect of tools and results for the client's revision of MCP.
 fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
     if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
 }
@@ -213,8 +215,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // The server does not advertise the capabilities of the methods below. They are therefore unknown and return no
-    // empty lists: revision 2026-07-28 requires that methods and capabilities agree.
+    // The methods below belong to capabilities that the server does not advertise. They return "method not found"
+    // instead of empty lists: revision 2026-07-28 requires that methods and capabilities agree.
 
     async fn list_prompts(
         &self,

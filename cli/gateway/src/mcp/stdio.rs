@@ -15,7 +15,7 @@ use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
 use crate::waiting::ReplyWaiters;
 
-/// Longest line that is converted. A longer line passes unchanged, and is rejected later.
+/// Longest line (bytes) that is converted. A longer line passes unchanged, and is rejected later.
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 /// Size of the buffer between a standard stream and the protocol library, in bytes.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -57,7 +57,7 @@ pub async fn serve_stdio(
         Err(error) => Err(std::io::Error::other(error)),
     };
     read.abort();
-    // The library has closed its end of the pipe, so this task ends once all responses have been written.
+    // The library has closed its end of the pipe, so the task `written` ends once all responses have been written.
     drop(written.await);
     // No client can receive the results of held calls any more.
     for turn in local.map(|local| local.held_turns()).unwrap_or_default() {

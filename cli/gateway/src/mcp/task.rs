@@ -28,8 +28,8 @@ impl McpServer {
         let store = self.client.store(&principal.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
-        // A task of another agent is reported as unknown, whether it is decided or not. The check takes as long as for
-        // a task that does not exist.
+        // A task of another agent is reported as unknown, before and after its admission. The check takes as long as
+        // for a task that does not exist.
         let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(principal.agent.as_str());
         let mut view = store.turn_view(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
@@ -52,14 +52,14 @@ impl McpServer {
                 }
                 Ok(task)
             }
-            // Without a reply, only a key for all agents may see the record.
+            // A record without a reply names no agent, so only a key for all agents may see the record.
             TurnView::Finished(finished)
                 if finished.reply.is_empty() && principal.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
             {
                 Err(unknown_task(task_id))
             }
             TurnView::Finished(finished) => ended(&name, principal, &finished, retain_ms),
-            // Accepted; no scheduler has decided it yet.
+            // The turn was accepted, but no scheduler has admitted or rejected it yet.
             TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
                 let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
@@ -119,7 +119,7 @@ fn object<T: serde::Serialize>(value: &T) -> JsonObject {
     }
 }
 
-/// A shard time as ISO 8601.
+/// Formats a time of the shard's clock (ms) as ISO 8601.
 fn instant(at_ms: i64) -> String {
     DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

@@ -155,7 +155,7 @@ pub(crate) async fn deny(
     Ok(Json(deciding.log(counted)))
 }
 
-/// An approval, and the approver of the key who decides it.
+/// An approval, and the approver in whose name the key decides the approval.
 struct Deciding {
     context: VerbContext<'static>,
     approval: Approval,
@@ -177,7 +177,7 @@ impl Deciding {
         Approver { name: &self.by, roles: &self.roles }
     }
 
-    /// Two keys may have the same approver: the log shows which one was used.
+    /// Logs the decision with the key, because two keys may have the same approver.
     fn log(&self, counted: VerdictResult) -> VerdictResult {
         let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
         tracing::info!(key, by, %approval, state = %counted.state, "approval decided");

@@ -121,7 +121,7 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// The next snapshot; `None` if the watcher has lost its permission.
+    /// Returns the next snapshot; `None` if the watcher has lost its permission.
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
@@ -146,8 +146,8 @@ where
     }
 }
 
-/// The parts of a snapshot that show a change. Ages, rates and the texts of findings are left out, because they always
-/// differ.
+/// Returns the parts of a snapshot that show a change. Ages, rates and the texts of findings are left out, because they
+/// always differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     let findings = fleet["findings"].as_array().into_iter().flatten();

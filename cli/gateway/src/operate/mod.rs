@@ -1,8 +1,9 @@
 //! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
-//! `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks only
-//! the permission and the bounds of the body. Everything that needs the fleet's configuration comes from the
-//! [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in
-//! its row. For tokens of an identity provider, rules about their claims grant these permissions.
+//! `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks
+//! only the permission and the bounds of the body. Everything that needs the fleet's configuration comes from the
+//! [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause, resume and
+//! cancel. A key with `approve` decides approvals as the approver in its row. For tokens of an identity provider, rules
+//! about their claims grant these permissions.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -107,7 +108,7 @@ async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<O
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
 
-/// Rejects a filter that matched nothing because the fleet does not have one of its names.
+/// Rejects a filter without matches if the fleet does not have a tenant, agent or tool that the filter names.
 ///
 /// # Errors
 /// 404, with the nearest names; 503.
@@ -142,12 +143,12 @@ impl Operator {
         self.grant.holder()
     }
 
-    /// Id in the audit log: the name of the key, or the name in the token.
+    /// Returns the id for the audit log: the name of the key, or the name in the token.
     pub(crate) fn by(&self) -> &str {
         &self.grant.id
     }
 
-    /// The approver in whose name this key decides.
+    /// Returns the approver in whose name this key decides.
     ///
     /// # Errors
     /// 403: the key has no approver.
@@ -178,7 +179,7 @@ impl Operator {
         Ok(verbs::split_tenant(self.grant.tenant.one(), text)?)
     }
 
-    /// The context in which this operator's verbs run.
+    /// Returns the context in which this operator's verbs run.
     ///
     /// # Errors
     /// 503.

@@ -28,7 +28,7 @@ const TURNS_PER_QUERY: usize = 100;
 pub(super) enum PolledState {
     /// Not polled yet.
     Nothing,
-    /// Accepted; no scheduler has decided it yet.
+    /// Accepted, but no scheduler has admitted or rejected it yet.
     Queued,
     /// In progress.
     Underway {
@@ -131,7 +131,7 @@ impl FollowedTurns {
 }
 
 impl Inner {
-    /// The turns to poll, each with the number of its known results. Turns without followers are removed.
+    /// Returns the turns to poll, each with the number of its known results. Removes turns without followers.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -139,7 +139,7 @@ impl Inner {
         known.map(|(name, seen)| (name.clone(), seen.borrow().ended())).collect()
     }
 
-    /// Polls these turns. Returns false if a turn could not be read.
+    /// Polls the turns in `names`. Returns false if a turn could not be read.
     async fn poll_turns(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {

@@ -29,8 +29,8 @@ use crate::verbs::CallerIdentity;
 const UNKNOWN_MAX: usize = 512;
 /// A connection that has not sent a valid key within this time is closed.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum connections of one tenant and of one caller. Each exceeds the sum of the bounds for waiting requests and for
-/// streams.
+/// Maximum connections of one tenant and of one caller. Each bound exceeds the sum of the bounds for waiting requests
+/// and for streams.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ struct UnauthenticatedConnections {
 }
 
 impl UnauthenticatedConnections {
-    /// Closes the oldest connection of the address that has the most.
+    /// Closes the oldest connection of the address that has the most unknown connections.
     fn close_oldest(&mut self) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         for (peer, _) in self.all.values() {
@@ -142,7 +142,7 @@ impl Drop for OpenConnection {
 pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
 impl RequestConnection {
-    /// The connection of a request; `None` if the request did not come over a network.
+    /// Returns the connection of a request; `None` if the request did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
@@ -193,7 +193,7 @@ impl Listener for PlainListener {
     }
 }
 
-/// The byte stream of a connection. Reads and writes fail once the connection must not stay open.
+/// The byte stream of a connection. Reads and writes of an unknown connection fail after its timeout or its closure.
 pub(crate) struct ConnectionStream<S> {
     stream: S,
     connection: Arc<OpenConnection>,

@@ -18,7 +18,7 @@ use crate::verbs::Rate;
 /// Maximum valid credentials that are remembered. The latest half of this number is always kept.
 const KNOWN_MAX: usize = 20_000;
 
-/// The address of a request; `None` if unknown, as for a request that did not come over a network.
+/// Returns the address of a request; `None` if unknown, as for a request that did not come over a network.
 fn peer_of(parts: &Parts) -> Option<Peer> {
     RequestConnection::of(parts).map(RequestConnection::peer)
 }
@@ -62,10 +62,11 @@ impl InvalidCredentialLimiter {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
 
-    /// Decides whether the credential of a request is checked at all.
+    /// Checks whether the gateway may verify the credential of a request.
     ///
     /// # Errors
-    /// 429: too many invalid credentials came from this address, and this credential was not valid here before.
+    /// 429: too many invalid credentials came from the request's address, and this credential was not valid here
+    /// before.
     pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
         let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {

@@ -41,14 +41,15 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// URL of the metadata for `path`. An agent's MCP server has its own metadata; all other paths use the gateway's.
+    /// Returns the URL of the metadata for `path`. An agent's MCP server has its own metadata; all other paths use the
+    /// gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)
     }
 }
 
-/// The agent whose MCP server has this path.
+/// Returns the agent whose MCP server has this path.
 fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
@@ -67,7 +68,7 @@ pub(crate) async fn of_path(
 }
 
 impl Shared {
-    /// The metadata; 404 if the gateway accepts no tokens, or if its base URL is not configured.
+    /// Returns the metadata; 404 if the gateway accepts no tokens, or if its base URL is not configured.
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(

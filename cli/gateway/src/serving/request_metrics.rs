@@ -50,14 +50,14 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let stream = metrics.gateway.stream();
     response.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |chunk| {
-            // Dropped when the body ends, or when the reader disconnects.
+            // The closure owns `stream`. `stream` is dropped when the body ends, or when the reader disconnects.
             let _ = &stream;
             chunk
         }))
     })
 }
 
-/// The operation of a request, as its metric label.
+/// Returns the operation of a request, as its metric label.
 fn operation_label(method: &Method, path: &str, query: &str) -> &'static str {
     let is_get = method == Method::GET || method == Method::HEAD;
     if let Some(verb) = path.strip_prefix("/v1/operate/") {

@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
-/// Interval at which the files are checked. A mounted Secret changes by swapping links, without a file event.
+/// Interval at which the files are read again. A mounted Kubernetes Secret changes through swapped links, without a
+/// file event.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A client that has not completed the handshake within this time is disconnected.
@@ -190,7 +191,7 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
             match connection.until_closed(shaking).await {
-                // Sending fails only if the listener is gone.
+                // Sending fails only if the listener was dropped.
                 Some(Ok(Ok(stream))) => {
                     let connection_stream = ConnectionStream::new(stream, Arc::clone(&connection));
                     drop(ready.send((connection_stream, RequestConnection(connection))).await);

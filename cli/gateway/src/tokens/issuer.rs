@@ -119,7 +119,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// The innermost error. The text of the outer error says only that a request failed.
+/// Returns the innermost error. The text of the outer error says only that a request failed.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

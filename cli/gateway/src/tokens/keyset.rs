@@ -62,7 +62,7 @@ impl KeySet {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// The keys with this id. If the token names no id, the only key of the set. `None` if no key is found.
+    /// Returns the keys with the id. If `id` is `None`, returns the only key of the set. `None` if no key is found.
     fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
@@ -73,7 +73,7 @@ impl KeySet {
         }
     }
 
-    /// The key with this id for this algorithm. `None` if the id is unknown. An error if the key is for other
+    /// Returns the key with this id for this algorithm. `None` if the id is unknown. An error if the key is for other
     /// algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;

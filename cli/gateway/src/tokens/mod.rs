@@ -1,5 +1,5 @@
-//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks who signed a
-//! token, for which service and until when it is valid, and what its claims grant.
+//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks the signer,
+//! the service and the validity period of a token. Rules about the token's claims then grant permissions.
 //!
 //! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
 //! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions.
@@ -169,7 +169,7 @@ impl Tokens {
         stop.run_until_cancelled(both).await;
     }
 
-    /// The permissions of a token's holder.
+    /// Returns the permissions of a token's holder.
     ///
     /// # Errors
     /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are unavailable.
@@ -203,7 +203,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The claims of a token that is valid now.
+    /// Returns the claims of a token that is valid now.
     async fn claims(&self, token: &str, header: &Header) -> Result<Claims, Problem> {
         if let Some(checked) = self.checked(token, header) {
             return checked;
@@ -236,7 +236,7 @@ impl Inner {
         Some(decode::<Claims>(token, key, &wanted).map(|good| good.claims).map_err(|error| refused(error.kind())))
     }
 
-    /// The permissions that the claims of a valid token grant.
+    /// Returns the permissions that the claims of a valid token grant.
     fn granted(&self, claims: &Claims) -> Result<Grant, Problem> {
         // The library also accepts a list of issuers in `iss`. The gateway requires a text.
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
@@ -253,7 +253,7 @@ impl Inner {
         Ok(grant)
     }
 
-    /// The holder's id for the audit log.
+    /// Returns the holder's id for the audit log.
     fn name(&self, claims: &Claims) -> Result<String, String> {
         let name = text(claims, &self.options.name_claim)?;
         // Users can write any address into their profile, so an unverified address must not become their id. Some
@@ -350,8 +350,8 @@ impl Inner {
     }
 }
 
-/// When a token expires. The library has checked the claim. A time beyond the calendar becomes the latest possible
-/// time.
+/// Returns the time at which a token expires. The library has already checked the claim. A time beyond the calendar
+/// becomes the latest possible time.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]

@@ -85,7 +85,7 @@ impl GrantRules {
         self.rules.len()
     }
 
-    /// The permissions that the claims grant to the holder `id`. The expiry is not set yet.
+    /// Returns the permissions that the claims grant to the holder `id`. The expiry is not set yet.
     ///
     /// # Errors
     /// No rule matches, or the matching rule reads a claim that is missing or unusable.
@@ -185,13 +185,13 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// The text of a claim. An empty text is an error.
+/// Returns the text of a claim. An empty text is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))
 }
 
-/// The agents in a claim: names only, no patterns.
+/// Returns the agents in a claim: names only, no patterns.
 fn agents_in(claims: &Claims, name: &str) -> Result<Vec<String>, String> {
     let expected = || format!("the claim {name:?}: expected an agent, or 1 to {AGENTS_MAX} of them");
     let found = match claim(claims, name) {

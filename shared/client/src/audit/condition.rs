@@ -24,7 +24,7 @@ pub struct ArgumentConditions(Vec<Condition>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
-    /// The name of the argument, then the names of members.
+    /// The name of the argument, followed by the names of nested members.
     path: Vec<String>,
     operator: Operator,
     value: Scalar,
@@ -49,7 +49,7 @@ enum Scalar {
 }
 
 impl ArgumentConditions {
-    /// True without conditions.
+    /// Returns true if there are no conditions, so that every call matches.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -66,7 +66,7 @@ impl ArgumentConditions {
             })
     }
 
-    /// Adds the conditions of another text.
+    /// Adds the conditions of `other`. A call must then meet the conditions of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);

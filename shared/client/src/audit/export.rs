@@ -141,7 +141,7 @@ pub struct Export<'a, W> {
     out: W,
 }
 
-/// The seals of a shard in the range, and their entries.
+/// The seals of a shard in the range that are not exported yet, and the IDs of the entries that these seals cover.
 struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     ids: BTreeSet<EntryId>,
@@ -175,7 +175,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// The time of the first entry of each shard whose log has been trimmed.
+    /// Returns the time of the first stored entry of each shard whose log has been trimmed (ms by Redis' clock).
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {
@@ -188,7 +188,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(begins)
     }
 
-    /// The seals of a shard that belong to the time range and are not exported yet.
+    /// Finds the seals of a shard that belong to the time range and are not exported yet.
     async fn covered(&self, store: &Store) -> Result<SealedRange, StoreError> {
         let shard = store.shard();
         let mut found = SealedRange { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
@@ -273,7 +273,7 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 }
 
-/// The last entry of a seal.
+/// Returns the ID of the last entry that a seal covers.
 fn ended(body: &SealBody) -> EntryId {
     body.entry_ids().ok().and_then(|ids| ids.last().copied()).unwrap_or_default()
 }

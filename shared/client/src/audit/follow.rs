@@ -20,11 +20,11 @@ pub struct LogPosition {
     begun: bool,
     /// The last entry that was read.
     entry: EntryId,
-    /// The number of entries ever added up to this position, including entries that were gone before they were read.
+    /// The number of entries ever added to the log up to this position, including entries that were never read.
     counted: u64,
     /// How often the log was recreated or lost its last writes.
     recreated: u64,
-    /// The number of entries that were gone before they were read.
+    /// The number of entries that were trimmed or lost before they were read.
     lost: u64,
     seal: EntryId,
 }
@@ -100,7 +100,7 @@ pub enum LogItem {
     Entry(LogEntry),
     /// A seal. The seal's entries come before it.
     Seal(LogSeal),
-    /// Entries that were gone before they were read.
+    /// Entries that were trimmed or lost before they were read.
     Lost(LostEntries),
 }
 
@@ -116,7 +116,7 @@ impl LogItem {
     }
 }
 
-/// The next items of a shard.
+/// The next items of a shard's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogBatch {
     /// The shard.
@@ -131,19 +131,20 @@ pub struct LogBatch {
 }
 
 impl LogBatch {
-    /// The number of entries.
+    /// Returns the number of entries in the batch.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.items.iter().filter(|item| matches!(item, LogItem::Entry(_))).count() as u64
     }
 
-    /// Entries that were gone before they were read, and whether the log was recreated.
+    /// Returns the entries that were trimmed or lost before they were read, and whether the log was recreated. Returns
+    /// `None` if no entry is missing.
     #[must_use]
     pub fn lost(&self) -> Option<&LostEntries> {
         self.items.iter().find_map(|item| if let LogItem::Lost(lost) = item { Some(lost) } else { None })
     }
 
-    /// The time of the batch's first entry (ms by Redis' clock).
+    /// Returns the time of the batch's first entry (ms by Redis' clock).
     #[must_use]
     pub fn first_ms(&self) -> Option<i64> {
         let first =
@@ -152,7 +153,7 @@ impl LogBatch {
     }
 }
 
-/// The position from which a shard is followed for the first time: before its oldest entry.
+/// Returns the position at which a reader of a shard's log starts for the first time: before the oldest entry.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -174,7 +175,7 @@ pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBat
 }
 
 fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>) -> Option<LogBatch> {
-    // Entries that were trimmed before the first read are not reported as gone.
+    // Entries that were trimmed before the first read are not reported as missing.
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
     let mut after = LogPosition { begun: true, counted: begun, ..*position };
     let mut items = Vec::new();
@@ -186,13 +187,13 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     let more_seals = seals.len() == PAGE;
     for entry in page.entries {
         after.counted += 1;
-        // IDs from Redis are valid.
+        // Redis returns only valid IDs, so parsing does not fail.
         after.entry = entry.id.parse().unwrap_or(after.entry);
         items.push(LogItem::Entry(entry));
     }
     for seal in seals {
         // If the page is full, entries of this seal may still follow. If the page is not full, the log has no more
-        // entries: the seal's entries were read or are gone.
+        // entries: the seal's entries were read, trimmed or lost.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -204,17 +205,18 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
-/// Returns the entries that were gone before they were read. Redis counts all entries that were ever added to the log.
-/// This count reveals the missing entries in two cases: the page reaches the end of the log, or all entries before the
-/// position have been trimmed.
+/// Returns the entries that were trimmed or lost before they were read. Redis counts all entries that were ever added
+/// to the log. This count reveals the missing entries if the page reaches the end of the log. It also reveals them if
+/// all entries before the position have been trimmed.
 fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let recreated = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A never trimmed log without new entries may be a new log, written after the clock stepped back. Export it all,
-    // even if that repeats entries under the same IDs. Otherwise, a new log would never be exported.
+    // A log that was never trimmed and has no new entries may have been recreated after the clock stepped back. Export
+    // the whole log, even if that repeats entries under the same IDs. Otherwise, a recreated log would never be
+    // exported.
     let is_new_log = recreated && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
@@ -282,7 +284,7 @@ mod tests {
         let before = Some("7-0".to_owned());
         let lost = LostEntries { shard: 3, entries: 2, counted: 12, recreated: false, after, before };
         assert_eq!((found.lost(), found.after.counted), (Some(&lost), 14));
-        // All three new entries are gone. The next read finds nothing new.
+        // All three new entries were trimmed. The next read finds nothing new.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);

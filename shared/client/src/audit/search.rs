@@ -107,13 +107,13 @@ impl AuditQuery {
             && self.tool.as_deref().is_none_or(|tool| is_about(&entry, tool))
             && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)])
             && self.conditions.are_met_by(&entry);
-        // Returns the entry's text without parsing it, so that numbers keep their digits.
+        // Return the entry's text without parsing it, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }
 }
 
-/// True if an entry is about the tool with this name. The entries of calls have the tool's name. Other entries repeat
-/// the text of a model or operator, which may be the tool's ID or the ID of a version.
+/// Returns true if an entry is about the tool with this name. The entries of calls have the tool's name. Other entries
+/// contain the text that a model or operator wrote, which may be the ID of the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {
@@ -150,7 +150,7 @@ mod tests {
             let text = entry(action, entity, outcome, tool);
             assert_eq!(query.fits(&text).is_some(), is_found, "{text}");
         }
-        // The tool with this ID is no longer configured, so the ID leads to no name.
+        // The tool with this ID is no longer configured, so the ID cannot be resolved to a name.
         let by_id = AuditQuery { tool: Some("payments".into()), ..AuditQuery::default() };
         let call = r#"{"action":"TOOL_CALL","entity_id":"pay","meta":{"outcome":"ok","tool_id":"payments"}}"#;
         assert!(by_id.fits(call).is_some());

@@ -26,7 +26,7 @@ const TENANTS_MAX: usize = 10;
 pub struct Cause {
     /// The kind of the items: letters, calls or tasks.
     pub kind: DeadKind,
-    /// The code of the rejection, or the outcome.
+    /// The code of a letter's rejection, or the outcome of a call or task.
     pub cause: String,
     /// The tool, if the items are calls.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ impl Cause {
         }
     }
 
-    /// A filter that matches exactly the items with this cause.
+    /// Returns a filter that matches exactly the items with this cause.
     #[must_use]
     pub fn filter(&self) -> DeadFilter {
         DeadFilter {
@@ -106,13 +106,13 @@ pub struct Causes {
 }
 
 impl Causes {
-    /// True if no item matched so far.
+    /// Returns true if no item has matched so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by.is_empty()
     }
 
-    /// The `limit` most frequent causes, the most frequent first.
+    /// Returns the `limit` most frequent causes, the most frequent first.
     #[must_use]
     pub fn most(self, limit: usize) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.by.into_values().collect();
@@ -158,9 +158,9 @@ pub async fn causes(
 }
 
 impl DeadEntry {
-    /// The normalized error of a call or task. Every word that contains a digit is replaced with `#`, except
-    /// three-digit status codes of services (503). `None` for letters: the error of a letter is its message. Also
-    /// `None` if no part of the error is short enough to be shown.
+    /// Returns the normalized error of a call or task. Every word that contains a digit is replaced with `#`, except
+    /// three-digit status codes of services (503). Returns `None` for letters, because the error of a letter is its
+    /// message. Also returns `None` if no part of the error is short enough to be shown.
     #[must_use]
     pub fn normalized_error(&self) -> Option<String> {
         if self.id.kind == DeadKind::Letter {
@@ -170,7 +170,7 @@ impl DeadEntry {
     }
 }
 
-/// The beginning of a text, with `#` for each word that contains a digit and is not a status code.
+/// Returns the beginning of a text, with `#` for each word that contains a digit and is not a status code.
 fn normalized_error(error: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');

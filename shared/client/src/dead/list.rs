@@ -1,5 +1,6 @@
-//! Listing dead items. Dead items have no index, because an index would add a write to every call. Dead letters are
-//! few. The audit log is read from its newest entry, up to a maximum number of entries for each page.
+//! Lists dead items. Dead items have no index, because an index would add a write to every call. Dead letters are few,
+//! so reading them is cheap. The audit log is read from its newest entry, up to a maximum number of entries for each
+//! page.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -145,7 +146,7 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
     }
 }
 
-/// Converts a letter to an item, with the message and ID of its replay.
+/// Converts a letter to an item, with the message and ID of the letter's replay.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
     let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
@@ -153,7 +154,8 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // A turn may already use the ID of a poison message. The ID of a rejected message is unused.
+    // A turn may already use the ID of a poison message, which crashed its readers. The ID of a rejected message is
+    // unused.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -176,7 +178,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     DeadEntryDetails { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
 }
 
-/// Why a letter cannot be replayed unchanged.
+/// Returns the reason why a letter cannot be replayed unchanged. Returns `None` if the letter can be replayed.
 fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     if letter.reason == "poison" || letter.reason == "unreadable" {
         return Some("its message is no longer stored");
@@ -192,8 +194,8 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// Converts an audit entry to a failed call, with the turn that a replay submits. `None` if the entry is not a failed
-/// call. Also `None` if the outcome is not listed by default and differs from `asked`.
+/// Converts an audit entry to a failed call, with the turn that a replay submits. Returns `None` if the entry is not a
+/// failed call. Also returns `None` if the outcome is not listed by default and differs from `asked`.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
     // Most entries are of successful calls. Skip these entries without parsing: the beginning of the text shows the
     // level.
@@ -243,7 +245,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
 }
 
 /// Converts an audit entry to a failed task. The entry does not have the task's grants, its context, or the inbox for
-/// its answer. A replay without the grants could do more than the task was allowed to do.
+/// its answer. Without the grants, a replay could do more than the task was allowed to do, so a replay needs a new
+/// message.
 fn task(
     shard: u32,
     entry: &LogEntry,
@@ -285,7 +288,7 @@ fn at_ms(entry: &LogEntry) -> i64 {
     entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// The error of a failed call, as one text.
+/// Returns the error of a failed call as one text.
 fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
     logged.meta.error.as_ref().map(|error| {
         let details = error.details.map(|details| format!(" {}", details.get())).unwrap_or_default();
@@ -293,7 +296,7 @@ fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
     })
 }
 
-/// The message of a turn that has only this call.
+/// Returns the message of a turn that contains only this call.
 fn message(logged: &AuditEntry<'_>, tool: &str, arguments: &str, id: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     format!(
@@ -322,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// The audit entry of a task of agent `atlas` with this outcome.
+    /// Returns the audit entry of a task of agent `atlas` with this outcome.
     fn entry(outcome: Outcome) -> LogEntry {
         let (tenant, agent, redactor) =
             (TenantId::new("demo").unwrap(), AgentId::new("atlas").unwrap(), Redactor::default());

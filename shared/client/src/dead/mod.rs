@@ -46,7 +46,7 @@ impl DeadKind {
     /// All kinds. Calls and tasks are listed together, after the letters.
     pub const ALL: [Self; 3] = [Self::Letter, Self::Call, Self::Task];
 
-    /// The name of the kind.
+    /// Returns the kind's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -121,7 +121,7 @@ pub struct DeadEntry {
     /// The item's agent, if the message can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// For a letter, the ID of the turn or task; for a call, `<turn>/<position>`.
+    /// The ID of a letter's turn or task, the name of a call (`<turn>/<position>`), or the ID of a task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The tool of a call.
@@ -130,9 +130,9 @@ pub struct DeadEntry {
     /// The inbound stream of a letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The reason: the code of the rejection, or the outcome of the call.
+    /// The reason: the code of the rejection, or the outcome of the call or task.
     pub cause: String,
-    /// The error of a call, as the agent received it; the message of a letter.
+    /// The error of a call or task, as the agent received it; the message of a letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// True if the item may have taken effect. A replay then needs an explicit confirmation.
@@ -143,7 +143,7 @@ pub struct DeadEntry {
 }
 
 impl DeadEntry {
-    /// True if the call may or may not have taken effect, and the fleet does not repeat it.
+    /// Returns true if the item is a call that may have taken effect. The fleet does not repeat such a call.
     #[must_use]
     pub fn is_unknown_outcome(&self) -> bool {
         self.id.kind == DeadKind::Call && self.cause == Outcome::OutcomeUnknown.as_str()
@@ -180,7 +180,7 @@ pub struct DeadFilter {
     pub cause: Option<String>,
     /// Only items with this text in their cause or error. Letters are searched in their cause and message.
     pub error: Option<String>,
-    /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error), as in [`Cause::normalized_error`].
+    /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error), see [`Cause::normalized_error`].
     pub normalized_error: Option<String>,
     /// Only items without a [normalized error](DeadEntry::normalized_error).
     pub without_error: bool,
@@ -197,7 +197,7 @@ pub struct DeadFilter {
 pub struct DeadCursor {
     kind: DeadKind,
     shard: usize,
-    /// The next page starts before this entry. `None`: at the newest entry.
+    /// The next page starts before this entry. If `None`, it starts at the newest entry.
     before: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The calls and tasks that failed in the last hour. A reader that polls continues at the entry where it stopped, so a
-//! poll costs only the new entries of the audit log.
+//! Collects the calls and tasks that failed in the last hour. A reader that polls continues at the entry where it
+//! stopped, so a poll costs only the new entries of the audit log.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,8 +12,9 @@ use super::list::call;
 const WINDOW_MS: i64 = 3_600_000;
 /// Entries per read.
 const PAGE: usize = 500;
-/// Maximum number of reads of the first poll of a shard, and of each later poll.
+/// Maximum number of reads in the first poll of a shard.
 const FIRST_READS_MAX: usize = 10;
+/// Maximum number of reads in each later poll of a shard.
 const READS_MAX: usize = 2;
 /// Maximum number of failures of one shard that are kept, newest first.
 const FAILURES_MAX: usize = 2_000;
@@ -31,7 +32,7 @@ struct ShardFailures {
     /// The last entry that was read.
     last: Option<String>,
     found: VecDeque<DeadEntry>,
-    /// Until this time (ms), the window has entries that were not read.
+    /// Until this time (ms of shard time), the last hour may contain entries that were not read.
     partial_until_ms: i64,
 }
 
@@ -82,7 +83,8 @@ impl ShardFailures {
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // Partial until all pages are read: after a failed read, the next poll continues at the newest entry.
+        // Treat the window as partial until all its pages are read. If a read fails, the next poll continues after the
+        // newest entry that was read, and skips the unread pages.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;
@@ -93,7 +95,7 @@ impl ShardFailures {
                 }
             }
             let Some(oldest) = page.last().filter(|_| page.len() == PAGE) else {
-                // Without an entry in the window, the next poll reads the window again.
+                // If the window has no entry, `last` stays `None`, so the next poll reads the window again.
                 self.partial_until_ms = 0;
                 return Ok(());
             };
@@ -102,7 +104,7 @@ impl ShardFailures {
         Ok(())
     }
 
-    /// Reads the entries after `last`. If there are too many, continues at the newest entries.
+    /// Reads the entries after `last`. If there are too many entries, skips some and continues at the newest entries.
     async fn read_on(&mut self, store: &Store, last: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut last = last.to_owned();
         for _ in 0..READS_MAX {

@@ -10,7 +10,7 @@ use super::{DeadEntryDetails, DeadId, DeadKind};
 use crate::has_own_content;
 use crate::operate::Operator;
 
-/// What an operator does with an item.
+/// An operator's action on an item.
 #[derive(Debug, Clone, Copy)]
 pub enum DeadAction<'a> {
     /// Sends the item's message again.
@@ -102,7 +102,8 @@ struct ReplayMessage {
 }
 
 /// Replays or drops one item. One transaction sends the message and marks the item as handled. The message is therefore
-/// not sent twice, even if the caller crashes. An item that does not belong to the tenant `within` is reported as gone.
+/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::Gone`] for an item that does not belong to the
+/// tenant `within`.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.

@@ -39,8 +39,8 @@ pub struct TaskDetails {
 }
 
 impl TaskDetails {
-    /// At each level, puts failed tasks and tasks with a failure below them first. Returns the path from this task to
-    /// the first failed task without a failed subtask; empty if no task has failed.
+    /// Sorts the tasks: at each level, failed tasks and tasks with a failure below them come first. Returns the path
+    /// from this task to the first failed task without a failed subtask; empty if no task has failed.
     pub fn failing_first(&mut self) -> Vec<TaskId> {
         let mut first = Vec::new();
         let mut failing = Vec::new();
@@ -84,7 +84,7 @@ impl TaskDetails {
     }
 }
 
-/// One response of the model, and what followed: the steps `plan`, `execute` and `validate`, or `answer`.
+/// A round of the model loop: the steps `plan`, `execute` and `validate`, or `answer`.
 #[derive(Debug, Default, Serialize)]
 pub struct Round {
     /// The round's number, from 1.
@@ -190,7 +190,7 @@ impl WaitReason {
     }
 }
 
-/// The details of a task and of the tasks below it. `None` if nothing is known about the task.
+/// Returns the details of a task and of the tasks below it. Returns `None` if nothing is known about the task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -329,7 +329,7 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// The wait for an approval of one of the turn's calls. `None` if no approval is waiting now.
+/// Returns the wait for an approval of one of the turn's calls. Returns `None` if no approval is waiting now.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
@@ -339,7 +339,7 @@ async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> 
     }))
 }
 
-/// The wait for the turn of a task's calls.
+/// Returns the wait for the turn of a task's calls.
 fn of_turn(turn: String, wait: &ThrottledTurn) -> TaskWait {
     let state = &wait.turn.state;
     if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {

@@ -94,8 +94,8 @@ impl HistoryStep {
     }
 }
 
-/// The current step of a task according to its history, and the number of model responses. `None` if the history is
-/// empty.
+/// Returns the current step of a task according to its history, and the number of model responses. Returns `None` if
+/// the history is empty.
 #[must_use]
 pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
     let iterations = steps.iter().filter(|step| matches!(step, HistoryStep::Plan(_))).count();

@@ -164,8 +164,8 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// Like [`task_page`], but lists only tasks whose agent the caller may see (`sees`). Hidden tasks do not count toward
-/// the page size.
+/// Lists one page like [`task_page`], but only tasks whose agent the caller may see (`sees`). Hidden tasks do not count
+/// toward the page size.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -224,7 +224,7 @@ async fn of_tenant(
             for summary in join_all(ids.into_iter().map(|id| task_summary(store, &tenant, id))).await {
                 *looked_at += 1;
                 let summary = match summary {
-                    // Rule 18: a damaged key affects only itself.
+                    // A damaged record must not affect other tasks: skip only this task.
                     Err(error) if error.is_script_error() => continue,
                     summary => summary?,
                 };
@@ -251,8 +251,9 @@ async fn of_tenant(
     }
 }
 
-/// The number of tasks that are newer than a task from an earlier page. `None` if that task does not exist, or if the
-/// caller may not see it. Both cases make the same requests, so that their timing does not reveal a hidden task.
+/// Returns the number of tasks that are newer than a task from an earlier page. Returns `None` if that task does not
+/// exist, or if the caller may not see it. Both cases make the same requests, so that their timing does not reveal a
+/// hidden task.
 async fn newer(
     store: &Store,
     tenant: &TenantId,
@@ -262,20 +263,21 @@ async fn newer(
     let name = TurnName::task(tenant, task);
     let newer = store.newer_tasks(&name).await?;
     let agent = match store.record(&name).await {
-        // Rule 18: a damaged key affects only itself.
+        // A damaged record must not make the list fail: treat its agent as unknown.
         Err(error) if error.is_script_error() => None,
         view => summary(tenant, task.clone(), &view?).agent,
     };
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// The IDs that follow `last`, the last ID that was read. Tasks that arrived since then have moved `last` further down.
+/// Returns the IDs that follow `last`, the last ID that was read. Tasks that arrived since then have moved `last`
+/// further down.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)
 }
 
-/// The summary of one task.
+/// Reads the summary of one task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -334,7 +336,7 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// The description of a task. If workers run the task, the description is in the arguments of the task's call.
+/// Returns the description of a task. If workers run the task, the description is in the arguments of the task's call.
 /// Otherwise the description is in the task's message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
@@ -343,7 +345,7 @@ fn description(blob: &str) -> Option<String> {
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }
 
-/// The beginning of a text, cut at a character boundary.
+/// Returns at most the first `bytes_max` bytes of a text, cut at a character boundary. A shortened text ends with `…`.
 pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

@@ -1,7 +1,7 @@
 //! Tasks for observers: list them, show their details, watch them, and cancel them.
 //!
-//! `watch` returns the events of one task as a stream. `details` returns everything known about a task at one time.
-//! `cancel` ends a task and everything that the task began. `history` is the format of a task's steps in Redis.
+//! `watch` returns the events of one task as a stream. `details` returns everything that is currently known about a
+//! task. `cancel` ends a task and everything that the task began. `history` is the format of a task's steps in Redis.
 
 mod cancel;
 mod details;
@@ -18,8 +18,8 @@ pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;
 
-/// The turn with the calls of a task's `number`th plan, from 1. `None` if the task's ID is too long for the suffix. The
-/// turns of such a task have other IDs.
+/// Returns the turn with the calls of a task's `number`th plan, from 1. Returns `None` if the task's ID is too long for
+/// the suffix. The turns of such a task have other IDs.
 fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     let turn = TurnId::new(format!("{}.step-{number}", task.turn)).ok()?;
     Some(TurnName { tenant: task.tenant.clone(), turn })

@@ -115,7 +115,7 @@ pub struct TaskProgress {
     /// The number of history entries that were already reported. To continue after this event, pass this number to
     /// [`TaskWatcher::from`].
     pub position: usize,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: TaskEvent,
 }
@@ -160,7 +160,7 @@ impl TaskWatcher {
         Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 
-    /// The watched task.
+    /// Returns the name of the watched task.
     #[must_use]
     pub const fn name(&self) -> &TurnName {
         &self.name
@@ -395,7 +395,7 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// The output as text: a model's answer, a plain text, or otherwise the JSON of the output.
+/// Returns the output as text: a model's answer, a plain text, or otherwise the JSON of the output.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

@@ -75,7 +75,7 @@ impl ApproveRequest {
     /// Approves the call. The caller must check changed arguments against the schema of the tool first.
     ///
     /// # Errors
-    /// [`rejected_decision`].
+    /// The errors that [`rejected_decision`] returns.
     pub async fn run(
         &self,
         context: &VerbContext<'_>,
@@ -95,7 +95,7 @@ impl DenyRequest {
     /// Denies the call.
     ///
     /// # Errors
-    /// [`rejected_decision`].
+    /// The errors that [`rejected_decision`] returns.
     pub async fn run(
         &self,
         context: &VerbContext<'_>,
@@ -148,9 +148,9 @@ fn changes_seen<'a>(approval: &'a Approval, shown: &RawValue) -> Result<Option<&
     }
 }
 
-/// The error of a verb whose decision about an approval was rejected: [`VerbError::Forbidden`] if the approver may not
-/// decide, [`VerbError::Conflict`] if the approval's state does not allow the decision, [`VerbError::Invalid`] if the
-/// arguments may not be changed in this way.
+/// Converts an error of a rejected decision to the error of the verb. Returns [`VerbError::Forbidden`] if the approver
+/// may not decide, and [`VerbError::Conflict`] if the approval's state does not allow the decision. Returns
+/// [`VerbError::Invalid`] if the arguments may not be changed in this way.
 #[must_use]
 pub fn rejected_decision(approval: &Approval, error: ApprovalError) -> VerbError {
     let message = format!("{}:{}: {error}", approval.tenant, approval.id);

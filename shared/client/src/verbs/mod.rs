@@ -61,10 +61,10 @@ pub enum VerbError {
     /// A field of the request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The operator may not do this.
+    /// The operator is not allowed to run this verb.
     #[error("{0}")]
     Forbidden(String),
-    /// The fleet does not have a name of the request. The message suggests similar names.
+    /// The request contains a name that the fleet does not have. The message suggests similar names.
     #[error("{0}")]
     Unknown(String),
     /// The fleet's state does not allow the change.
@@ -79,7 +79,8 @@ pub enum VerbError {
 }
 
 impl VerbContext<'_> {
-    /// The operator, with the reason of an action.
+    /// Combines the operator's name, the reason of an action, and the redactor, for functions that write to the audit
+    /// log.
     #[must_use]
     pub fn operator<'b>(&'b self, reason: &'b str) -> Operator<'b> {
         Operator { by: &self.by, reason, redactor: &self.redactor }
@@ -102,7 +103,8 @@ impl VerbContext<'_> {
         }
     }
 
-    /// Parses the name of a turn or task, `tenant:id`. The tenant can be missing if the operator has only one.
+    /// Parses the name of a turn or task, `tenant:id`. The tenant can be missing if the operator is restricted to one
+    /// tenant.
     fn parse_turn_name(&self, text: &str) -> Result<TurnName, VerbError> {
         let (tenant, id) = split_tenant(self.tenant.as_ref(), text)?;
         let turn = TurnId::new(id).map_err(|error| VerbError::Invalid(format!("{text:?}: {error}")))?;

@@ -51,14 +51,14 @@ pub struct FilteredNames<'a> {
 
 pub(super) struct UnknownName {
     pub(super) message: String,
-    /// True if the local configuration is in force, or if the published tool lists of agents are complete. Then the
-    /// fleet does not know the name either.
+    /// True if the local configuration is in force, or if the published tool lists of agents are complete. In both
+    /// cases, the fleet does not have the name either.
     pub(super) is_in_force_here: bool,
 }
 
 impl FleetNames {
-    /// The names of a policy with this digest. `tool_ids` maps IDs of tools to their names. Without a digest, the
-    /// policy counts as the one in force.
+    /// Collects the names of a policy. `tool_ids` maps IDs of tools to their names. `digest` is the digest of the
+    /// policy. Without a digest, the policy counts as the one in force.
     #[must_use]
     pub fn new(policy: &Policy, tool_ids: impl IntoIterator<Item = (String, String)>, digest: Option<String>) -> Self {
         let names = policy.permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
@@ -141,7 +141,7 @@ impl FleetNames {
         Ok(())
     }
 
-    /// All tenants: those of the configuration, and those set at run time.
+    /// Returns all tenants: those of the configuration, and those set at run time.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -154,7 +154,7 @@ impl FleetNames {
     }
 
     /// Resolves the tool of a filter, given by name or ID, to the tool's name. Stored data and lists contain names. The
-    /// ID of a version means the whole tool. `None` if the filter has no tool.
+    /// ID of a version selects all versions of the tool. Returns `None` if the filter has no tool.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -288,7 +288,7 @@ mod tests {
             ("tool_box", "tool_box"),
             ("tool_find", "tool_find"),
             ("tool_find@2", "tool_find@2"),
-            // The text names no known tool, so it is unclear whether it is a name or an ID.
+            // No known tool has this name or ID, so the text is returned unchanged.
             ("tool_gone", "tool_gone"),
         ] {
             assert_eq!(tools().switched(given), spelling, "{given}");

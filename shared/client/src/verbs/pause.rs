@@ -127,7 +127,7 @@ impl PauseRequest {
 }
 
 impl PauseTarget {
-    /// The tenant; `None` if a tool is paused for all tenants.
+    /// Returns the tenant, or `None` if a tool is paused for all tenants.
     #[must_use]
     pub const fn tenant(&self) -> Option<&TenantId> {
         match self {
@@ -153,7 +153,7 @@ impl PauseTarget {
         }
     }
 
-    /// Resumes the target. Returns it with the tool's name in place of its ID.
+    /// Resumes the target. Returns the target with the tool's name in place of its ID.
     async fn resume(
         &self,
         context: &VerbContext<'_>,

@@ -17,7 +17,8 @@ pub struct DrainWorkerRequest {
 }
 
 impl DrainWorkerRequest {
-    /// Drains the worker, or resumes it if `drains` is false. Returns false if it already had the requested state.
+    /// Drains the worker, or resumes it if `drains` is false. Returns false if the worker already had the requested
+    /// state.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]; [`VerbError::Conflict`]: too many workers are drained; [`VerbError::Store`].

@@ -35,7 +35,7 @@ pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push(':');
 }
 
-/// Like `write_canonical`, but writes a tree directly, without converting all of it to JSON values first.
+/// Writes a tree as canonical JSON, without converting the whole tree to JSON values first.
 pub(crate) fn write_tree(node: &Node, out: &mut String) {
     match &node.value {
         tree::Value::Mapping(entries) => {

@@ -23,12 +23,12 @@ const SHORT_NAMES: [(&str, &str); 3] = [
 /// Variables that look like settings but are read elsewhere, such as the path of the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
-/// The variable of a setting: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
+/// Returns the name of a setting's variable: `TICKFLEET_WORKER_SLOTS` for `worker.slots`.
 fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// The names of all settings, as `section.field`.
+/// Returns the names of all settings, as `section.field`.
 fn settings(built_in: &Node) -> Vec<String> {
     let sections = built_in.entries().iter();
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
@@ -104,8 +104,9 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
     }
 }
 
-/// Kubernetes gives every pod variables for the services around it. A service `tickfleet-worker` creates
-/// `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`, which are not settings.
+/// Returns true for a variable that Kubernetes adds to every pod for a service in the same namespace. A service
+/// `tickfleet-worker` creates `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`, which are not
+/// settings.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_PORT")
         || name.ends_with("_SERVICE_HOST")

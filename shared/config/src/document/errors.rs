@@ -98,7 +98,7 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// The configuration works, but its author should check this value.
+/// A warning: the configuration works, but its author should check this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
     pub place: ConfigLocation,
@@ -173,8 +173,8 @@ impl Errors {
     }
 }
 
-/// Built-in files of the sample business that use names of other built-in files. An operator who replaces the other
-/// files possibly has to replace these files too.
+/// Built-in files of the sample business that use names of other built-in files. An operator who replaces those other
+/// files may have to replace these files, too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
 /// The files in the order of their dependencies: a file only uses names that earlier files define. In this order, an
@@ -191,8 +191,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// The position of a file in [`ORDER`]. Environment variables count as settings. Agents' prompts come before all
-/// files that name them.
+/// Returns the position of a file in [`ORDER`]. Environment variables count as settings. Agents' prompts come before
+/// all files that name them.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,
@@ -203,8 +203,8 @@ fn rank(place: &ConfigLocation) -> usize {
     }
 }
 
-/// The sorted errors. All errors of one built-in file are combined into one error, because operators cannot edit a
-/// built-in file.
+/// Combines all errors of one built-in file into one error, because operators cannot edit a built-in file. The errors
+/// must be sorted.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
@@ -239,7 +239,7 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// The name inside the found text, in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
+/// Returns the name inside the found text, in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

@@ -1,4 +1,4 @@
-//! The YAML tree from which settings and files are read. Each value has its place, which errors show.
+//! The YAML tree from which settings and files are read. Each value records the place where it was written, for errors.
 
 pub(crate) mod canonical;
 pub(crate) mod environment;

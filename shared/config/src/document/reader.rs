@@ -33,7 +33,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// A null value counts as missing.
+    /// Returns the value of a field. Returns `None` if the field is missing or null.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// The value as an error shows it, without text that is possibly a secret.
+    /// Returns the value as an error shows it, without text that may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The text, unchanged.
+    /// Reads a text, and returns it unchanged.
     pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(text) => return Some(text),
@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// A text that is not blank.
+    /// Reads a text that is not blank.
     pub(crate) fn some_text(&self) -> Option<String> {
         let text = self.text()?;
         if text.trim().is_empty() {
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
         Some(text.to_owned())
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn boolean(&self) -> Option<bool> {
         match (&self.node.value, self.variable_text()) {
             (Value::Boolean(value), _) => return Some(*value),
@@ -130,7 +130,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// A whole number from `min` to `max`.
+    /// Reads a whole number from `min` to `max`.
     pub(crate) fn integer<T: TryFrom<i128>>(&self, min: i128, max: i128) -> Option<T> {
         let number = match (&self.node.value, self.variable_text()) {
             (Value::Integer(number), _) => Some(*number),
@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// A duration from `min` to `max`, with its unit.
+    /// Reads a duration with a unit, from `min` to `max`.
     pub(crate) fn duration(&self, min: Duration, max: Duration) -> Option<Duration> {
         let read = match &self.node.value {
             Value::Text(text) => parse_duration(text).filter(|duration| (min..=max).contains(duration)),
@@ -158,7 +158,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// A size in bytes from `min` to `max`, with its unit.
+    /// Reads a size in bytes with a unit, from `min` to `max`.
     pub(crate) fn size(&self, min: u64, max: u64) -> Option<u64> {
         let read = match &self.node.value {
             Value::Text(text) => parse_size(text).filter(|bytes| (min..=max).contains(bytes)),
@@ -172,7 +172,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// One of the words in `choices`; returns the value of the word.
+    /// Reads one of the words in `choices`, and returns the value of the word.
     pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text()?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         items.iter().enumerate().map(at).collect()
     }
 
-    /// The members of a mapping whose keys are names: key, its place, value.
+    /// Reads a mapping whose keys are names. Returns the key, the key's place, and the value of each member.
     pub(crate) fn members(&self) -> Vec<(&'a str, &'a ConfigLocation, Self)> {
         if !matches!(self.node.value, Value::Mapping(_)) {
             self.refuse("a mapping");
@@ -204,7 +204,7 @@ impl<'a> Cursor<'a> {
         self.node.entries().iter().map(at).collect()
     }
 
-    /// A list of words without duplicates.
+    /// Reads a list of words without duplicates.
     pub(crate) fn words(&self) -> BTreeSet<String> {
         let mut words = BTreeSet::new();
         for item in self.items() {
@@ -217,8 +217,8 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// The text of a value from an environment variable. Variables have no types, so numbers and booleans are parsed
-    /// from this text.
+    /// Returns the text of a value from an environment variable. Returns `None` for other values. Variables have no
+    /// types, so numbers and booleans are parsed from this text.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),

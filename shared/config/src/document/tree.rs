@@ -1,5 +1,5 @@
-//! A YAML file as a tree in which every key and value has its place. Merging, overriding and error reports need the
-//! places, which a typed deserializer would lose.
+//! A YAML file as a tree. Every key and value has the place where it was written. Merging, overriding and error reports
+//! need the places, which a typed deserializer would lose.
 
 use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// The members of a mapping; empty for any other value.
+    /// Returns the members of a mapping; empty for any other value.
     pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,

@@ -16,7 +16,8 @@ use crate::document::tree::{Entry, Node, Value, join};
 
 /// Maximum nesting depth of lists and mappings.
 const DEPTH_MAX: usize = 64;
-/// Bytes of stack that are enough for this depth: up to 40 KiB per level without optimization, and a margin.
+/// Bytes of stack that are enough for [`DEPTH_MAX`] levels: up to 40 KiB per level without compiler optimization, and a
+/// margin.
 const STACK_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +59,8 @@ thread_local! {
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, parses on this thread. Call this function on the main thread of the process, while most of its stack is
-/// free.
+/// Makes this thread parse files itself from now on. Call this function on the main thread of the process, while most
+/// of its stack is free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
@@ -77,7 +78,7 @@ fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     })
 }
 
-/// The parser's message without its own description of the place.
+/// Returns the parser's message without the parser's description of the place.
 fn syntax_message(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     match error {

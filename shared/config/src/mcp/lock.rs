@@ -1,4 +1,4 @@
-//! `mcp.lock.yaml`: the definitions of MCP tools when an operator pinned them, each with a digest.
+//! `mcp.lock.yaml`: the definitions of MCP tools at the time when an operator pinned them, each with a digest.
 //!
 //! The file contains complete definitions, so that tools are known even if their server is down. Permission lists,
 //! schedulers and models use only these definitions, and not the definitions that a server returns.
@@ -67,7 +67,7 @@ pub struct McpAnnotations {
 }
 
 impl McpAnnotations {
-    /// Returns the effect of running the tool twice, if the hints are true.
+    /// Returns the effect of running the tool twice, provided that the server's hints are true.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match (self.read_only_hint, self.idempotent_hint) {
@@ -92,7 +92,7 @@ impl McpAnnotations {
 }
 
 impl McpDefinition {
-    /// The parts that the digest covers, as named in messages.
+    /// Returns the parts that the digest covers, with their names in messages.
     fn parts(&self) -> [(&'static str, Json); 6] {
         [
             ("name", self.name.as_str().into()),
@@ -104,8 +104,8 @@ impl McpDefinition {
         ]
     }
 
-    /// `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The digest does not depend
-    /// on the order of a schema's members.
+    /// Returns the digest: `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The
+    /// digest does not depend on the order of a schema's members.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut text = String::new();
@@ -135,7 +135,7 @@ impl McpDefinition {
         pairs.map(|((part, one), (_, two))| McpChange { part, before: text(one), now: text(two) }).collect()
     }
 
-    /// The names of the parts in which `other` differs; empty if the digests are equal.
+    /// Returns the names of the parts in which `other` differs; empty if the digests are equal.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let pairs = self.parts().into_iter().zip(other.parts());
@@ -144,8 +144,8 @@ impl McpDefinition {
 }
 
 impl McpPins {
-    /// The text of the file. Values are JSON, which is valid YAML. Each member of a schema has its own line, so that
-    /// diffs are readable.
+    /// Returns the text of `mcp.lock.yaml`. Values are JSON, which is valid YAML. Each member of a schema has its own
+    /// line, so that diffs are readable.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::from(

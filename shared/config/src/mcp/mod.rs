@@ -62,12 +62,12 @@ pub struct McpServerDef {
     /// True if a person must approve each call.
     pub requires_approval: bool,
     pub tools: Vec<McpDefinition>,
-    /// The version that the server reported when it was pinned.
+    /// The version that the server reported when its tools were pinned.
     pub server_version: Option<String>,
 }
 
 impl McpServerDef {
-    /// The name that models use for the server's tool `own`.
+    /// Returns the name that models use for the server's tool `own`.
     #[must_use]
     pub fn tool_name(&self, own: &str) -> String {
         format!("{}{own}", self.prefix)
@@ -190,7 +190,7 @@ struct ImportChoice<'a> {
 }
 
 impl ImportChoice<'_> {
-    /// The effect keys of imported tools, checked against their pinned schemas.
+    /// Reads the effect keys of imported tools, and checks them against the tools' pinned schemas.
     fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
         let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
         if let Some(window) = self.effect_window.as_ref().filter(|_| members.is_empty()) {
@@ -282,7 +282,7 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, ImportCh
     matches!(cursor.node.value, Value::Mapping(_)).then_some((def, chosen))
 }
 
-/// Placeholder for a transport that could not be read; an error was noted.
+/// Returns a placeholder for a transport that could not be read; an error was noted.
 fn nowhere() -> McpTransport {
     McpTransport::Stdio { command: String::new(), args: Vec::new(), env: BTreeMap::new(), cwd: None }
 }
@@ -339,7 +339,7 @@ fn header(name: &str) -> Result<(), &'static str> {
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
-/// The address of an endpoint, with values from the environment already replaced.
+/// Reads the address of an endpoint. Values from the environment are already replaced.
 fn address(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if text.contains("${") {

@@ -31,8 +31,8 @@ pub struct Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// The URL of Redis. Printing masks its password. Includes the file of `tls_ca`. Default
-    /// `redis://127.0.0.1:6379/0`.
+    /// The URL of Redis. Printing masks its password. The URL includes the file that the setting `tls_ca` names.
+    /// Default `redis://127.0.0.1:6379/0`.
     pub url: RedisUrl,
     /// First part of every key. Default `tickfleet`.
     pub namespace: String,

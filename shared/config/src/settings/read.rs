@@ -24,7 +24,7 @@ const YEAR: Duration = Duration::from_secs(366 * 86_400);
 const LEASE_MIN: Duration = Duration::from_millis(limits::LEASE_MS_MIN);
 const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
-/// The number of slots of a Redis Cluster. More shards would bring no benefit.
+/// Maximum number of shards: the number of hash slots of a Redis Cluster. More shards would bring no benefit.
 const SHARDS_MAX: i128 = 16_384;
 /// Maximum number of waits in a retry ladder.
 const RUNGS_MAX: usize = 16;
@@ -81,7 +81,7 @@ fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url
 }
 
-/// Adds the file of `redis.tls_ca` to the URL. `None` if no file is configured, or if the file is refused.
+/// Returns the URL with the file of `redis.tls_ca`. Returns `None` if no file is configured, or if the file is refused.
 fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let file = cursor.text()?;
     if file.is_empty() {

@@ -26,7 +26,7 @@ const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
 pub struct RedisUrl(SecretString);
 
 impl RedisUrl {
-    /// Accepts a URL with a scheme that Redis clients support; `None` for any other text.
+    /// Accepts a URL with a scheme that Redis clients support. Returns `None` for any other text.
     #[must_use]
     pub fn new(url: &str) -> Option<Self> {
         let after = |schemes: &[&str]| schemes.iter().find_map(|scheme| url.strip_prefix(scheme).map(str::to_owned));
@@ -49,8 +49,8 @@ impl RedisUrl {
         ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
     }
 
-    /// Adds the file of certificate authorities that verify the server's certificate. `None` if the URL already names a
-    /// file.
+    /// Returns the URL with the file of certificate authorities that verify the server's certificate. Returns `None` if
+    /// the URL already names a file.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
         // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query,
@@ -64,7 +64,7 @@ impl RedisUrl {
         Some(Self(joined.into()))
     }
 
-    /// The complete URL with its password, for connecting.
+    /// Returns the complete URL with its password, for connecting.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -101,8 +101,8 @@ fn names_a_primary(rest: &str) -> bool {
             .is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty() && !name.starts_with('/'))
 }
 
-/// The URL with masked password and masked query values. Everything before the last `@` counts as user and password.
-/// Thus nothing is revealed if a `/` in the password is not escaped.
+/// Returns the URL with masked password and masked query values. Everything before the last `@` counts as user and
+/// password. Thus nothing is revealed if a `/` in the password is not escaped.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {

@@ -33,8 +33,8 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// One declared tool. Without `http`, `shell` or `local`, it overrides fields of another tool of this name: a typed
-/// tool of the binary, or a tool of a module.
+/// One declared tool. A declaration without `http`, `shell` or `local` overrides fields of another tool of this name: a
+/// typed tool of the binary, or a tool of a module.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
@@ -282,7 +282,7 @@ pub enum AnswerMeaning {
     Ok,
     /// The call failed with this outcome, and a retry would fail too.
     Ended(Outcome),
-    /// A temporary failure. The call possibly took effect.
+    /// A temporary failure. The call may have taken effect.
     Transient,
     /// A temporary failure that certainly had no effect: `once` tools may retry.
     NotExecuted,
@@ -342,7 +342,7 @@ pub enum Grant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// In the header `Authorization`, as RFC 6749 recommends.
+    /// The client's ID and secret are sent in the header `Authorization`, as RFC 6749 recommends.
     #[default]
     Basic,
     Body,

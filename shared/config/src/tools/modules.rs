@@ -38,7 +38,7 @@ pub enum ToolRuntime {
 impl ToolRuntime {
     pub const ALL: [Self; 2] = [Self::Python, Self::Node];
 
-    /// The section of `tools.yaml`.
+    /// Returns the name of the runtime's section in `tools.yaml`.
     #[must_use]
     pub const fn section(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl ToolRuntime {
         }
     }
 
-    /// The interpreter of an entry that names none.
+    /// Returns the default interpreter, for an entry that names none.
     #[must_use]
     pub const fn interpreter(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl ToolRuntime {
         }
     }
 
-    /// If `name` cannot be the name of a module, returns the expected form.
+    /// Returns the expected form of a module name if `name` cannot be one. Otherwise returns `None`.
     fn expected_module(self, name: &str) -> Option<&'static str> {
         let is_sound = match self {
             Self::Python => name.split('.').all(|part| {

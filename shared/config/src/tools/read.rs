@@ -1,5 +1,5 @@
-//! Reads `tools.yaml`. [`SchemaCheck`] checks that a schema is valid JSON Schema. This module checks that it is an
-//! object schema, because the arguments of a tool are an object.
+//! Reads `tools.yaml`. [`SchemaCheck`] checks that a schema is valid JSON Schema. This module checks that the schema is
+//! an object schema, because the arguments of a tool are an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub(crate) struct Tools {
     pub(crate) asked: ApprovalDemands,
 }
 
-/// The ID of a tool that declares no ID.
+/// Returns the ID of a tool that declares no ID.
 #[must_use]
 pub fn default_id(name: &str) -> String {
     format!("tool_{name}")
@@ -99,8 +99,8 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     }
 }
 
-/// `overrides` is true if another tool of this name may have the fields that are left out. Checks that need such a
-/// field then run when the registry is built.
+/// Reads one declared tool. `overrides` is true if another tool of this name may have the fields that are left out.
+/// Checks that need such a field then run when the registry is built.
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
@@ -154,7 +154,8 @@ fn local(cursor: &Cursor<'_>) -> LocalDef {
     LocalDef { lease_ms: lease_ms.unwrap_or(LOCAL_LEASE_MS_DEFAULT) }
 }
 
-/// Reads `durable`, which only `once` tools can have: only their calls have an intent record before they run.
+/// Reads `durable`. Only `once` tools can have this field, because only calls of `once` tools have an intent record
+/// before they run.
 fn durable(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Durability> {
     if effect.is_some_and(|effect| effect != Effect::Once) {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");

@@ -1,5 +1,5 @@
-//! Schemas of declared tools are read from the tree, and checked by the code that compiles schemas. Problems are
-//! reported with the place where the schema was written.
+//! Reads the schemas of declared tools from the tree. The code that compiles schemas checks them. Problems are reported
+//! with the place where the schema was written.
 
 use std::fmt;
 
@@ -63,8 +63,8 @@ impl SchemaCheck {
     }
 }
 
-/// The value at a JSON pointer below `node`, and its path. If there is no such value, returns the last existing value
-/// on the pointer's path.
+/// Returns the value at a JSON pointer below `node`, and the value's path. If there is no such value, returns the last
+/// existing value on the pointer's path.
 fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
     let mut path = path.to_owned();
     for token in pointer.split('/').skip(1) {

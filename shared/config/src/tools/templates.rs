@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Arguments of a schema that could not be read.
+    /// Returns the arguments of a schema that could not be read: every name is accepted.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -95,7 +95,8 @@ pub(crate) struct Templates<'a> {
 }
 
 impl Templates<'_> {
-    /// Reads a template that can name secrets but no arguments. The flag is true if the template names a secret.
+    /// Reads a template that can name secrets but no arguments. The returned flag is true if the template names a
+    /// secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
@@ -205,7 +206,7 @@ impl Templates<'_> {
     }
 }
 
-/// The names between the marks; `None` if a placeholder is not closed.
+/// Returns the names between the marks `open` and `close`. Returns `None` if a placeholder is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;

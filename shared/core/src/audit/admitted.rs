@@ -7,7 +7,7 @@
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
 //! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: list was cut |
-//! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), time when there may be room (0: unknown) |
+//! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), earliest end of the wait (0: unknown) |
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ const DEBITS_BYTES_MAX: usize = 1_000;
 const WAITS_MAX: usize = 4;
 
 /// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
-/// not have them yet. `None` if the turn was never admitted, or if its list of notes was full.
+/// not have them yet. Returns `None` if the turn was never admitted, or if its list of notes was full.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     // A full list may lack the last admission.
@@ -51,7 +51,7 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     Some(text)
 }
 
-/// The notes about configured limits with windows.
+/// Returns the notes about configured limits with windows.
 fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) -> String {
     let mut text = String::new();
     for (((counter, max), amount), debited) in limits.iter().zip(amounts).zip(debited) {
@@ -69,8 +69,8 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// Returns the note about a wait in a throttle queue. `None` if the turn joined the queue only because its slice ended,
-/// see [`crate::turn::throttle::undecided_queue`].
+/// Returns the note about a wait in a throttle queue. Returns `None` if the turn joined the queue only because its
+/// slice ended, see [`crate::turn::throttle::undecided_queue`].
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;
@@ -87,8 +87,8 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the call's end to its audit entry, and the permits that its slice returned or took again since the admission.
-/// Relies on `meta` being the last member of an entry.
+/// Adds the time of the call's end to the call's audit entry. Also adds the permits that the call's slice returned or
+/// took again since the admission. Relies on `meta` being the last member of an entry.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
     let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };

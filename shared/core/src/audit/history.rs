@@ -1,4 +1,4 @@
-//! Figures of the fleet by minute and by hour. Once a minute, one scheduler of a shard samples them.
+//! Figures of the fleet by minute and by hour. Once a minute, one scheduler of a shard samples the figures.
 //!
 //! A sample counts the calls in the audit log since the previous sample. So a call is counted once, even if another
 //! scheduler takes over. A minute without a sample has no figures of turns and slots.
@@ -58,7 +58,7 @@ impl EndedCalls {
         self.unknown += other.unknown;
     }
 
-    /// These calls, multiplied by `by / per`.
+    /// Returns the numbers of calls, multiplied by `by / per`.
     #[must_use]
     pub fn scaled(&self, by: u64, per: u64) -> Self {
         let scaled = |calls: u64| {
@@ -81,9 +81,9 @@ pub struct Point {
     pub calls: EndedCalls,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Unfinished turns without a slot when the sample was taken. For an hour, the highest of its samples.
+    /// Unfinished turns without a slot when the sample was taken. For an hour, the highest number of all samples.
     pub waiting: Option<u64>,
-    /// Slices in a slot when the sample was taken. For an hour, the highest of its samples.
+    /// Slices in a slot when the sample was taken. For an hour, the highest number of all samples.
     pub running: Option<u64>,
 }
 
@@ -176,7 +176,7 @@ impl HistoryStep {
         }
     }
 
-    /// Length of a record's time range, in milliseconds.
+    /// Returns the length of a record's time range, in milliseconds.
     #[must_use]
     pub const fn record_ms(self) -> i64 {
         match self {
@@ -218,8 +218,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The points of this sample, by their start in milliseconds. Entries carry the time of the store's clock, which
-    /// can differ from shard time. So each entry counts in the nearest minute since the previous sample.
+    /// Returns the points of this sample, by their start in milliseconds. Entries carry the time of the store's clock,
+    /// which can differ from shard time. So each entry counts in the nearest minute since the previous sample.
     fn points(&self, last: &Sampled) -> BTreeMap<i64, Point> {
         let mut points = BTreeMap::<i64, Point>::new();
         for (minute, calls) in &self.ended {
@@ -227,7 +227,7 @@ impl Sample {
             points.entry(minute * MINUTE_MS).or_default().calls.add(calls);
         }
         let sampled = points.entry(self.minute * MINUTE_MS).or_default();
-        // After a gap, the minutes in which the turns came are unknown.
+        // After a gap, it is unknown in which minutes the turns were received.
         let is_next = last.minute + 1 == self.minute;
         sampled.turns = self.turns.checked_sub(last.turns).filter(|_| is_next);
         sampled.waiting = Some(self.waiting);
@@ -270,7 +270,7 @@ impl Decision for Sample {
     }
 }
 
-/// Lifetime of a record after its last write.
+/// Returns the lifetime (ms) of a record after its last write.
 const fn kept_ms(step: HistoryStep) -> i64 {
     step.kept_ms() + 2 * step.record_ms()
 }

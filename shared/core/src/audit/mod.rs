@@ -4,7 +4,7 @@
 //! |---|---|
 //! | log `audit` | the entries, in the field `audit` |
 //! | record `follow:<name>` | the position of an exporter, and its lease, see [`follow`] |
-//! | record `sealing` | progress, lease and keys of the sealer; part `head:<tenant>`: the head of a chain, see [`seal`] |
+//! | record `sealing` | progress, lease and keys of the sealer; part `head:<tenant>`: head of a chain, see [`seal`] |
 //! | logs `seals`, `anchors` | the seals; copies of chain heads, if they are stored in the shard |
 //! | record `statistics` | the last counted entry of the log, see [`statistics`] |
 //! | counters of the limit `_calls:<day>` | the counts of a day |

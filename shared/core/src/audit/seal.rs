@@ -1,8 +1,8 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! One sealer at a time extends the chains with seals of the entries after the last sealed entry. The record stores the
-//! sealer's state, that is, its position in the log. A sealer that started from an older state writes nothing. So no
-//! entry is sealed twice or skipped.
+//! Only one sealer extends the chains, while it holds the lease. It adds seals of the entries after the last sealed
+//! entry. The record stores the sealer's state: its position in the log. A sealer that started from an older state
+//! writes nothing. So no entry is sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Counts of each day's calls, computed from the audit log on demand by any process.
 //!
-//! The record holds the last counted entry. A process that counts starts from this entry, so each entry counts once.
-//! The same transaction also updates the number of counts that each tenant has on a day.
+//! The record holds the last counted entry of the audit log. The next count starts after this entry, so each entry
+//! counts once. The same transaction also updates the number of counts that each tenant has on a day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub fn key() -> RecordKey {
     RecordKey::new("statistics")
 }
 
-/// The limit whose counters hold the counts of one day. `day` is in days since 1970.
+/// Returns the name of the limit that holds the counts of one day. `day` is in days since 1970.
 #[must_use]
 pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// The limit with one counter per tenant: the tenant's number of counts on a day. The number is bounded per tenant, so
-/// no tenant uses up another tenant's bound.
+/// Returns the name of the limit that holds the number of each tenant's counts on a day. Each tenant has its own
+/// counter and bound, so no tenant uses up another tenant's bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
@@ -51,7 +51,7 @@ pub struct Addition {
     pub day: i64,
     pub tenant: String,
     pub count: String,
-    /// If the tenant has too many counts on this day, this count receives the amount instead of a new count.
+    /// The name of the count that receives the amount instead, if the tenant already has too many counts on this day.
     pub overflow: String,
     pub amount: u64,
 }
@@ -62,7 +62,7 @@ pub struct CountCalls {
     /// The last entry that was counted before this step.
     pub before: Option<EntryId>,
     pub upto: EntryId,
-    /// The sums over the entries of this step.
+    /// The amounts to add, summed over the entries of this step.
     pub additions: Vec<Addition>,
 }
 
@@ -80,7 +80,7 @@ impl Addition {
         CounterKey::new(day_counts(self.day), &self.count)
     }
 
-    /// The counter with the number of the tenant's counts on the day.
+    /// Returns the counter with the number of the tenant's counts on the day.
     fn number(&self) -> CounterKey {
         CounterKey::new(numbers_of_counts(self.day), &self.tenant)
     }

@@ -1,4 +1,5 @@
-//! Detects calls that wait for the end of a turn. Such a call belongs to a turn or task above the turn.
+//! Detects calls that wait for the end of a turn. Such a call belongs to an ancestor: a turn or task that started the
+//! turn, directly or through other turns and tasks.
 
 use tickfleet_model::TurnId;
 
@@ -8,13 +9,13 @@ use crate::turn::Turn;
 use crate::turn::end::waiter;
 use crate::view::{Undecided, View};
 
-/// Maximum number of turns and tasks above a turn that are checked.
+/// Maximum number of ancestors of a turn that are checked.
 const STEPS_MAX: usize = 64;
 
-/// True if `call` waits for the end of this turn, directly or through other turns and tasks.
+/// Returns true if `call` waits for the end of `turn`, directly or through other turns and tasks.
 ///
 /// # Errors
-/// [`Undecided`]: the record of a turn or task above has to be read.
+/// [`Undecided`]: the record of an ancestor has to be read.
 pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let mut next = step(name, turn);
     for _ in 0..STEPS_MAX {
@@ -29,7 +30,7 @@ pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> 
     Ok(false)
 }
 
-/// Returns the turn or task above `turn`, and the position of the call there that waits for `turn`, if known.
+/// Returns the turn or task that waits for `turn`, and the position of its waiting call, if known.
 fn step(name: &TurnName, turn: &Turn) -> Option<(TurnId, Option<usize>)> {
     let above = waiter(name, &turn.head, turn.is_task())?;
     let position = turn.head.delegated_by.as_deref().filter(|_| turn.is_task());

@@ -46,25 +46,28 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// All waiting approvals of a shard, as `<tenant>:<id>`. A member's place is the time of the request in milliseconds.
+/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's place is the time
+/// of the request in milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// The waiting approvals of a tenant, by ID. A member's place is the deadline of the decision in milliseconds.
+/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's place is the deadline of the
+/// decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// The waiting approvals of an agent's calls, by ID. A member's place is the deadline of the decision in milliseconds.
+/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's place is the deadline
+/// of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
 }
 
-/// The event log that notifiers read.
+/// Returns the key of the event log that notifiers read.
 #[must_use]
 pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
@@ -81,7 +84,7 @@ pub struct Approval {
     pub agent: AgentId,
     #[serde(rename = "sh")]
     pub shown: Shown,
-    /// The demands. All of them have to be met.
+    /// Demands for votes. The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
     /// How long people may decide, and how long a consent is valid. If absent, both last until the turn's deadline.
@@ -117,7 +120,7 @@ pub struct Shown {
     /// The rules that require consent, as JSON.
     #[serde(rename = "why")]
     pub why: String,
-    /// The arguments that may be changed, by JSON pointer.
+    /// JSON pointers to the arguments that approvers may change.
     #[serde(rename = "mn", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub may_narrow: BTreeSet<String>,
 }
@@ -135,7 +138,7 @@ pub struct Demand {
 pub struct Vote {
     #[serde(rename = "t")]
     pub at_ms: i64,
-    /// The person's roles at that time.
+    /// The person's roles at the time of the vote.
     #[serde(rename = "r")]
     pub roles: BTreeSet<String>,
     #[serde(rename = "w")]
@@ -173,7 +176,7 @@ pub enum ApprovalState {
 }
 
 impl ApprovalState {
-    /// The word shown to people, in events and in metrics.
+    /// Returns the word shown to people, in events and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -186,7 +189,8 @@ impl ApprovalState {
         }
     }
 
-    /// Time until which people may decide, or until which their consent is valid. `None` if the approval has ended.
+    /// Returns the time (ms) until which people may decide, or until which their consent is valid. Returns `None` if
+    /// the approval has ended.
     #[must_use]
     pub const fn until_ms(&self) -> Option<i64> {
         match self {
@@ -249,7 +253,7 @@ impl Approval {
         }
     }
 
-    /// The number of people who still have to agree: the maximum of the missing people over all demands.
+    /// Returns the number of people who still have to agree: the largest number of missing votes over all demands.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let lacks = |demand: &Demand| {
@@ -261,7 +265,7 @@ impl Approval {
 }
 
 impl Demand {
-    /// True if a person with these roles counts for the demand.
+    /// Returns true if the vote of a person with these roles counts for the demand.
     #[must_use]
     pub fn admits(&self, roles: &BTreeSet<String>) -> bool {
         self.roles.is_empty() || !self.roles.is_disjoint(roles)

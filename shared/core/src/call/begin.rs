@@ -12,8 +12,8 @@
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
 //! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
-//! version is the fence. The [`Begin`] decisions of one slice run one after another. Each of them continues from the
-//! version that the previous one wrote.
+//! version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues from the
+//! version that the previous decision wrote.
 
 mod result;
 #[cfg(test)]
@@ -84,7 +84,8 @@ enum Passage<T> {
 }
 
 impl<T> Passage<T> {
-    /// Ends without a commit. Allowed if the result relies on at most one record.
+    /// Ends without a commit. Allowed only if the result relies on at most one record, because several reads may not
+    /// match.
     fn returns(result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Return(result)))
     }
@@ -155,8 +156,8 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// True if this decision writes the turn's record. A suspect is always marked as started, because the next crash
-    /// counts only against a suspect that ran.
+    /// Returns true if this decision writes the turn's record. A suspect is always marked as started, because the next
+    /// crash counts only against a suspect that ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
@@ -174,7 +175,7 @@ impl Begin<'_> {
         Ok(stored.map(|stored| (stored.value, stored.version)))
     }
 
-    /// True if this attempt wrote this record before, and the response was lost. Without an intent record, equal
+    /// Returns true if this attempt wrote `stored` before, and the response was lost. Without an intent record, equal
     /// content is the proof: any other holder would have written another entry.
     fn has_written(&self, stored: &Turn) -> bool {
         let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
@@ -214,15 +215,15 @@ impl Begin<'_> {
         Passage::Passes(())
     }
 
-    /// True if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet. In both
-    /// cases, the store may lack the call's intent record, facts and claims.
+    /// Returns true if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet.
+    /// In both cases, the store may lack the call's intent record, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// A transaction with the guards that every committed result needs. If the turn is canceled, returns the reason
-    /// instead.
+    /// Returns a transaction with the guards that every committed result needs. If the turn is canceled, returns the
+    /// reason instead.
     fn base(
         &self,
         turn: &Turn,
@@ -263,7 +264,7 @@ impl Begin<'_> {
     }
 
     /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
-    /// is committed, so that the store checks that the records behind it are unchanged.
+    /// is committed, too: the commit checks that the facts behind the refusal are unchanged.
     fn check_facts(
         &self,
         transaction: &mut Transaction,
@@ -323,7 +324,7 @@ impl Begin<'_> {
         })
     }
 
-    /// The approval that was requested for an earlier form of the call, and the word for its state.
+    /// Returns the ID of the approval that was requested for an earlier form of the call, and the word for its state.
     fn before(&self, turn: &Turn, view: &View) -> Result<Option<(String, &'static str)>, Undecided> {
         let own = self.consent.as_ref().map(|consent| &consent.uses.id);
         let Some(before) = turn.approval.as_ref().filter(|before| Some(*before) != own) else { return Ok(None) };
@@ -382,7 +383,7 @@ impl Begin<'_> {
     }
 }
 
-/// True if an earlier attempt of this decision failed because the record had changed.
+/// Returns true if an earlier attempt of this decision failed because the record had changed.
 fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }

@@ -1,8 +1,8 @@
 //! Cached reads of a tenant, bounded in number and bytes.
 //!
-//! A question is the set of all inputs on which a call's result can depend. Its hash selects one of the tenant's buckets.
-//! Each bucket is one record. The record lists the bucket's results, and each result is a part of the record. So the
-//! bounds hold by construction, a lookup reads one part, and a fill writes one bucket.
+//! A *question* is the set of all inputs on which a call's result can depend. The hash of a question selects one of the
+//! tenant's buckets. Each bucket is one record. The record lists the bucket's results, and each result is a part of the
+//! record. So the bounds hold by construction, a lookup reads one part, and a fill writes one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl CacheName {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
     }
 
-    /// The cached result, unless it has expired.
+    /// Returns the cached result, unless it has expired.
     ///
     /// # Errors
     /// [`Undecided`]: the part has to be read.
@@ -62,7 +62,7 @@ impl CacheName {
 /// A result, stored as a part of a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CachedResult {
-    /// The call that ran.
+    /// The call that produced the result.
     #[serde(rename = "by")]
     pub by: CallName,
     #[serde(rename = "m")]
@@ -90,7 +90,7 @@ pub struct Bucket {
     pub results: BTreeMap<String, Size>,
 }
 
-/// The bucket's entry for a result.
+/// The entry of a result in the bucket's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     #[serde(rename = "u")]
@@ -128,7 +128,7 @@ impl Bucket {
         self.results.values().map(|size| size.bytes).sum()
     }
 
-    /// When the last result expires.
+    /// Returns the time (ms) when the last result expires.
     fn until_ms(&self) -> i64 {
         self.results.values().map(|size| size.until_ms).max().unwrap_or(0)
     }
@@ -146,7 +146,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// The part to write, with its list entry. `None` if the result has expired or is too large.
+    /// Returns the part to write, with its list entry. `None` if the result has expired or is too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
         // If the worker's clock is ahead of shard time, the result must not look younger than it is.
         let requested_ms = self.requested_ms.min(now_ms);

@@ -60,7 +60,7 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// True if a turn with this content and time of admission is the claimant's turn.
+    /// Returns true if a turn with this content digest and time of admission is the claimant's turn.
     fn is_of(&self, digest: &str, admitted_ms: i64) -> bool {
         self.digest == digest && self.admitted_ms == admitted_ms
     }
@@ -81,7 +81,7 @@ pub struct Claim {
 pub enum ClaimState {
     /// The call is under way.
     Open {
-        /// Turns whose calls wait for the end of the claim.
+        /// Turns with a call that waits for the end of the claim.
         #[serde(rename = "w", default, skip_serializing_if = "BTreeSet::is_empty")]
         waiters: BTreeSet<TurnId>,
     },
@@ -161,7 +161,7 @@ impl ClaimEffect {
                 return Ok(found);
             }
             guard_gone(transaction, view, &self.effect.tenant, &claim.by)?;
-            // Turns that wait for the abandoned claim now wait for this one.
+            // Turns that wait for the abandoned claim now wait for the new claim.
             if let ClaimState::Open { waiters: inherited } = &claim.state {
                 waiters.clone_from(inherited);
                 waiters.remove(&self.by.call.turn);
@@ -209,7 +209,7 @@ impl Section for WaitForClaim<'_> {
     }
 }
 
-/// The claim, unless it has expired.
+/// Returns the claim, unless it has expired.
 fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
@@ -242,14 +242,14 @@ fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Un
     Ok(ClaimResult::Abandoned { by, result })
 }
 
-/// The result of a call whose turn is unfinished.
+/// Returns the result of a call while the call's turn is unfinished.
 fn result_part(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     let found = view.parts(&turn_name(tenant, by).record(), vec![parts::result(by.call.position)])?;
     let part = found.first().and_then(Option::as_ref);
     Ok(part.and_then(|part| String::from_utf8(part.to_vec()).ok()))
 }
 
-/// The result of a call whose turn has ended.
+/// Returns the result of a call after the call's turn has ended.
 fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     #[derive(Deserialize)]
     struct Reply {
@@ -358,7 +358,7 @@ impl EndClaim {
     }
 }
 
-/// The result that the claim keeps: empty if memory is short and the result is large.
+/// Returns the result that the claim keeps: empty if memory is short and the result is large.
 fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
     if result.len() <= SMALL_RESULT_BYTES {
         return result.to_owned();

@@ -124,7 +124,7 @@ pub struct UnderWay {
     pub changes: Vec<MayChange>,
 }
 
-/// A call that has not begun.
+/// A call that has not begun and may set facts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// The number of the call's turn. Earlier turns have smaller numbers.
@@ -179,7 +179,7 @@ impl Fact {
         is_other
     }
 
-    /// When the last span ends.
+    /// Returns the time (ms) when the last span ends.
     fn until_ms(&self) -> i64 {
         [&self.certain, &self.perhaps, &self.cleared].into_iter().flatten().map(|span| span.until_ms).max().unwrap_or(0)
     }
@@ -208,8 +208,8 @@ impl Session {
         is_new
     }
 
-    /// Ends a call that made these `changes`. With `None`, the call may have made all its possible changes. Returns the
-    /// waiting turns, which must check again.
+    /// Ends a call that made these `changes`. With `None`, any of the call's possible changes may have happened.
+    /// Returns the waiting turns, which must check again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[Changed]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.under_way.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -232,7 +232,7 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// The lifetime of the record. `None` while a call is under way.
+    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is under way.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.under_way.is_empty() {
@@ -244,14 +244,14 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// The number of a turn. `None` if the session has no call of this turn.
+    /// Returns the number of a turn. Returns `None` if the session has no call of this turn.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let under_way = self.under_way.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
         under_way.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
-    /// The number of a turn. Assigns one if it is missing.
+    /// Returns the number of a turn. Assigns a number if the turn has none.
     fn numbered(&mut self, turn: &TurnId) -> u64 {
         self.number_of(turn).unwrap_or_else(|| {
             self.numbered += 1;
@@ -260,13 +260,13 @@ impl Session {
     }
 }
 
-/// The change to apply if a call may have changed a fact.
+/// Returns the change to apply if a call may have changed a fact.
 fn may_have(change: &MayChange) -> Changed {
     let becomes = if change.sets { Becomes::MaybeSet } else { Becomes::MaybeCleared };
     Changed { fact: change.fact.clone(), becomes, kept_ms: change.kept_ms }
 }
 
-/// Writes a session that was read under a guard.
+/// Writes the record of a session, with its lifetime. The caller guards that the record is unchanged since its read.
 fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
     match session.lifetime_ms(now_ms) {
         Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),

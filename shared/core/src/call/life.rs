@@ -81,7 +81,7 @@ impl Governed {
         assert_eq!(stored.state.word(), "waiting");
     }
 
-    /// Fires the turn's timer, and dispatches the slice again.
+    /// Fires the turn's timer, and dispatches the turn's slice again.
     fn resume(&mut self, store: &mut MiniStore) {
         let timer = self.slice.name.timer();
         assert!(store.woken.remove(&timer) || store.due.remove(&timer), "no timer woke it");

@@ -139,7 +139,7 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
 /// transaction.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
-/// True if other transactions changed a record repeatedly during this decision.
+/// Returns true if other transactions changed a record repeatedly during this decision.
 fn is_contended(key: &RecordKey, context: &Context) -> bool {
     let of_record = |conflict: &&Conflict| matches!(conflict, Conflict::Record { key: of, .. } if of == key);
     context.conflicts.iter().filter(of_record).count() >= ADVISORY_CONFLICTS_MAX

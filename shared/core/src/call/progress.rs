@@ -1,4 +1,4 @@
-//! The progress that a tool reports while its call runs. Only the latest report is kept, and it decides nothing.
+//! The progress that a tool reports while its call runs. Only the latest report is kept. No decision depends on it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,22 +15,22 @@ pub struct CallProgress {
     /// The position of the call. A report of an earlier call is out of date.
     #[serde(rename = "c")]
     pub position: usize,
-    /// From 0 to 1; `None` if unknown.
+    /// Completed fraction, from 0 to 1; `None` if unknown.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// For people; possibly empty.
+    /// Text for people; may be empty.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 impl CallProgress {
-    /// Parses the part. `None` if it is damaged.
+    /// Parses a stored report. Returns `None` if the report is damaged.
     #[must_use]
     pub fn parse(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
     }
 
-    /// The progress for people: `40 %: Reading orders`.
+    /// Renders the report for people, for example `40 %: Reading orders`.
     #[must_use]
     pub fn in_words(&self) -> String {
         match (self.fraction, self.message.as_str()) {

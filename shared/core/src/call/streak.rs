@@ -91,7 +91,7 @@ pub struct StreakCount {
 }
 
 impl Streak {
-    /// When the refusal of the call ends. `None` if the call may run.
+    /// Returns the time (ms) when the refusal of the call ends, or `None` if the call may run.
     #[must_use]
     pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
@@ -122,8 +122,8 @@ impl Streak {
     }
 }
 
-/// When the refusal of the call ends. `None` if the call may run. A refusal depends only on
-/// the record of the streak, so it needs no guard.
+/// Returns the time (ms) when the refusal of the call ends, or `None` if the call may run. The result depends on a
+/// single record and causes no write. So it is valid as of the read, and needs no guard.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.
@@ -132,7 +132,7 @@ pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Resul
 }
 
 /// Section of [`crate::turn::Settle`]: counts calls that have results. If other transactions change the record
-/// repeatedly, calls are not counted. This is harmless: an agent in a loop makes its calls one after another.
+/// repeatedly, calls are not counted. A missed count is harmless: an agent in a loop makes its calls one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
     pub name: StreakName,
@@ -141,8 +141,8 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// The counts that the commit will write if no other call ends before the commit. A worker renders notes from these
-    /// counts.
+    /// Returns the counts that the commit will write if no other call ends before the commit. A worker renders notes
+    /// from these counts.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.

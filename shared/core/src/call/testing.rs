@@ -1,5 +1,5 @@
-//! An in-memory store for the tests of this module: it commits transactions by their guards, and runs the decision
-//! loop.
+//! An in-memory store for the tests of this module. It checks the guards of transactions, commits them, and runs the
+//! decision loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn call(turn: &str, position: usize) -> CallName {
     CallName::new(turn_id(turn), position)
 }
 
-/// A turn of two calls whose slice is with a worker. Its deadline is 1,000,000 ms.
+/// Returns a turn of two calls with its slice at a worker. Its deadline is 1,000,000 ms.
 pub fn turn() -> Turn {
     serde_json::from_value(serde_json::json!({
         "h": {"ag": "kelly", "dl": 1_000_000, "ts": 1, "dg": "d0", "n": 2},
@@ -83,7 +83,7 @@ impl MiniStore {
         }
     }
 
-    /// Writes a record, as if another transaction had.
+    /// Writes a record, as another transaction would.
     pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) -> Version {
         let version = self.context().version;
         self.records.insert(key.clone(), RecordText::render(&version, None, &[], &value.encode()));

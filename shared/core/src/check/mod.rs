@@ -65,7 +65,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The word shown to people and in metrics.
+    /// Returns the word shown to people and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -145,8 +145,8 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     Ok(())
 }
 
-/// True if the entry of the turn's slice is gone from its queue, and no consumer holds the entry. A holder would end
-/// the slice itself.
+/// Returns true if the queue no longer has the entry of the turn's slice, and no consumer holds the entry. A holder
+/// would end the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
     let Some(entry) = stored.out_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
@@ -196,7 +196,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let Stored { value: mut record, version, .. } = stored;
     let place = view.place(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat makes its lease up to an eighth longer, so allow an eighth more.
+    // A heartbeat makes each lease an eighth longer than configured, so allow an eighth more than the maximum.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
     let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
     let ends_ms = record.lease_ends_ms;
@@ -205,7 +205,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
-    // A consumer that was declared dead and cleaned up is no longer in the set.
+    // A consumer that was declared dead and cleaned up is absent from the set.
     let is_due = record.lease_ends_ms > now_ms || place.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && place != Some(listed) {
@@ -226,7 +226,7 @@ fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// The sets that a check of a whole shard reads in addition to the records.
+/// Returns the sets that a check of a whole shard reads in addition to the records.
 #[must_use]
 pub fn indexes() -> [SetKey; 3] {
     [keys::timers(), workers::consumers(), drain::drained()]

@@ -1,4 +1,4 @@
-//! Compares the numbers of a tenant in its counters with the sums over its records.
+//! Compares a tenant's counters with the sums over the tenant's records.
 
 use tickfleet_model::TenantId;
 
@@ -24,7 +24,7 @@ impl TenantCounts {
         self.out += u64::from(turn.counts_as_out());
     }
 
-    /// The numbers in the tenant's counters.
+    /// Returns the numbers in the tenant's counters.
     ///
     /// # Errors
     /// [`Undecided`]: the counters have to be read first.

@@ -145,13 +145,13 @@ pub struct ReceivedMessage {
 }
 
 impl ReceiveMessages {
-    /// True if an attempt of this call received the message recently.
+    /// Returns true if an attempt of this call received the message recently.
     fn has_received(&self, mail: &Mail, now_ms: i64) -> bool {
         let from_ms = now_ms - limits::MESSAGES_HEARD_MS;
         matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)
     }
 
-    /// The texts of messages, in the same order.
+    /// Returns messages with their texts, in the same order. Skips a message if its text is missing.
     fn texts(key: &RecordKey, messages: &[&Mail], view: &View) -> Result<Vec<ReceivedMessage>, Undecided> {
         let ids = messages.iter().map(|mail| mail.id.clone()).collect();
         let texts = view.parts(key, ids)?;

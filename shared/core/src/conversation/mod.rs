@@ -2,7 +2,7 @@
 //!
 //! | Key | Holds |
 //! |---|---|
-//! | record `session:<tenant>:<session>` | its agent and exchanges; parts `u<number>` and `a<number>` are the messages |
+//! | record `session:<tenant>:<session>` | agent and exchanges; the messages are parts `u<number>` and `a<number>` |
 //! | record `mailbox:<tenant>:<agent>` | messages of other agents; the text of each is a part, by the message's ID |
 //!
 //! Both records expire some time after their last message.

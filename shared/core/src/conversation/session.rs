@@ -88,8 +88,8 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// While the bounds are exceeded, removes the oldest exchange, but never the last one. Returns the parts of the
-    /// removed exchanges.
+    /// Removes the oldest exchanges while the bounds are exceeded, but never the last exchange. Returns the parts of
+    /// the removed exchanges.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1

@@ -54,7 +54,7 @@ impl DocumentHeader {
     }
 }
 
-/// Bytes of a document counted toward the bound. For an unreadable part, this is the length of the part.
+/// Returns the bytes of a document that count toward the bound. For an unreadable part, returns the length of the part.
 fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
@@ -124,7 +124,7 @@ impl Decision for KeepDocument {
     }
 }
 
-/// Returns the number of removed documents.
+/// Removes documents. Returns the number of removed documents.
 #[derive(Debug, Clone)]
 pub struct DropDocuments {
     pub tenant: TenantId,

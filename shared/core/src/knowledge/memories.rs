@@ -111,7 +111,7 @@ impl Decision for Remember {
     }
 }
 
-/// Returns the number of removed memories.
+/// Removes memories by ID. Returns the number of removed memories.
 #[derive(Debug, Clone)]
 pub struct Forget {
     pub tenant: TenantId,

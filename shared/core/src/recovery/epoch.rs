@@ -25,7 +25,7 @@ use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
 use crate::view::{Query, Undecided, Value, View};
 
-/// A guard that holds if the caller knows the current epoch, and this epoch has lasted for one lease.
+/// Returns a guard that holds if the caller knows the current epoch, and this epoch has lasted for one lease.
 #[must_use]
 pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
@@ -47,8 +47,8 @@ impl Record for Marks {
     const SCHEMA: u32 = 1;
 }
 
-/// Several attempts began the call: after a restart, two workers can hold its slice. None of them can withdraw the mark,
-/// because it does not know whether the others had an effect.
+/// The value of [`Mark::by`] if several attempts began the call. After a restart, two workers can hold the call's
+/// slice. Neither worker can withdraw the mark, because neither knows whether the other attempt had an effect.
 const SEVERAL: &str = "*";
 
 /// A begun call that the store knows only from the report of a worker.
@@ -67,7 +67,7 @@ pub struct Mark {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedResult {
-    /// As JSON.
+    /// The call's result, as JSON.
     #[serde(rename = "r")]
     pub result: String,
     /// The dialect's message, as JSON.
@@ -106,7 +106,7 @@ pub struct KnownMarks {
 }
 
 impl KnownMarks {
-    /// The mark of the call at `position`, if an attempt other than `by` began the call.
+    /// Returns the mark of the call at `position`, if an attempt other than `by` began the call.
     #[must_use]
     pub fn of_another(&self, position: usize, by: &str) -> Option<&Mark> {
         self.calls.get(&position).filter(|mark| mark.by != by)
@@ -229,7 +229,7 @@ pub enum Asserted {
     Marked,
     /// Another attempt has begun the call, too.
     Late,
-    /// No mark of this attempt is left.
+    /// The store has no mark of this attempt now.
     Unmarked,
 }
 
@@ -293,7 +293,8 @@ impl Assert {
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
-        // The ID belongs to another turn now, or the turn has continued after this call. Nothing would read the mark.
+        // The ID belongs to another turn now, or the turn has continued after this call. So nothing would read the
+        // mark.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(Asserted::Known));
         }

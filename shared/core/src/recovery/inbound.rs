@@ -1,9 +1,9 @@
 //! Redelivers inbound messages that a crashed scheduler had read but not decided. A message that repeatedly crashes its
 //! readers goes to the dead letters without being parsed.
 //!
-//! The first crash counts against all messages that the scheduler held. Such suspect messages are decided one at a
-//! time. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash
-//! counts only against the recorded message.
+//! The first crash counts against all messages that the scheduler held. Such suspect messages are decided one by one. A
+//! scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash counts only
+//! against the recorded message.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub mod fields {
     pub const TASK: &str = "task";
     /// The ID that the producer chose, `<tenant>:<id>`.
     pub const GIVEN: &str = "i";
-    /// The message's first entry. Minted IDs derive from this entry.
+    /// The message's first entry. If no producer chose an ID, the minted ID derives from this entry.
     pub const ORIGIN: &str = "o";
     /// Number of schedulers that crashed with the message.
     pub const CRASHES: &str = "x";
@@ -38,8 +38,8 @@ pub mod fields {
 /// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this time.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Inbound streams with redelivered entries. A stream's place is a time in milliseconds. An entry that was written up
-/// to this time may be a redelivery of an earlier message.
+/// Returns the key of the set with inbound streams that have redelivered entries. A stream's place is a time in
+/// milliseconds. An entry that was written up to this time may be a redelivery of an earlier message.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
@@ -73,7 +73,7 @@ pub fn crashes(fields: &Fields) -> u32 {
     field.and_then(|(_, text)| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// The first entry of a message.
+/// Returns the first entry of a message, that is, the entry before any redelivery.
 #[must_use]
 pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
@@ -109,7 +109,7 @@ impl Decision for NameSuspect {
 }
 
 /// An entry that a scheduler took from an inbound stream. After a restart of the store, the scheduler no longer holds
-/// it, because the store may have lost it and given its ID to another entry.
+/// the entry: the store may have lost the entry, and may have given the entry's ID to another message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
     pub entry: EntryId,
@@ -118,7 +118,7 @@ pub struct TakenInbound {
 }
 
 impl TakenInbound {
-    /// True if the scheduler no longer holds the entry.
+    /// Returns true if the scheduler no longer holds the entry.
     pub(crate) fn is_lost(&self, context: &Context) -> bool {
         context.failed(|conflict| match conflict {
             Conflict::NotHeld => true,
@@ -127,7 +127,7 @@ impl TakenInbound {
         })
     }
 
-    /// Acknowledges the entry. Must come after all other guards.
+    /// Adds guards that acknowledge the entry. Must be called after all other guards are added.
     pub(crate) fn acknowledge(&self, stream: StreamKey, transaction: &mut Transaction) {
         if !mutant!("an_inbound_entry_is_of_its_epoch") {
             transaction.guard(Guard::Epoch { number: self.epoch, lease_ms: 0 });
@@ -211,7 +211,8 @@ fn enqueue_again(
     Ok(())
 }
 
-/// The ID that the producer of the entry chose. `None` if no message with this ID waits for a decision.
+/// Returns the ID that the producer of the entry chose, with the ID's record. Returns `None` if no message with this ID
+/// waits for a decision.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
@@ -222,13 +223,13 @@ fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<Give
     Ok(known.filter(|known| known.value.state == GivenState::Queued).map(|known| (name, known)))
 }
 
-/// Redelivers one inbound entry of a scheduler whose lease has ended.
+/// Redelivers one inbound entry of a scheduler after the scheduler's lease has ended.
 pub struct ReapInbound<'a> {
     pub consumer: Arc<str>,
     pub lease: Lease,
     pub entry: HeldEntry,
     pub bounds: &'a Bounds,
-    /// Returns true for a configured tenant. Needed because the message itself has not been validated.
+    /// Returns true for a configured tenant. Needed because the message has not been validated.
     pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
 }
 
@@ -343,8 +344,8 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// The text for the dead letter: the message's length, and its IDs if they are plain. The rest is left out, because
-    /// it may be secret.
+    /// Returns the text for the dead letter: the message's length, and its IDs if they are plain. Omits the rest of the
+    /// message, because it may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

@@ -76,8 +76,8 @@ pub struct Journal<E> {
 }
 
 impl<E: Clone> Journal<E> {
-    /// An empty journal. A restart of the store may lose commits that are younger than `kept_ms`. Results may take up
-    /// to `bytes_max` bytes.
+    /// Creates an empty journal. A restart of the store may lose commits that are younger than `kept_ms`. Results may
+    /// take up to `bytes_max` bytes.
     #[must_use]
     pub fn new(kept_ms: i64, bytes_max: usize) -> Self {
         Self {
@@ -94,7 +94,8 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// The last restart epoch for which the worker has reported everything; 0 while a report is due or in progress.
+    /// Returns the last restart epoch for which the worker has reported everything; 0 while a report is due or in
+    /// progress.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -151,8 +152,8 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Records that the store confirmed the results before `upto`, or that the worker lost the slice
-    /// (`usize::MAX`).
+    /// Records that the store confirmed the results before position `upto`. If the worker lost the slice, `upto` is
+    /// `usize::MAX`.
     pub fn confirm(&mut self, delivery: &Delivery, upto: usize, now_ms: i64) {
         let Self { entries, open, confirmed, repeatable, .. } = self;
         let Some(calls) = open.get_mut(delivery) else { return };
@@ -219,7 +220,7 @@ impl<E: Clone> Journal<E> {
         self.epoch = epoch;
     }
 
-    /// The report of one call in flight, with its outcome in the journal.
+    /// Returns the report of one call in flight, with its outcome in the journal.
     #[must_use]
     pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<Assert> {
         let number = self.find(delivery, position)?;
@@ -254,7 +255,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// The number of the last attempt of a call in flight.
+    /// Returns the entry number of the last attempt of a call in flight.
     fn find(&self, delivery: &Delivery, position: usize) -> Option<u64> {
         let is_it = |number: &&u64| {
             let content = self.entries.get(number).map(|entry| &entry.content);
@@ -274,7 +275,8 @@ impl<E: Clone> Journal<E> {
         Some(number)
     }
 
-    /// While the bound on bytes is exceeded, drops the oldest result. Its call is still reported as begun.
+    /// Drops the oldest results while the bound on bytes is exceeded. A call without its result is still reported as
+    /// begun.
     fn drop_results(&mut self) {
         while self.bytes > self.bytes_max {
             let Some(number) = self.large.pop_front() else { return };
@@ -290,7 +292,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// While there are too many confirmed entries, drops the oldest entry.
+    /// Drops the oldest entries while there are too many confirmed entries.
     fn drop_oldest(&mut self) {
         while self.confirmed.len() > CONFIRMED_MAX {
             let Some(number) = self.confirmed.pop_front() else { return };
@@ -307,7 +309,7 @@ const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
 }
 
-/// If the condition holds for the first number, removes and returns this number.
+/// Removes and returns the first number if the condition holds for it.
 fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
     if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

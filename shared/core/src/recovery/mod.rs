@@ -10,8 +10,8 @@
 //! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
 //!
 //! A worker keeps these rules:
-//! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue, and then the rest of the group
-//!    from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number of
+//! 1. It runs groups of suspects one after another. It takes one entry of a suspect queue, and then the rest of the
+//!    group from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number of
 //!    suspects that run together. [`reap`] enqueues a group in one transaction, so the members of a group are
 //!    consecutive.
 //! 2. It calls [`regroup::choose`], which selects the slices that run together. It releases the other slices at once.
@@ -23,7 +23,7 @@
 //! # Read next
 //! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after [`crate::workers::MayReap`] has
 //! permitted a check. [`inbound`] redelivers messages that a scheduler had not decided. [`epoch`] handles restarts of
-//! the store. [`journal`] holds what a worker reports after a restart.
+//! the store. [`journal`] holds the events that a worker reports after a restart.
 
 pub mod epoch;
 pub mod inbound;

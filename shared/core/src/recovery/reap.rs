@@ -1,4 +1,4 @@
-//! Redelivers the slices of a worker whose lease has ended.
+//! Redelivers the slices of a worker after the worker's lease has ended.
 //!
 //! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred to
 //! another consumer, because the old owner could still acknowledge the entry.
@@ -48,7 +48,7 @@ pub enum Reaped {
 }
 
 impl Lease {
-    /// The result if an earlier attempt showed that nothing may be reaped.
+    /// Returns the result if an earlier attempt showed that nothing may be reaped.
     #[must_use]
     pub fn refusal(&self, context: &Context) -> Option<Reaped> {
         context.conflicts.iter().find_map(|conflict| match conflict {
@@ -76,7 +76,7 @@ impl HeldEntry {
         std::str::from_utf8(value).ok()
     }
 
-    /// The turn that the entry names.
+    /// Returns the turn that the entry names.
     #[must_use]
     pub fn name(&self) -> Option<TurnName> {
         TurnName::parse(self.text(fields::NAME)?)
@@ -126,9 +126,9 @@ struct Owned<'a> {
 
 struct Belongings<'a> {
     slices: Vec<Owned<'a>>,
-    /// Entries of turns that have ended, or that have another slice out.
+    /// Entries of turns that have ended, or that have another dispatched slice.
     stale: Vec<&'a HeldEntry>,
-    /// Entries that name no turn or whose turn is unreadable, with the reason.
+    /// Entries that name no turn or an unreadable turn, each with the reason.
     foreign: Vec<(&'a HeldEntry, String)>,
 }
 
@@ -175,7 +175,8 @@ impl Decision for Reap<'_> {
     }
 }
 
-/// The first slices of a group that fit into one transaction. The next transaction enqueues the rest after them.
+/// Returns the first slices of a group that fit into one transaction. The next transaction enqueues the rest after
+/// them.
 fn first_bytes<'a>(mut slices: Vec<(&'a Owned<'a>, Redelivery)>) -> Vec<(&'a Owned<'a>, Redelivery)> {
     let mut bytes = 0;
     let fits = slices.iter().take_while(|(slice, _)| {
@@ -293,7 +294,7 @@ impl Owned<'_> {
         dispatch(transaction, &self.name, &mut turn, &calls);
     }
 
-    /// The calls of the slice that have no result.
+    /// Returns the calls of the slice that have no result.
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
@@ -302,8 +303,8 @@ impl Owned<'_> {
     }
 }
 
-/// Removes a turn's slice from the counts and makes the turn's timer due at once. The timer then ends the turn. `calls`
-/// are the slice's calls.
+/// Begins the end of a turn with a slice: stores the slice's `calls` in the record, subtracts the slice from the
+/// tenant's counter, returns the permits, and makes the turn's timer due at once. The timer then ends the turn.
 pub fn end_soon(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -109,7 +109,7 @@ pub struct TakenSuspect<'a> {
     pub group_max: u32,
 }
 
-/// Room for a group of suspects.
+/// The slots of a worker for a group of suspects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspectRoom {
     /// Number of usable slots: the slot for suspects and the free slots.
@@ -118,8 +118,8 @@ pub struct SuspectRoom {
     pub tenant_slots: usize,
 }
 
-/// The suspects that run together, as indexes into `taken`. The first suspect always runs. The worker releases the
-/// suspects that are not chosen.
+/// Selects the suspects that run together, as indexes into `taken`. The first suspect always runs. The worker releases
+/// the suspects that are not chosen.
 #[must_use]
 pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
     let mut chosen = Group::new();
@@ -249,7 +249,7 @@ mod tests {
             }
         }
 
-        /// `settles_first` decides whether the next innocent slice settles before the crash.
+        /// Runs the next group. `settles_first` decides whether the next innocent slice settles before the crash.
         fn run_group(&mut self, slots: usize, mut settles_first: impl FnMut() -> bool) {
             self.groups += 1;
             let first = self.queue.pop_front().unwrap();

@@ -38,13 +38,13 @@ pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Drained workers. A worker's place is the time of its drain in milliseconds.
+/// Returns the key of the set with drained workers. A worker's place is the time of its drain in milliseconds.
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")
 }
 
-/// Removes the flag of a drained worker that is gone for good.
+/// Removes the flag of a drained worker that will not return.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
     transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
@@ -55,7 +55,7 @@ pub enum DrainChange {
     Drain {
         /// The operator, the reason, and the time of the drain.
         note: Pause,
-        /// Drained workers that are gone for good. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
+        /// Drained workers that will not return. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
         gone: Vec<String>,
         entry: AuditEntry,
     },

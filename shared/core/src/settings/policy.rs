@@ -86,8 +86,8 @@ enum Others {
 }
 
 impl Announce {
-    /// Searches for other schedulers with the policy in force, and removes those that have left. Guards that schedulers
-    /// without a running lease send no heartbeat before the commit.
+    /// Searches for other schedulers with the policy in force, and removes schedulers that have left. Guards that
+    /// schedulers without a running lease send no heartbeat before the commit.
     fn look_for_others(
         &self,
         policies: &mut Policies,

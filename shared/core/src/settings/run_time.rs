@@ -48,12 +48,12 @@ pub enum Setting {
     Tenant(TenantId),
     Pause(Paused),
     ToolPause(PausedTool),
-    /// By name or ID.
+    /// A tool that is switched off, by name or ID.
     ToolOff(String),
 }
 
 impl Setting {
-    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant,
+    /// Returns the name of the setting's part: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant,
     /// `tool_pause:acme:send`, `tool_pause::send` for all tenants, `tool_off:send`.
     #[must_use]
     pub fn part(&self) -> Arc<str> {
@@ -70,7 +70,7 @@ impl Setting {
         .into()
     }
 
-    /// Parses [`Self::part`].
+    /// Parses the name that [`Self::part`] returns.
     #[must_use]
     pub fn parse(part: &str) -> Option<Self> {
         let (kind, subject) = part.split_once(':')?;
@@ -91,7 +91,7 @@ impl Setting {
         }
     }
 
-    /// The number of settings of this kind, and its bound.
+    /// Returns the number of settings of this kind, and the maximum of this number.
     fn count<'a>(&self, settings: &'a mut Settings) -> (&'a mut u64, u64) {
         match self {
             Self::Tenant(_) => (&mut settings.tenants, TENANTS_MAX),
@@ -161,7 +161,7 @@ impl ChangeSetting {
         }
     }
 
-    /// True if nothing has to be written. `present` is true if the setting exists.
+    /// Returns true if nothing has to be written. `present` is true if the setting exists.
     fn is_made(&self, present: bool) -> bool {
         match (&self.content, &self.setting, &self.origin) {
             (None, _, _) => !present,

@@ -1,6 +1,6 @@
 //! Cancels a turn or task in any state.
 //!
-//! A cancel is a record of its own ([`Cancellation`]), so the turn's record does not change. The worker that runs the
+//! A cancel is a separate record ([`Cancellation`]), so the turn's record does not change. The worker that runs the
 //! slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the timer
 //! ends the turn. If a cancel comes before its turn, the cancel waits for the turn's admission. The number and the
 //! lifetime of such early cancels are bounded.
@@ -26,7 +26,7 @@ const EXPIRED_MAX: usize = 8;
 pub struct Cancel<'a> {
     pub name: TurnName,
     pub reason: String,
-    /// The turn or task whose end caused this cancel, if the cancel is part of a cascade.
+    /// The ended turn or task that caused this cancel, if the cancel is part of a cascade.
     pub above: Option<TurnName>,
     pub bounds: &'a Bounds,
 }

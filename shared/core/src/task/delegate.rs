@@ -146,12 +146,12 @@ impl Delegate<'_> {
         serde_json::to_string(&self.head).map_or(0, |text| text.len())
     }
 
-    /// The result that follows from a conflict of an earlier attempt.
+    /// Returns the result that follows from a conflict of an earlier attempt.
     fn conflicted(&self, context: &Context) -> Option<Delegated> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
-            // Another scheduler decides the message, or this one takes it again.
+            // Another scheduler decides the message, or this scheduler takes the message again.
             return Some(Delegated::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
@@ -367,7 +367,7 @@ impl Delegate<'_> {
     }
 }
 
-/// True if the turn is neither canceled nor ending. Guards that no cancel comes.
+/// Returns true if the turn is neither canceled nor ending. Guards that no cancel comes.
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {
@@ -381,7 +381,7 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
     }
 }
 
-/// A guard for a debit that does not expire.
+/// Returns a guard for a debit that does not expire.
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;

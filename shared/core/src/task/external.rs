@@ -273,7 +273,7 @@ impl Case<'_> {
     }
 }
 
-/// Removes the empty queue of an external runtime whose agent is no longer configured.
+/// Removes the empty queue of an external runtime after its agent was removed from the configuration.
 #[derive(Debug, Clone)]
 pub struct Retire {
     /// The queue, as [`keys::externals`] lists it.
@@ -281,7 +281,7 @@ pub struct Retire {
 }
 
 impl Retire {
-    /// True if the queue belongs to this agent.
+    /// Returns true if the queue belongs to this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
         self.queue == keys::external(tenant, agent)

@@ -14,14 +14,14 @@ const UNLISTED_MAX: usize = 2;
 /// Maximum number of members that one [`ExpireList`] removes.
 const EXPIRED_MAX: usize = 256;
 
-/// All lists. A list's place is the time in milliseconds when its last member expires.
+/// Returns the key of the set with all lists. A list's place is the time in milliseconds when its last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")
 }
 
-/// Removes expired lists, one step at a time. A list expires when its last member expires. The janitor repeats this
-/// decision while it returns true.
+/// Removes expired lists, in steps. A list expires when its last member expires. The janitor repeats this decision
+/// while it returns true.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpireList;
 

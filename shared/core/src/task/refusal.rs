@@ -15,7 +15,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The code in results and replies.
+    /// Returns the code for results and replies.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {

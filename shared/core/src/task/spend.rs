@@ -1,5 +1,5 @@
-//! Model usage. The most that a request may use is debited from token and money budgets before the request is sent. The
-//! debit is corrected when the response is stored.
+//! Model usage. Before a request is sent, its maximum usage is debited from token and money budgets. The debit is
+//! corrected when the response is stored.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ const LOOK_MS: i64 = 250;
 pub struct BudgetDebit {
     pub counter: CounterKey,
     pub unit: BudgetUnit,
-    /// The most that the request may use.
+    /// Maximum usage of the request.
     pub amount: u64,
-    /// The most that the budget allows.
+    /// Maximum of the budget.
     pub max: u64,
     pub window: Window,
     pub shadow: bool,
@@ -71,9 +71,9 @@ pub struct Fenced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     pub counter: CounterKey,
-    /// Usage so far.
+    /// Usage of the budget so far.
     pub used: u64,
-    /// The most that the request may use.
+    /// Maximum usage of the request.
     pub amount: u64,
     /// The end of the budget's window; 0 without a window.
     pub ends_ms: i64,
@@ -90,7 +90,7 @@ pub enum Reach {
     Never,
 }
 
-/// The task's record, if this entry is the task's slice.
+/// Returns the task's record, if this entry is the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
 }
@@ -122,7 +122,7 @@ impl Decision for Reserve {
             return Ok(Step::Return(Reserved::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // With the stamp, the record shows in which windows the debits were made.
+        // With `stamped`, the store adds the counters' states to the record. They show the windows of the debits.
         transaction.stamped = true;
         transaction.proof = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -196,7 +196,7 @@ pub struct Unreserve {
 }
 
 impl Decision for Unreserve {
-    /// The holder's record, even if there is nothing to return. `None` if the caller no longer holds the task.
+    /// The holder's record, even if the request has no debits to return. `None` if the caller no longer holds the task.
     type Output = Option<Box<Fenced>>;
 
     fn reads(&self) -> Vec<Query> {
@@ -279,8 +279,8 @@ pub fn wake_waiters(
 }
 
 /// Section of [`crate::turn::Park`] with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If
-/// the task was not in the queue when it checked the budget, it checks again soon, because a debit that was returned in
-/// the meantime did not wake it.
+/// the task was not in the queue when it checked the budget, the task is checked again soon. Otherwise the task could
+/// miss a debit that was returned between the check and the wait.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     pub name: TurnName,

@@ -28,7 +28,7 @@ impl Record for History {
     const SCHEMA: u32 = 1;
 }
 
-/// The name of an entry's part. Names have a fixed length, so that they sort like the entries.
+/// Returns the name of an entry's part. Names have a fixed length, so that they sort like the entries.
 #[must_use]
 pub fn part(number: u64) -> Arc<str> {
     format!("s{number:06}").into()

@@ -1,4 +1,4 @@
-//! Turns for tests, and what workers do with their slices.
+//! Turns for tests, and actions of workers on their slices.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ pub fn named(turn: &str) -> TurnName {
     TurnName::parse(&format!("acme:{turn}")).unwrap()
 }
 
-/// The head of a turn of `calls` calls, with a deadline at 1,000,000 ms.
+/// Returns the head of a turn of `calls` calls, with a deadline at 1,000,000 ms.
 pub fn head(calls: usize) -> crate::turn::Head {
     crate::turn::Head {
         agent: tickfleet_model::AgentId::new("kelly").unwrap(),
@@ -34,7 +34,7 @@ pub fn head(calls: usize) -> crate::turn::Head {
     }
 }
 
-/// An admitted turn, before its first slice.
+/// Returns an admitted turn, before its first slice.
 pub fn admitted(calls: usize) -> Turn {
     Turn {
         head: head(calls),
@@ -83,7 +83,7 @@ impl Trial {
         self.commit(&transaction).unwrap();
     }
 
-    /// Writes the record of a slice that stays out, as its holder does when it begins a call.
+    /// Writes the record of a slice as its holder does when it begins a call. The holder keeps the slice.
     pub fn begin(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let mut turn = slice.turn.clone();
         turn.entry = Some(slice.entry.clone());

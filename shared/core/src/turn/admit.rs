@@ -118,7 +118,7 @@ impl Decision for Admit<'_> {
     }
 }
 
-/// Why a turn whose task has ended is canceled.
+/// The reason to cancel a turn after its task has ended.
 const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
 /// Decisions about a turn's admission, made before its limits are applied.
@@ -215,8 +215,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// The budget of the turn's task. Guards that the task is not canceled. An external runtime can hold a canceled
-    /// task for one more lease, but must not begin anything under the task.
+    /// Returns the budget of the turn's task. Guards that the task is not canceled. An external runtime can hold a
+    /// canceled task for one more lease, but must not begin anything under the task.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -234,7 +234,8 @@ impl Admit<'_> {
         Ok(Budget::Granted(part.budget))
     }
 
-    /// Why the turn ends before any call runs. `None` if it does not end. Adds guards for this result.
+    /// Returns the reason why the turn ends before any call runs, or `None` if the turn does not end. Adds guards for
+    /// this result.
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
         let key = self.name.cancellation();
         // Cancels are rare, so the record is not read before the first attempt. If there is a cancel, the guard's
@@ -320,8 +321,8 @@ impl Admit<'_> {
         }
     }
 
-    /// True if workers have reported calls of the turn, because the store lost its admission in a restart. Such a turn
-    /// is never refused, because a refusal would report that nothing has run.
+    /// Returns true if workers have reported calls of the turn, because the store lost its admission in a restart. Such
+    /// a turn is never refused, because a refusal would report that nothing has run.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
         if mutant!("refusals_look_at_marks") {
             return Ok(false);
@@ -360,7 +361,7 @@ impl Ends {
     }
 }
 
-/// A guard for room in a bound of a tenant.
+/// Returns a guard for room in a bound of a tenant.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
     Guard::Room(Room {
         counter: CounterKey::new(limit, tenant),
@@ -373,7 +374,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// The rejection, if an earlier attempt failed because of a bound.
+/// Returns the rejection if an earlier attempt failed because of a bound.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

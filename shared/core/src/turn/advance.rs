@@ -203,7 +203,7 @@ impl Candidate<'_> {
         Ok(Advanced::Ended { reason })
     }
 
-    /// True if the calls were debited before and only take their permits again.
+    /// Returns true if the calls were debited before and only take their permits again.
     const fn resumes(&self) -> bool {
         self.turn.debited > self.turn.position
     }
@@ -226,7 +226,7 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// The debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
+    /// Returns the debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> Rules {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -290,7 +290,8 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Reports of workers about these calls. Reports exist if the store lost the dispatch of the calls in a restart.
+    /// Returns the reports (marks) of workers about these calls, and guards that the marks are unchanged. Reports exist
+    /// if the store lost the dispatch of the calls in a restart.
     fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
@@ -381,7 +382,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// For a new turn, writes the calls from index `from` on as parts of the record. The record of an existing turn
+    /// Writes the calls of a new turn from index `from` on as parts of the record. The record of an existing turn
     /// already has these parts.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
@@ -413,8 +414,8 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// When the first lease after a restart of the store ends. `None` if this lease has ended, or if the store never
-/// restarted.
+/// Returns the time (ms) when the first lease after a restart of the store ends. `None` if this lease has ended, or if
+/// the store never restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);

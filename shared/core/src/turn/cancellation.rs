@@ -19,7 +19,7 @@ impl Record for Cancellation {
 }
 
 impl Cancellation {
-    /// True if the cancel applies to `turn`.
+    /// Returns true if the cancel applies to `turn`.
     #[must_use]
     pub fn is_of(&self, turn: &Turn) -> bool {
         self.admitted_ms.is_none_or(|admitted_ms| admitted_ms == turn.admitted_ms)

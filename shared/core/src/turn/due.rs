@@ -93,8 +93,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// The reason of the turn's cancel, if one was requested. Guards the cancel's record. Otherwise this decision could
-    /// postpone the timer that a concurrent cancel made due, and the cancel would be lost.
+    /// Returns the reason of the turn's cancel, if a cancel was requested. Guards the cancel's record. Otherwise this
+    /// decision could postpone the timer that a concurrent cancel made due, and the cancel would be lost.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -165,8 +165,8 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// True if this time has passed. If true, the transaction guards that the time has also passed by the store's
-    /// clock.
+    /// Returns true if this time has passed. If true, the transaction guards that the time has also passed by the
+    /// store's clock.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

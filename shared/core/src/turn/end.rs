@@ -79,7 +79,7 @@ pub trait Render: Sync {
 }
 
 impl Turn {
-    /// What is known about the call at `position`, for an end without its own result.
+    /// Returns what is known about the call at `position`, if the turn ends before the call has a result.
     #[must_use]
     pub fn fate(&self, position: usize) -> Fate {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
@@ -105,31 +105,33 @@ pub const RUNTIME: &str = "runtime";
 pub mod parts {
     use std::sync::Arc;
 
-    /// The call at a position, as JSON. The part exists only while no slice has the call.
+    /// Returns the name of the part with the call at a position, as JSON. The part exists only while no slice has the
+    /// call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// The progress of the running call, as JSON.
+    /// Returns the name of the part with the progress of the running call, as JSON.
     #[must_use]
     pub fn progress() -> Arc<str> {
         "p".into()
     }
 
-    /// The result at a position, as JSON.
+    /// Returns the name of the part with the result at a position, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// The dialect's message at a position, as JSON.
+    /// Returns the name of the part with the dialect's message at a position, as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// The audit entry at a position, as JSON. Stored only if the reply carries it.
+    /// Returns the name of the part with the audit entry at a position, as JSON. The part exists only if the reply
+    /// carries the audit entry.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
@@ -272,8 +274,8 @@ impl Ending<'_> {
             }));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
-            // With `ends_ms`, this changes only an existing counter. If the parent has ended, its counter is gone and
-            // must not be created again.
+            // With `ends_ms`, the write changes only an existing counter. The counter of a parent that has ended was
+            // deleted, and must not be created again.
             transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
             for task in std::iter::once(parent).chain(&task.above) {
                 if let Ok(above) = TurnId::new(task.as_str()) {
@@ -302,14 +304,14 @@ impl Ending<'_> {
     }
 }
 
-/// The timer that ends the descendants of a turn.
+/// Returns the name of the timer that ends the descendants of a turn.
 #[must_use]
 pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
 }
 
-/// The turn or task that may wait for the end of `name`. The turn that makes an inner call waits for the inner call's
-/// turn. The task of any other turn waits for that turn. The turn that delegated a task waits for the task.
+/// Returns the turn or task that may wait for the end of `name`. The turn that makes an inner call waits for the inner
+/// call's turn. The task of any other turn waits for that turn. The turn that delegated a task waits for the task.
 #[must_use]
 pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     if is_task {

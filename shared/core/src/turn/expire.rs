@@ -51,7 +51,7 @@ impl Case<'_> {
     }
 
     /// Notifies the holder of a cancel. The holder receives the notice with its next heartbeat, and the turn is checked
-    /// again after a lease. An expired deadline needs no notice, because the holder tracks the deadline itself.
+    /// again after a lease. An expired deadline needs no notice, because the holder tracks the deadline.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -154,7 +154,8 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
     }
 
-    /// The calls without results, from the record's parts and the slice's entry. `None` for a call that is lost.
+    /// Returns the calls without results, from the record's parts and the slice's entry. `None` for a call that is
+    /// lost.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -174,9 +175,9 @@ impl Case<'_> {
     }
 }
 
-/// Writes the record of a turn that ends at `due_ms`. Releases the turn's permits, its count as a slice out, and its
-/// place in a throttle queue. `calls` are the calls from the turn's position on that are not yet parts of the record.
-/// The caller has guarded the record's version and removed the slice from its queue.
+/// Writes the record of a turn that ends at `due_ms`. Releases the turn's permits, its place in a throttle queue, and
+/// its count as a dispatched slice. `calls` are the calls from the turn's position on that are not yet parts of the
+/// record. The caller has guarded the record's version and removed the slice from its queue.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

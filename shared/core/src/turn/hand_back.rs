@@ -27,8 +27,8 @@ pub enum HandBackReason {
     },
     /// The next call was interrupted, and is allowed to run again.
     Tried,
-    /// Concurrent reads were interrupted, too. This reason also covers a slice that was taken before a restart of the
-    /// store, because another worker may have run its reads.
+    /// Calls of `read` tools that ran concurrently were interrupted, too. This reason also covers a slice that was
+    /// taken before a restart of the store, because another worker may have run its `read` calls.
     Beside,
     /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
     /// store lost that the slice had ended.
@@ -71,7 +71,7 @@ impl Decision for HandBack<'_> {
         if *self.reason != HandBackReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
             return Ok(Step::Return(HandedBack::Stale));
         }
-        // The holder does not run the slice, so the stored record decides what is redelivered.
+        // The holder does not run the slice, so the stored record is redelivered, not the holder's record.
         let Some(stored) = slice_of_entry(view, &slice.name, &slice.entry)? else {
             transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
             return Ok(Step::Commit(transaction, HandedBack::Stale));
@@ -104,19 +104,19 @@ fn guard_restart(transaction: &mut Transaction, context: &Context) {
     }
 }
 
-/// The record of a turn, if this entry is the turn's slice. `None` if the slice was redelivered in another entry, or if
-/// the turn has ended. In both cases, the holder must remove the entry from the queue itself.
+/// Returns the record of a turn if this entry is the turn's slice. Returns `None` if the slice was redelivered in
+/// another entry, or if the turn has ended. In both cases, the holder must remove the entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
 }
 
 impl Turn {
-    /// True if the turn was admitted before the last restart of the store.
+    /// Returns true if the turn was admitted before the last restart of the store.
     const fn is_from_before_restart(&self, context: &Context) -> bool {
         context.epoch_began_ms > 0 && self.admitted_ms <= context.epoch_began_ms
     }
 
-    /// Records what the holder that returns the slice reports about the calls.
+    /// Applies the reason to the record: the state of the next call, and whether calls may have run.
     fn hand_back(&mut self, reason: &HandBackReason, context: &Context) {
         match reason {
             // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.
@@ -197,7 +197,7 @@ impl HandBackUnreadable<'_> {
         HandedBack::Waits(due_ms)
     }
 
-    /// The last `count` calls of the entry, as unparsed JSON.
+    /// Returns the last `count` calls of the entry, as unparsed JSON.
     fn calls(&self, count: usize) -> Vec<Bytes> {
         let calls =
             self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
@@ -232,7 +232,7 @@ impl Decision for PutAside<'_> {
 }
 
 impl HeldEntry {
-    /// The guard that removes the entry from its queue.
+    /// Returns the guard that removes the entry from its queue.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

@@ -11,12 +11,12 @@ use crate::keys::{TurnName, limits};
 use crate::mutant;
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, Transaction, Write};
 
-/// True if the record has changed: the slice was redelivered, or its turn has ended.
+/// Returns true if the record has changed: the slice was redelivered, or its turn has ended.
 pub(super) fn is_stale(slice: &Slice, context: &Context) -> bool {
     has_changed(&slice.name.record(), context)
 }
 
-/// True if an earlier attempt of this decision failed because the record had changed.
+/// Returns true if an earlier attempt of this decision failed because the record had changed.
 pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
@@ -38,8 +38,8 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
     }
 }
 
-/// Changes the tenant's count of slices out: 1 for a slice that is dispatched to workers, -1 for a slice that leaves
-/// workers.
+/// Changes the number of the tenant's dispatched slices. `amount` is 1 for a slice that is dispatched to workers, and
+/// -1 for a slice that leaves workers.
 pub(super) fn count_out(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });

@@ -147,7 +147,7 @@ pub(crate) struct LocalEnd<'a> {
 
 impl LocalEnd<'_> {
     /// Returns the slice to the workers, and removes the queue of the offer. The caller has guarded the version. If
-    /// `held`, guards that the process still holds the entry.
+    /// `held` is true, guards that the process still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
@@ -173,20 +173,20 @@ impl LocalEnd<'_> {
 }
 
 impl Turn {
-    /// True while a local call is offered to the caller's process, or runs there.
+    /// Returns true while a local call is offered to the caller's process, or runs there.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.local.as_ref().is_some_and(|local| local.conclusion.is_none()) && !self.is_for_workers()
     }
 
-    /// The end of the function, if the call at the turn's position is a local call that has ended.
+    /// Returns how the function ended, if the call at the turn's position is a local call that has ended.
     #[must_use]
     pub fn concluded(&self) -> Option<(&LocalCall, &Conclusion)> {
         let local = self.local.as_ref()?;
         Some((local, local.conclusion.as_ref()?))
     }
 
-    /// When the holder outside the fleet last renewed its lease; 0 if unknown.
+    /// Returns the time (ms) when the holder outside the fleet last renewed its lease; 0 if unknown.
     #[must_use]
     pub(crate) fn renewed_ms(&self) -> i64 {
         match (&self.local, &self.task) {

@@ -40,9 +40,9 @@ pub enum ParkReason {
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
-    /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results were dropped, or the
-    /// slice was taken before a restart of the store. If the store lost that the slice was taken, another worker may
-    /// have taken the slice, too.
+    /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results
+    /// were dropped, or the slice was taken before a restart of the store. If the store lost that the slice was taken,
+    /// another worker may have taken the slice, too.
     pub beside: bool,
     /// The conditions of the wait, such as an open approval or a held claim. If one of the guards fails, the wait is
     /// over, and the call continues at once. Only guards on records are allowed.
@@ -199,8 +199,8 @@ impl Turn {
         self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
     }
 
-    /// The start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless the
-    /// last note records such a wait with the cause `why`.
+    /// Returns the start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless
+    /// the last note records such a wait with the cause `why`.
     #[must_use]
     pub fn rests_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
@@ -212,12 +212,12 @@ impl Turn {
     }
 }
 
-/// The turn or task that a call waits for, if any.
+/// Returns the turn or task that a call waits for, if any.
 fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// The record that a guard checks. `None` for a guard that checks no record.
+/// Returns the record that a guard checks. `None` for a guard that checks no record.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),

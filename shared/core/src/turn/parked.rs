@@ -4,7 +4,7 @@ use super::state::{State, Turn};
 use crate::keys::{self, TurnName};
 use crate::transaction::{Transaction, Write};
 
-/// True if the set [`keys::parked`] lists turns in this state.
+/// Returns true if the set [`keys::parked`] lists turns in this state.
 const fn is_listed(state: &State) -> bool {
     match state {
         State::Retrying { .. } => true,

@@ -24,8 +24,8 @@ const ABSENT_MS: i64 = 60_000;
 /// If calls of a message have begun, the message is admitted again after this delay (ms).
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// True for reasons that depend on the fleet's state. Such a reason may not have applied when the message was first
-/// admitted.
+/// Returns true for reasons that depend on the fleet's state. Such a reason may not have applied when the message was
+/// first admitted.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
@@ -125,10 +125,10 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// If the message's calls may have begun, returns the time (ms) at which to admit the message again. During the
-    /// first lease after a restart of the store, calls may have begun, because workers still report their calls. After
-    /// this lease, calls have begun only if a worker has reported one. The check applies only to reasons that depend on
-    /// the fleet's state, because a message with invalid content was never admitted.
+    /// Returns the time (ms) at which to admit the message again, if its calls may have begun. During the first lease
+    /// after a restart of the store, calls may have begun, because workers still report their calls. After this lease,
+    /// calls have begun only if a worker has reported one. The check applies only to reasons that depend on the fleet's
+    /// state, because a message with invalid content was never admitted.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,

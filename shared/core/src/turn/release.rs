@@ -122,7 +122,7 @@ pub enum Released {
 }
 
 impl Released {
-    /// True if the turn has left the queue. The next turn may then be released at once.
+    /// Returns true if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
@@ -210,7 +210,8 @@ impl Release<'_> {
         Ok(Step::Commit(transaction, Released::Stays))
     }
 
-    /// Why the turn ends before its next call, and why it was canceled. Adds guards for this result.
+    /// Returns the reason why the turn ends before its next call, and the reason of its cancel. Adds guards for this
+    /// result.
     fn ends(
         &self,
         turn: &Turn,

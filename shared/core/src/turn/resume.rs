@@ -12,7 +12,7 @@ use crate::keys::limits;
 use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
 use crate::view::Undecided;
 
-/// If a tenant has too many slices out, its turn is checked again after this delay (ms).
+/// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
 const OUT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
@@ -59,7 +59,7 @@ impl Case<'_> {
         Ok(Fired::Dispatched)
     }
 
-    /// The calls `[position, upto)`, from the record's parts. `None` if a call is missing.
+    /// Returns the calls `[position, upto)`, from the record's parts. `None` if a call is missing.
     fn calls(&self, turn: &Turn, upto: usize) -> Result<Option<Vec<Bytes>>, Undecided> {
         let names = (turn.position..upto).map(parts::call).collect();
         Ok(self.view.parts(&self.due.name.record(), names)?.iter().cloned().collect())

@@ -82,7 +82,7 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// The result if the record has changed. If the record has these results and the same entry, an earlier commit
+    /// Returns the result for a changed record. If the record has these results and the same entry, an earlier commit
     /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
     /// the slice.
     fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
@@ -98,7 +98,7 @@ impl Settle<'_> {
         }))
     }
 
-    /// True if an earlier attempt failed because the answer about calls that have not run is outdated.
+    /// Returns true if an earlier attempt failed because the answer about calls that have not run is outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
         let marks = keys::marks(&self.slice.name);
         context.failed(|conflict| match conflict {
@@ -139,7 +139,7 @@ impl Settle<'_> {
         ending.add_to(transaction, view)
     }
 
-    /// The holder keeps the slice and begins the next call after this commit.
+    /// Commits the results of a slice that its holder keeps. After this commit, the holder begins the next call.
     fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<Settled> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
@@ -167,7 +167,8 @@ impl Settle<'_> {
         transaction.proof = Some(name.record());
     }
 
-    /// When the next calls may be dispatched: at once, unless this slice has used up its agent's tick.
+    /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its agent's
+    /// tick.
     fn next_due(&self, now_ms: i64) -> i64 {
         let admitted = self.slice.turn.notes.iter().rev().find_map(|note| match note {
             super::Note::Admitted { limits, .. } => Some(limits),
@@ -236,7 +237,8 @@ impl Turn {
     }
 }
 
-/// The results of earlier commits, from the turn's parts. The audit entries are empty, unless the reply carries them.
+/// Returns the results of earlier commits, from the turn's parts. The audit entries are empty, unless the reply carries
+/// them.
 pub(super) fn earlier_results(
     view: &View,
     name: &TurnName,

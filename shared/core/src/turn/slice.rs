@@ -65,7 +65,7 @@ pub struct Delivery {
 }
 
 impl Slice {
-    /// The delivery of the slice to its holder.
+    /// Returns the delivery of the slice to its holder.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         Delivery { name: self.name.clone(), entry: self.entry.clone() }
@@ -107,7 +107,7 @@ impl Slice {
     }
 }
 
-/// The message for an external runtime.
+/// Returns the message for an external runtime: the arguments of the first call.
 fn message(calls: &[Bytes]) -> Bytes {
     let call = calls.first().and_then(|text| serde_json::from_slice::<Call>(text).ok());
     call.map(|call| call.arguments.into()).unwrap_or_default()
@@ -151,7 +151,7 @@ fn enqueue(
     transaction.write(Write::Enqueue(queue, fields.collect())).put(&name.record(), turn);
 }
 
-/// The calls of a slice's entry, as JSON texts.
+/// Returns the calls of a slice's entry, as JSON texts.
 pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()

@@ -66,7 +66,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Compares the JSON of both.
+    /// Compares the JSON of both heads.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -133,7 +133,7 @@ pub enum State {
 }
 
 impl State {
-    /// The name shown to people and in metrics.
+    /// Returns the name shown to people and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// The turn or task that the next call waits for, if any.
+    /// Returns the turn or task that the next call waits for, if any.
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
         match self {
@@ -155,13 +155,14 @@ impl State {
         }
     }
 
-    /// True if the next call was dispatched before, and now waits for a retry or an event.
+    /// Returns true if the next call was dispatched before, and now waits for a retry or an event.
     #[must_use]
     pub const fn is_parked(&self) -> bool {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
     }
 
-    /// Position after the last call of the slice, while the slice is on a queue or with a worker.
+    /// Returns the position after the last call of the slice. Returns `None` unless the slice is on a queue or with a
+    /// worker.
     #[must_use]
     pub const fn out(&self) -> Option<usize> {
         match self {
@@ -206,7 +207,7 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// The stable word in `explain` and `whatif`.
+    /// Returns the stable word for `explain` and `whatif`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -245,7 +246,7 @@ pub enum WaitReason {
 
 /// The matches have no wildcard, so that the compiler requires a decision for each new reason.
 impl WaitReason {
-    /// The turn or task that the call waits for, if any.
+    /// Returns the turn or task that the call waits for, if any.
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
         match self {
@@ -254,8 +255,8 @@ impl WaitReason {
         }
     }
 
-    /// True if people or other work decide how long the wait lasts. The slice then returns its permits, because the
-    /// awaited work might need one of them.
+    /// Returns true if people or other work decide how long the wait lasts. The slice then returns its permits, because
+    /// the awaited work might need one of them.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -268,8 +269,8 @@ impl WaitReason {
         }
     }
 
-    /// When the call began to wait for a circuit breaker or a paused tool, in milliseconds. `None` for other reasons.
-    /// The turn's notes record such a wait with its cause.
+    /// Returns the time (ms) when the call began to wait for a circuit breaker or a paused tool, in milliseconds.
+    /// `None` for other reasons. The turn's notes record such a wait with its cause.
     #[must_use]
     pub const fn rests_since_ms(&self) -> Option<i64> {
         match self {
@@ -283,7 +284,7 @@ impl WaitReason {
         }
     }
 
-    /// True if people decide how long the wait lasts. Metrics count turns with other waits as parked.
+    /// Returns true if people decide how long the wait lasts. Metrics count turns with other waits as parked.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {
         match self {
@@ -355,7 +356,7 @@ pub struct TaskPart {
     /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// The last model request whose usage was counted.
+    /// The last model request with counted usage.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
@@ -531,7 +532,7 @@ impl Record for Turn {
 impl Turn {
     pub const NOTES_MAX: usize = 40;
 
-    /// The queue of the turn's slices; after a crash, the queue of suspects.
+    /// Returns the key of the queue for the turn's slices. After a crash, the queue is the queue of suspects.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> StreamKey {
         match self.destination {
@@ -544,8 +545,8 @@ impl Turn {
         }
     }
 
-    /// True if the turn has a slice that counts toward the tenant's slices out. A task of an external runtime does not
-    /// count, because it can stay there for days and would stop the tenant's other turns.
+    /// Returns true if the turn has a dispatched slice that counts toward the tenant's bound. A task of an external
+    /// runtime does not count, because it can stay there for days and would block the tenant's other turns.
     #[must_use]
     pub const fn counts_as_out(&self) -> bool {
         self.state.out().is_some() && self.is_for_workers()
@@ -576,7 +577,7 @@ impl Turn {
 }
 
 impl Stored<Turn> {
-    /// The entry of the slice that is on a queue or with a worker.
+    /// Returns the entry of the slice that is on a queue or with a worker.
     #[must_use]
     pub fn out_entry(&self) -> Option<&EntryId> {
         self.value.state.out()?;
@@ -654,10 +655,10 @@ pub struct LocalCall {
     /// Data with which a worker ends the call, as JSON that only workers read.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// How the caller's function ended. `None` while the call is offered or runs. `None` while the call is offered or runs.
+    /// How the caller's function ended. `None` while the call is offered or runs.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
-    /// From the offer to the end of the function.
+    /// Time from the offer to the end of the function.
     #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
     pub took_ms: i64,
 }

@@ -16,7 +16,7 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Entry field: the digest of the content. Present only if the producer chose the message's ID.
+/// The name of the entry field with the digest of the content. Present only if the producer chose the message's ID.
 pub const DIGEST: &str = "d";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Inbound {
         }
     }
 
-    /// The field of the message.
+    /// Returns the name of the entry field that has the message.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -77,8 +77,8 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// The bytes that the tenant's other unfinished turns and tasks may have. `None` if this message alone is too
-    /// large.
+    /// Returns the maximum bytes of the tenant's other unfinished turns and tasks. Returns `None` if this message alone
+    /// is too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
@@ -96,8 +96,8 @@ impl Submit<'_> {
         }
     }
 
-    /// True if the ID's record says that the message waits, but the stream has lost the message. Each decision that
-    /// removes the message from the stream also changes the ID's record, and the caller guards this record.
+    /// Returns true if the ID's record says that the message waits, but the stream has lost the message. Each decision
+    /// that removes the message from the stream also changes the ID's record, and the caller guards this record.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())

@@ -40,7 +40,8 @@ impl Role {
     }
 }
 
-/// Renews the lease of a consumer, and returns its notices. A consumer must send a heartbeat before it takes new work.
+/// A heartbeat: renews the lease of a consumer, and returns and removes the consumer's cancel notices. A consumer must
+/// send a heartbeat before it takes new work.
 #[derive(Debug, Clone)]
 pub struct Beat {
     pub consumer: ConsumerId,
@@ -50,15 +51,15 @@ pub struct Beat {
     pub policy: String,
 }
 
-/// The result of a heartbeat. It does not repeat what every commit returns: shard time, epoch, generations and memory
-/// pressure.
+/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not part of it, because every
+/// commit returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BeatReport {
-    /// The drain flag, with its author and reason.
+    /// The pause that drains the consumer's worker, with author and reason. `None` if the worker is not drained.
     pub drained: Option<Pause>,
     /// Canceled turns that the consumer holds and should stop.
     pub canceled: Vec<TurnName>,
-    /// True if there are more canceled turns. The consumer should send the next heartbeat at once.
+    /// True if there may be more canceled turns. The consumer should send the next heartbeat at once.
     pub more: bool,
     pub before: LeaseBefore,
 }
@@ -75,8 +76,8 @@ pub enum LeaseBefore {
 }
 
 impl Beat {
-    /// A heartbeat must be committed within this time after its decision. The lease is longer by this time, so that it
-    /// lasts at least `lease_ms` after the commit.
+    /// Returns the maximum time between the decision and the commit of a heartbeat (ms). The lease is longer by this
+    /// time, so that it lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
         if slack_ms > 0 { slack_ms } else { 1 }
@@ -148,8 +149,8 @@ impl Decision for Beat {
     }
 }
 
-/// Ends a consumer's lease at shutdown. The consumer's remaining entries are redelivered at once, and its worker's
-/// drain flag is removed.
+/// Ends a consumer's lease at shutdown. A reaper redelivers the consumer's remaining entries at its next check, and the
+/// drain flag of the consumer's worker is removed.
 #[derive(Debug, Clone)]
 pub struct Leave {
     pub consumer: ConsumerId,
@@ -174,7 +175,8 @@ impl Decision for Leave {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set until its entries are redelivered and [`Bury`](super::Bury) removes it.
+        // The consumer stays in the set `consumers` until its entries are redelivered and [`Bury`](super::Bury) removes
+        // it.
         let place = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::Join {
             set: consumers(),
@@ -290,7 +292,8 @@ mod tests {
     }
 
     proptest! {
-        /// If a heartbeat is committed late, its lease is not shorter. The place in the set is the end of the lease.
+        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's place in the set
+        /// `consumers` is the end of the lease.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);

@@ -10,8 +10,8 @@ use crate::view::{Undecided, View};
 /// Maximum number of expired members of [`silent`](super::silent) that one [`Bury`] removes.
 const SILENT_DROPPED_MAX: usize = 8;
 
-/// Removes a dead consumer that no longer holds entries, and its undelivered notices. The consumer's record stays until
-/// it expires, because a silent consumer may return.
+/// Removes a dead consumer that no longer holds entries from the set of consumers. Also removes the consumer's
+/// undelivered notices. The consumer's record stays until it expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct Bury {
     pub consumer: ConsumerId,
@@ -20,7 +20,7 @@ pub struct Bury {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Burial {
     Done,
-    /// Some notices of the consumer are removed. There are more.
+    /// Some notices of the consumer are removed, but more may remain. The consumer is still in the set.
     Partly,
     Alive {
         lease_ends_ms: i64,
@@ -117,7 +117,7 @@ mod tests {
         assert!(is_listed(&shard), "it is back");
     }
 
-    /// If the consumer sends a heartbeat between the decision and the commit, it is not removed.
+    /// If the consumer sends a heartbeat between the decision and the commit, the consumer is not removed.
     #[test]
     fn a_concurrent_heartbeat_prevents_removal() {
         let mut shard = Paper::at(1_000);

@@ -8,9 +8,10 @@ use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing there if it took the entries after [`Bury`](super::Bury) had removed it. A consumer is also
-/// missing if the store lost its heartbeat in a restart. Without this decision, the entries of such a consumer would
-/// never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues once per lease.
+/// consumer is missing in the set if it took the entries after [`Bury`](super::Bury) had removed it. A consumer is also
+/// missing if a restart of the store lost the consumer's heartbeat. Without this decision, the entries of such a
+/// consumer would never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues
+/// once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     pub consumer: ConsumerId,
@@ -31,7 +32,7 @@ impl Decision for ListHolder {
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
         if liveness.is_alive() {
-            // The consumer's next heartbeat adds the consumer.
+            // The consumer is alive, so its next heartbeat adds it to the set.
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
@@ -74,7 +75,8 @@ mod tests {
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// A heartbeat between the decision and the commit sets the place in the set. This place stays.
+    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the place from the
+    /// heartbeat.
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);

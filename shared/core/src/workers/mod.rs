@@ -8,6 +8,8 @@
 //! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is the time of the notice in ms |
 //! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
 //!
+//! The *place* of a member is the number by which a set is sorted.
+//!
 //! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
 //! entries can be redelivered. [`dead`] queries dead consumers. [`Bury`] removes a dead consumer only after a reaper
 //! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
@@ -30,8 +32,8 @@ use crate::record::{Record, Stored};
 use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
 use crate::view::{Query, Undecided, View};
 
-/// How long a consumer's record is kept after its lease has ended, in milliseconds. During this time, the consumer
-/// counts as silent, not as gone.
+/// Time for which a consumer's record is kept after the end of its lease (ms). During this time, the consumer counts as
+/// [`Liveness::Silent`], not as [`Liveness::Gone`].
 pub(crate) const SILENT_MS: i64 = 24 * 3_600_000;
 const NOTICES_MAX: usize = 256;
 
@@ -62,14 +64,15 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Consumers that may hold entries. A consumer's place is the end of its lease in milliseconds.
+/// Returns the key of the set of consumers that may hold entries. A consumer's place is the end of its lease in
+/// milliseconds.
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Silent consumers that [`Bury`] has removed, kept for operators. A consumer's place is the end of its lease in
-/// milliseconds.
+/// Returns the key of the set of silent consumers that [`Bury`] has removed. The set is kept for operators. A
+/// consumer's place is the end of its lease in milliseconds.
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
@@ -85,14 +88,16 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Canceled turns with slices that a consumer holds. A turn's place is the time of the notice in milliseconds.
+/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's place is the time of the
+/// notice in milliseconds.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
 /// Notifies the consumer that holds a slice of `name` that the turn is canceled. The caller must guard the version of
-/// the turn's record at which the consumer held the slice. So a consumer that was removed as dead gets no notice.
+/// the turn's record in which the consumer holds the slice. With this guard, a consumer that was removed as dead gets
+/// no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let place = now_ms.max(0).unsigned_abs();
     transaction.write(Write::Join { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
@@ -133,8 +138,9 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// Guards that the consumer is dead and has sent no heartbeat since the read. A caller that redelivers the
-    /// consumer's entries must also guard the restart epoch, because the store may have lost heartbeats.
+    /// Guards the transaction: it is committed only if the consumer is still dead and has sent no heartbeat since the
+    /// read. A caller that redelivers the consumer's entries must also guard the restart epoch, because the store may
+    /// have lost heartbeats.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

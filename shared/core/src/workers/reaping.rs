@@ -20,9 +20,9 @@ impl Record for Reaping {
     const SCHEMA: u32 = 1;
 }
 
-/// Requests permission to check for dead consumers. If the last check is more than half a lease old, the store was
-/// probably unreachable. In that case, consumers get one lease to send heartbeats again, as after a restart of the
-/// store.
+/// Requests permission to check for dead consumers. If there was no check in the last half of a lease, the store was
+/// probably unreachable. In that case, consumers get the time of one lease to send heartbeats again, as after a restart
+/// of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct MayReap {
     pub lease_ms: i64,
@@ -36,7 +36,7 @@ pub enum ReapPermit {
     Granted,
     /// The last check is less than `every_ms` old.
     Recent,
-    /// Consumers get time to send heartbeats again.
+    /// No consumer counts as dead before `until_ms`, so that all consumers can send heartbeats again.
     Hold { until_ms: i64 },
 }
 

@@ -1,4 +1,4 @@
-//! The data to which an approval is bound. If any part changes, the approval does not apply to the call.
+//! The data to which an approval is bound. If any part of the data changes, the approval does not apply to the call.
 
 use serde_json::value::RawValue;
 
@@ -15,12 +15,12 @@ pub struct ApprovalBinding<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
     pub turn: &'a TurnId,
-    /// Starts at 0.
+    /// The position of the call in the turn, from 0.
     pub position: usize,
     pub digest: &'a str,
     /// Submission time and deadline of the turn (ms). They distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// In the version that the agent gets.
+    /// The specification of the tool, in the version that the agent gets.
     pub tool: &'a ToolSpec,
     /// Details of how the tool runs (an address, a command) that the specification lacks. May be empty.
     pub runs: &'a str,
@@ -29,7 +29,8 @@ pub struct ApprovalBinding<'a> {
 }
 
 impl ApprovalBinding<'_> {
-    /// 64 hexadecimal characters. Equal arguments have the same hash even if they are written differently.
+    /// Returns a hash of all parts: 64 hexadecimal characters. Equal arguments have the same hash even if they are
+    /// written differently.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();

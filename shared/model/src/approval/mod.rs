@@ -41,20 +41,20 @@ const fn one() -> u32 {
 pub struct ApprovalReason {
     /// The path of the tool or rule in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
-    /// For people (`amount 700 exceeds 500`).
+    /// The reason in words for approvers (`amount 700 exceeds 500`).
     pub why: String,
     /// The complete text of the tool's demand or of the rule. If this text changes, earlier approvals become invalid.
     pub terms: String,
     pub demand: ApprovalDemand,
 }
 
-/// The shortest time (ms) of all reasons.
+/// Returns the shortest time in which an approval is valid, of all reasons (ms). `None` if no reason limits the time.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Only the arguments that an approver may narrow according to every reason.
+/// Returns the arguments that all reasons allow an approver to narrow.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -62,7 +62,7 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// A name or role has 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
+/// Returns true if `text` is valid as the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

@@ -23,16 +23,16 @@ pub enum NarrowError {
     )]
     Wider {
         pointer: String,
-        /// Cut if long.
+        /// The old value, cut if long.
         was: String,
-        /// Cut if long.
+        /// The rejected new value, cut if long.
         found: String,
     },
 }
 
 /// Replaces arguments with narrower values. A number may become a number between 0 and the old number. A list or object
-/// may lose members. The call must have the argument, and the demand must allow a change of it. All other text stays
-/// exactly as written.
+/// may lose members. The call must have the argument, and `may` must contain the argument's pointer. All other text
+/// stays exactly as written.
 ///
 /// # Errors
 /// [`NarrowError`] with the value that is invalid.
@@ -60,7 +60,8 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
     Ok(text)
 }
 
-/// Numbers are compared as exact decimals, objects regardless of member order.
+/// Returns true if two values are equal. Numbers are compared as exact decimals, and objects regardless of member
+/// order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -81,7 +82,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Both texts are JSON.
+/// Returns true if the value `now` is equal to `was` or narrower. Both texts are JSON.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();

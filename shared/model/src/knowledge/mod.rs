@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 /// Hexadecimal characters in the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// A list entry without the document's text.
+/// The entry of a document in a list, without the document's text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique within the tenant, see [`document_id`].
@@ -37,7 +37,7 @@ pub struct Document {
 /// A part of a document. A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// Outermost first, without the document's title.
+    /// The headings above the passage, outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
     pub text: String,
@@ -45,7 +45,7 @@ pub struct Passage {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passages {
-    /// In the order of the document.
+    /// The document's passages in order.
     pub passages: Vec<Passage>,
     /// One vector for each passage, all of the same length; empty without embeddings.
     pub vectors: Vec<Vec<i8>>,
@@ -64,15 +64,15 @@ pub struct Memory {
     pub at_ms: i64,
 }
 
-/// The ID of the document with this origin and title, which is the same at every import. If an origin has several
-/// documents, each document needs its own title. If an origin has only one document, pass an empty title, because the
-/// document's title may change.
+/// Returns the ID of the document with this origin and title. The ID is the same at every import. If an origin has
+/// several documents, each document needs its own title. If an origin has only one document, pass an empty title,
+/// because the document's title may change.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// A hexadecimal digest. Different lists of parts have different digests.
+/// Returns a hexadecimal digest of the parts. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

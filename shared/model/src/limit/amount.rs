@@ -4,7 +4,7 @@ use serde_json::Value;
 
 const UNIT: u64 = 1_000_000;
 const DIGITS: usize = 6;
-/// In millionths. Up to this number, a double represents integers exactly.
+/// Maximum amount, in millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
 /// Parses a decimal amount and returns millionths. `None` if the text is not a plain decimal, is negative, has more
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// The argument is a number or a text.
+/// Parses the amount in an argument that is a number or a text. Returns millionths.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {

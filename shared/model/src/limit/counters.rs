@@ -19,7 +19,7 @@ pub struct LimitCaller<'a> {
     pub parallel_reads: bool,
 }
 
-/// What a turn's calls debit from one counter.
+/// The amounts that a turn's calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
     /// Index in the list of limits.
@@ -30,7 +30,7 @@ pub struct Debits {
     pub amounts: Vec<Option<u64>>,
 }
 
-/// Returns the debits in the order of the limits.
+/// Returns the debits of a turn's calls, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of the model's spelling.
@@ -87,7 +87,7 @@ pub struct Spend {
     pub money: u64,
 }
 
-/// The counters that a request to a model debits, in the order of the limits. Each [`Debits`] has one amount.
+/// Returns the debits of a request to a model, in the order of the limits. Each [`Debits`] has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend) -> Vec<Debits> {
     // A request to a model is not a call, so limits on tools and arguments do not apply to it.
@@ -103,8 +103,9 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Calls of a slice that run one after another share one permit. If `beside` is true for a call, the call may run at
-/// the same time as others, so it needs a permit of its own.
+/// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
+/// permit. If `beside` returns true for a call, the call may run at the same time as others, so it needs a permit of
+/// its own.
 fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     let mut has_place = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -115,20 +116,21 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     }
 }
 
-/// A tool without a declared effect counts as `read`, because it may be one of a worker's own `read` tools.
+/// Returns true if a call of the tool may only read. A tool without a declared effect counts as `read`, because it may
+/// be one of a worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Checks only the agent. The call must also match the other lists.
+    /// Returns true if the lists of agents and roles match the agent. The other lists are not checked.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Checks only the tenant. The call must also match the other lists.
+    /// Returns true if the list of plans matches the tenant. The other lists are not checked.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -155,7 +157,8 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 /// The key if a call has no user, session, argument or category. All these calls share one counter.
 const UNSAID: &str = "-";
 
-/// Values from producers and models are hashed, because they are not names and may be private.
+/// Returns the key of the counter that a call debits. Values from producers and models are hashed, because they are not
+/// names and may be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -180,7 +183,7 @@ fn key(
 /// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// The tenant is read from the counter's key. `None` if calls of several tenants debit the counter.
+/// Reads the tenant from the key of a counter. `None` if calls of several tenants debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
@@ -202,21 +205,24 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// A model may write any text as a tool's name. Text that cannot be a tool's name is hashed.
+/// Returns the part of a key for a tool or category. A model may write any text as a tool's name, so a text that cannot
+/// be a tool's name is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// The key for the first member in `names` that the context has. If the context is a text, the key for this text.
+/// Returns the key for the first member in `names` that the context has. If the context is a text, returns the key for
+/// this text.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0` are the same customer.
+/// Returns the key for a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0`
+/// are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

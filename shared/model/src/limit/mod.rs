@@ -1,9 +1,9 @@
 //! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
 //!
-//! A limit defines the calls that it counts ([`LimitMatch`]), the keys with their own counters ([`LimitKey`]), the
-//! maximum of a counter ([`LimitBound`]), and its window ([`Every`]). [`counters`](counters::counters) finds the
-//! counters that a turn's calls debit. The transaction that dispatches the calls compares and debits these counters.
-//! Redis stores counters, not the definitions of limits.
+//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties with separate counters ([`LimitKey`]).
+//! It also defines the maximum ([`LimitBound`]) and the window ([`Every`]) of a counter.
+//! [`counters`](counters::counters) finds the counters that a turn's calls debit. The transaction that dispatches the
+//! calls compares and debits these counters. Redis stores counters, not the definitions of limits.
 
 pub mod amount;
 pub mod counters;
@@ -20,7 +20,7 @@ pub struct Limit {
     /// The name in results, logs and metrics.
     pub name: String,
     pub matches: LimitMatch,
-    /// The keys with their own counters; empty means one counter for the whole fleet.
+    /// The properties of calls for which counters are separate. Empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
     pub bound: LimitBound,
     pub every: Every,
@@ -123,7 +123,7 @@ pub enum LimitBound {
 }
 
 impl LimitBound {
-    /// The number in the bound: calls, tokens, millionths, a percentage of the slots, or a weight.
+    /// Returns the number in the bound: calls, tokens, millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -137,7 +137,7 @@ impl LimitBound {
         }
     }
 
-    /// The maximum of a counter; `None` if the maximum depends on the number of slots.
+    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
@@ -191,7 +191,7 @@ impl LimitBound {
         }
     }
 
-    /// The expected input of [`parse_max`](Self::parse_max), for error messages.
+    /// Describes the expected input of [`parse_max`](Self::parse_max), for error messages.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -210,14 +210,14 @@ impl LimitBound {
 
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// From 1 to 100; `None` if invalid.
+/// Parses a percentage from `1%` to `100%`. `None` if invalid.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&number).then_some(number)
 }
 
-/// The window of a counter. At the end of the window, the counter is reset to zero.
+/// The window of a counter: the time after which debited amounts no longer count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
@@ -237,7 +237,7 @@ pub enum Every {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReach {
-    /// The calls wait until there is room.
+    /// The calls wait until the counter allows them.
     #[default]
     Wait,
     /// Each call gets the result `limit_reached`.
@@ -261,8 +261,8 @@ impl Limit {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// The maximum of one counter in one shard. If the counter belongs to no tenant, its maximum is divided among the
-    /// shards, so that all shards together do not allow more.
+    /// Returns the maximum of one counter in one shard. If the counter belongs to no tenant, its maximum is divided
+    /// among the shards, so that all shards together do not allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let max = self.bound.max();
@@ -270,8 +270,8 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// The number of permits of one counter in one shard, at least one. If the counter belongs to no tenant, the
-    /// permits are divided among the shards.
+    /// Returns the number of permits of one counter in one shard, at least one. If the counter belongs to no tenant,
+    /// the permits are divided among the shards.
     #[must_use]
     pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let places = slots.saturating_mul(percent) / 100;
@@ -279,8 +279,8 @@ impl Limit {
         places.max(1)
     }
 
-    /// The length of the window (ms); `None` if the length is not fixed. A task's counter is kept longer than any task
-    /// can last.
+    /// Returns the length of the window (ms). Returns `None` if the length is not fixed. A task's counter is kept
+    /// longer than any task can last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -293,7 +293,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// For example, `5 calls per user in 1h`.
+    /// Writes the limit as a short phrase, for example `5 calls per user in 1h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
@@ -346,7 +346,7 @@ fn period(ms: i64) -> String {
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// `*` in `pattern` matches any characters.
+/// Returns true if `name` matches `pattern`. A `*` in `pattern` matches any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

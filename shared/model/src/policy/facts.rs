@@ -54,12 +54,13 @@ pub struct FactCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
-    /// The session that a turn or its task names. Without a session, the task. Without a task, the agent.
+    /// Facts belong to the session that a turn or its task names. Without a session, facts belong to the task. Without
+    /// a task, they belong to the agent.
     #[default]
     Session,
-    /// The task of a turn. Without a task, the agent.
+    /// Facts belong to the task of a turn. Without a task, they belong to the agent.
     Task,
-    /// The agent, regardless of its tasks.
+    /// Facts belong to the agent, regardless of its tasks.
     Agent,
 }
 
@@ -85,7 +86,7 @@ impl<'de> serde::Deserialize<'de> for FactRow {
     }
 }
 
-/// Where, within its tenant, the facts of a call are kept.
+/// The name under which the facts of a call are kept within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -127,8 +128,8 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// The key under which a fact is stored: the fact's name, and a hash of its argument values, because the values may
-    /// be private. A missing argument counts as null.
+    /// Returns the key under which a fact is stored: the fact's name, and a hash of its argument values, because the
+    /// values may be private. A missing argument counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -174,14 +175,15 @@ impl FactRow {
         })
     }
 
-    /// The changes at the end of a call. A call that did not run changes nothing, unless it has the result of an equal
-    /// call or of the read cache. If it is uncertain whether the call took effect, its changes are uncertain too.
+    /// Returns the changes at the end of a call. A call that did not run changes nothing, unless it has the result of
+    /// an equal call or of the read cache. If it is uncertain whether the call took effect, its changes are uncertain
+    /// too.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// Like [`Self::after`], if only the outcome and whether the call ran are known.
+    /// Returns the same as [`Self::after`], from the outcome and whether the call ran.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -208,16 +210,16 @@ impl FactRow {
     }
 }
 
-/// The session of a turn's facts for the audit log: a hash that includes the tenant, because the name of the session
-/// may be secret. Empty without a session; in this case facts belong to the task or the agent.
+/// Returns the session of a turn's facts for the audit log: a hash that includes the tenant, because the name of the
+/// session may be secret. The hash is empty without a session. In this case, facts belong to the task or the agent.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// If the task is an exchange of a conversation (`ses-<session>-<number>`), the conversation. Facts of one exchange
-/// also apply to the next exchange.
+/// Returns the conversation of a task that is an exchange of the conversation (`ses-<session>-<number>`). Facts of one
+/// exchange also apply to the next exchange.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

@@ -34,7 +34,7 @@ pub struct Pause {
 }
 
 impl Policy {
-    /// The pause of the tenant or of the agent, if any.
+    /// Returns the pause of the tenant or of the agent, if any.
     #[must_use]
     pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
         if self.paused.is_empty() {
@@ -44,7 +44,7 @@ impl Policy {
         of(None).or_else(|| of(Some(agent.clone())))
     }
 
-    /// The pause for all tenants or for this tenant, if any.
+    /// Returns the pause of the tool for all tenants or for this tenant, if any.
     #[must_use]
     pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
         if self.tools_paused.is_empty() {

@@ -4,16 +4,16 @@
 /// Keys up to this number of bytes are split into words on the stack.
 const SHORT: usize = 64;
 
-/// A key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit, between
-/// a lower-case and an upper-case letter, and between a letter and a digit. Of several capitals, the last one begins
-/// the next word (`APIKey`).
+/// Returns a key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit.
+/// It also ends between a lower-case and an upper-case letter, and between a letter and a digit. Of several capitals,
+/// the last one begins the next word (`APIKey`).
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// For a key of n bytes, pushes at most 2n + 2 bytes.
+/// Passes the bytes of the form `_word_word_` to `push`. For a key of n bytes, these are at most 2n + 2 bytes.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
@@ -138,7 +138,8 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// Pairs of words that name a secret. The second word alone may name something else, such as `key` or `tokens`.
+/// Returns true if two adjacent words together name a secret. The second word alone may name something else, such as
+/// `key` or `tokens`.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -160,8 +161,8 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// If one of these words precedes `key`, the value is secret. Words for keys that only identify something are excluded:
-/// primary, foreign, sort, cache, object, idempotency, public.
+/// Returns true if a key is secret in which this word precedes `key`. Words for keys that only identify something are
+/// excluded: primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,
@@ -200,14 +201,14 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Words that name a secret only if they are the whole key: `key` in a query string, `session` in a request, `sig` in a
-/// signed URL.
+/// Returns true for words that name a secret only if they are the whole key: `key` in a query string, `session` in a
+/// request, `sig` in a signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
     // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// If one of these words is next to `token`, the key names a count or an address: `token_count`, `max_token`,
+/// Returns true for words that turn a key with `token` into a count or an address: `token_count`, `max_token`,
 /// `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
@@ -240,7 +241,8 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// If one of these words is next to `pin`, the key does not name a PIN: `pin_message`, `gpio_pin`, `pin_id`.
+/// Returns true if a key with `pin` does not name a PIN because this word is next to `pin`: `pin_message`, `gpio_pin`,
+/// `pin_id`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -70,7 +70,8 @@ const BEGINS: u8 = 2;
 /// The byte may belong to a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
-/// Most bytes are not in `BEGINS` or `MARKS`, so one lookup rules out a secret there.
+/// The class of each byte. Most bytes are in neither `BEGINS` nor `MARKS`, so one lookup rules out a secret that begins
+/// there.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -97,7 +98,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// The offset after the token characters that begin at `at`. Ends early at the header of a private key.
+/// Returns the offset after the token characters that begin at `at`. Stops early at the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -105,7 +106,7 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// If the word at `at` is a token, its range.
+/// Returns the range of the word at `at` if the word is a token.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {
@@ -134,7 +135,7 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= prefix.len() + least).then_some((at, end))
 }
 
-/// An AWS key: `AKIA` or `ASIA`, followed by 16 capitals and digits.
+/// Finds an AWS key at `at`: `AKIA` or `ASIA`, followed by 16 capitals and digits.
 fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..at + 20)?;
     let fits = (rest.starts_with(b"AKIA") || rest.starts_with(b"ASIA"))
@@ -142,7 +143,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// The offset after token characters. Single dots between them are included.
+/// Returns the offset after the token characters that begin at `at`. Single dots between token characters are included.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {
@@ -151,7 +152,7 @@ fn dotted_end(bytes: &[u8], at: usize) -> usize {
     end
 }
 
-/// A JSON web token: `eyJ…`, which is base64 for `{"`, with at least one dot.
+/// Finds a JSON web token at `at`: `eyJ…`, which is base64 for `{"`, with at least one dot.
 fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if !bytes.get(at..)?.starts_with(b"eyJ") {
         return None;
@@ -160,8 +161,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// The credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the whole text
-/// is only the scheme and the word.
+/// Finds the credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the
+/// whole text is only the scheme and the word.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -178,7 +179,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// The secret that contains the colon at `at`, if any: a Telegram bot token, or the password of a URL.
+/// Finds the secret that contains the colon at `at`: a Telegram bot token, or the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;
@@ -186,7 +187,8 @@ fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     telegram(bytes, at).or_else(|| url_password(bytes, at))
 }
 
-/// In `123456:AA…`, the number before the colon identifies the bot, and the text after the colon is the secret.
+/// Finds a Telegram bot token such as `123456:AA…`. The number before the colon identifies the bot, and the text after
+/// the colon is the secret. The range contains both.
 fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     let digits = bytes.get(..colon)?.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let end = token_end(bytes, colon + 1);
@@ -195,7 +197,7 @@ fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     (digits >= 5 && secret.len() >= least).then_some((colon - digits, end))
 }
 
-/// The password in `://user:password@`. `at` is the offset of `://`.
+/// Finds the password in `://user:password@`. `at` is the offset of `://`.
 fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let authority = bytes.get(at..)?.strip_prefix(b"://")?;
     let ends = |b: &u8| matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>') || b.is_ascii_whitespace();
@@ -205,7 +207,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// A private key in PEM format. If its end is missing, it extends to the end of the text.
+/// Finds a private key in PEM format. If its end is missing, it extends to the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -226,7 +228,7 @@ fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// If the key before the `:` or `=` at `at` is secret, the range of the value.
+/// Returns the range of the value after the `:` or `=` at `at` if the key before it is secret.
 fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let before = bytes.get(..at)?;
@@ -243,7 +245,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// The range of the value at `at`: a quoted text, a list or object in brackets, or a word.
+/// Returns the range of the value at `at`: a quoted text, a list or object in brackets, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {
@@ -257,7 +259,8 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// The text from `start` to its closing quote. `slashes` is the number of backslashes before the opening quote.
+/// Returns the range from `start` to the closing quote of a text. `slashes` is the number of backslashes before the
+/// opening quote.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -272,8 +275,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// The end of an unquoted value. A header's value extends to the end of the line. Any other value is one word, or two
-/// words if the first is a scheme (`Bearer x`).
+/// Returns the end of an unquoted value. A header's value extends to the end of the line. Any other value is one word,
+/// or two words if the first is a scheme (`Bearer x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

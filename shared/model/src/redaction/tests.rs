@@ -169,7 +169,8 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The second half of the secret is enough. All secrets of a kind share their prefix.
+/// Returns true if the text contains the second half of the secret. The first half is not compared, because all secrets
+/// of a kind share their prefix.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])

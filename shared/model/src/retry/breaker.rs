@@ -78,8 +78,8 @@ impl Breaker {
     }
 
     /// Records a failure that would affect later requests too. `named` is the pause that the service asked for, if any.
-    /// Such a service is alive, so failures with a pause are not counted. Returns true if this failure opens the closed
-    /// breaker or starts a pause.
+    /// A service that asks for a pause is alive, so such a failure is not counted. Returns true if the breaker was not
+    /// open before and is open now.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -99,8 +99,8 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// Returns the permit of a request that shows nothing about the service. The request is not counted. If it was the
-    /// trial, the next request becomes the trial.
+    /// Releases the permit of a request that does not show whether the service works. The request is not counted. If
+    /// the request was the trial, the next request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;
@@ -117,7 +117,7 @@ impl Breaker {
         self.failures
     }
 
-    /// True in the initial state.
+    /// Returns true if the breaker is in its initial state.
     #[must_use]
     pub fn is_new(&self) -> bool {
         *self == Self::default()

@@ -19,7 +19,7 @@ pub enum Durability {
 impl Durability {
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
-    /// The word in configuration, messages and metrics.
+    /// Returns the word in configuration, messages and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -25,18 +25,20 @@ pub struct EffectKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
     pub key: String,
-    /// In ms, as in [`EffectKey::window_ms`].
+    /// See [`EffectKey::window_ms`].
     pub window_ms: i64,
 }
 
 impl EffectKey {
-    /// The pointer of a key argument that is missing or null in the call. `None` if all are present.
+    /// Returns the pointer of a key argument that is missing or null in the call. `None` if all key arguments are
+    /// present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
     }
 
-    /// 64 hexadecimal characters that equal calls of a tenant's tool share. The hash does not reveal the arguments.
+    /// Returns a hash of 64 hexadecimal characters. Equal calls of a tenant's tool have the same hash. The hash does
+    /// not reveal the arguments.
     ///
     /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
     /// the order of their members, and texts character by character.
@@ -54,20 +56,20 @@ impl EffectKey {
     }
 }
 
-/// The value of an argument in canonical form: equal values give equal text. `None` if the argument is missing or
-/// null.
+/// Returns the value of an argument in canonical form: equal values give equal text. `None` if the argument is missing
+/// or null.
 pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 
-/// A value in canonical form: equal values give equal text. `None` if the value is not JSON.
+/// Returns a value in canonical form: equal values give equal text. `None` if the value is not JSON.
 pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
     Some(text)
 }
 
-/// The value at a JSON pointer, as it was written, so that numbers keep all their digits.
+/// Returns the value at a JSON pointer, as it was written, so that numbers keep all their digits.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");

@@ -11,20 +11,20 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// `traits` are the traits of the tools that files declare. `spellings` maps other spellings of a tool's name to
-    /// the name, also for tools that no file declares.
+    /// Creates the list. `traits` are the traits of the tools that files declare. `spellings` maps other spellings of a
+    /// tool's name to the name, also for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// `None` if no file declares the tool.
+    /// Returns the traits of a tool. `None` if no file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)
     }
 
-    /// The tool that a model means by `spelling`. If no tool has this spelling, `spelling` itself.
+    /// Returns the tool that a model means by `spelling`. If no tool has this spelling, returns `spelling` itself.
     #[must_use]
     pub fn meant<'a>(&'a self, spelling: &'a str) -> &'a str {
         if self.traits.contains_key(spelling) {

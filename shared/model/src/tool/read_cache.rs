@@ -25,7 +25,7 @@ impl CachePer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadCache {
-    /// In ms.
+    /// How long a result is cached (ms).
     pub ttl_ms: i64,
     pub per: CachePer,
 }
@@ -46,9 +46,9 @@ pub struct CacheInputs<'a> {
 }
 
 impl ReadCache {
-    /// The key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys. The key
-    /// does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. If either
-    /// cannot be read, the result is `None`.
+    /// Returns the key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys.
+    /// The key does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. If
+    /// either cannot be read, the result is `None`.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

@@ -41,9 +41,9 @@ pub enum ReconcileArgument {
 }
 
 impl ReconcileArgument {
-    /// The argument that a declaration writes as `value`. A text that begins with `/` points to a call argument.
-    /// `$idempotency_key` and `$call` mean the key and the ID of the call. `None` for any other text that begins with
-    /// `$`. Any other value is a constant.
+    /// Returns the argument that a declaration writes as `value`. A text that begins with `/` points to a call
+    /// argument. `$idempotency_key` and `$call` mean the key and the ID of the call. `None` for any other text that
+    /// begins with `$`. Any other value is a constant.
     #[must_use]
     pub fn declared(value: Value) -> Option<Self> {
         Some(match value {

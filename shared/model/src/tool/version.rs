@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Also accepts `2` and `2.1`. `None` if invalid.
+/// Parses a version. Also accepts `2` and `2.1`. `None` if invalid.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {
@@ -33,7 +33,7 @@ pub enum Selector {
 }
 
 impl Selector {
-    /// `None` if invalid.
+    /// Parses a selector. `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == LATEST {

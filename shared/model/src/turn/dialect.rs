@@ -37,7 +37,7 @@ macro_rules! dialects {
         impl Dialect {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// The word used in messages.
+            /// Returns the word for the dialect in messages.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {

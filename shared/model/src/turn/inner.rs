@@ -6,10 +6,12 @@ use crate::limits;
 
 const MARK: &str = ".call-";
 
-/// The ID of the turn for the inner call `number` (from 1) of the call `outer`: `<turn>.<position>.call-<number>`.
+/// Returns the ID of the turn for the inner call `number` (from 1) of the call `outer`:
+/// `<turn>.<position>.call-<number>`.
 ///
 /// # Errors
-/// A message, if there are too many inner calls, if they are nested too deep, or if the producer's ID is too long.
+/// A message, if there are too many inner calls, if they are nested too deep, or if the ID of the outer turn is too
+/// long.
 pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     if number > limits::INNER_CALLS_MAX {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
@@ -21,7 +23,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// The turn of the outer call, if `turn` is the turn of an inner call.
+/// Returns the turn of the outer call, if `turn` is the turn of an inner call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

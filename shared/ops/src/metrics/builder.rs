@@ -27,7 +27,7 @@ pub(super) struct MetricBuilder {
 }
 
 impl MetricBuilder {
-    /// The builder also registers the metrics that every process has.
+    /// Creates a builder, and registers the metrics that every process has.
     pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
         let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;
@@ -47,7 +47,7 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Counters with every known label value, starting at 0. If a series began with its first event, `rate` and
+    /// Creates counters with every known label value, starting at 0. If a series began with its first event, `rate` and
     /// `increase` would not count that event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
@@ -77,7 +77,7 @@ impl MetricBuilder {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// The value is always 1. The label is the version.
+    /// Sets the metric of the build. Its value is always 1, and its label is the version.
     fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
@@ -116,7 +116,7 @@ fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// All combinations of the labels' known values. For a label with values from outside, only `other` is known.
+/// Returns all combinations of the labels' known values. For a label with values from outside, only `other` is known.
 fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

@@ -43,7 +43,7 @@ pub(super) enum MetricKind {
 #[derive(Clone, Copy)]
 pub(super) enum LabelValues {
     Words(fn() -> Vec<&'static str>),
-    /// Values from outside the code. The text says what bounds their number.
+    /// Values from outside the code. The text describes what bounds their number.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 

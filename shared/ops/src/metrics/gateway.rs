@@ -61,7 +61,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// Counts a response as a rejection if its status is a rejection.
+    /// Counts a rejected request. A status that is not a rejection is ignored.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -99,7 +99,7 @@ impl GatewayMetrics {
         OpenStream(self.streams.clone())
     }
 
-    /// `response` is a word of `labels::MCP_RESPONSES`.
+    /// Counts a call of an MCP tool. `response` is a word of `labels::MCP_RESPONSES`.
     pub fn mcp_called(&self, response: &'static str) {
         let [.., error] = labels::MCP_RESPONSES;
         let known = labels::MCP_RESPONSES.into_iter().find(|word| *word == response);

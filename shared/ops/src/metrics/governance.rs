@@ -72,7 +72,7 @@ impl Metrics {
         self.governance.anchor_failures.inc();
     }
 
-    /// Counts turns or calls for which a configured limit had no room.
+    /// Counts turns or calls that exceeded a configured limit.
     pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
     }
@@ -85,7 +85,7 @@ impl Metrics {
         self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
     }
 
-    /// Counts a streak of equal calls that was too long.
+    /// Counts a series of equal calls that was too long.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }

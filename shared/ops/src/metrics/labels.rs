@@ -315,7 +315,7 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
-/// Verbs that the fence can reject.
+/// The operations whose writes are rejected if another process has taken over the slice.
 pub(super) const FENCED: [&str; 15] = [
     "settle",
     "retry",

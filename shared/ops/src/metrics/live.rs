@@ -1,4 +1,5 @@
-//! Gauges whose values are read at each scrape. They combine the parts of a process: one worker or scheduler per shard.
+//! Gauges whose values are read at each scrape. A gauge combines the parts of a process: one worker or scheduler per
+//! shard.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -25,7 +25,7 @@ impl ModelMetrics {
 }
 
 impl Metrics {
-    /// `outcome` is `ok` or a kind of failure.
+    /// Counts a request to a model. `outcome` is `ok` or a kind of failure.
     pub fn model_asked(&self, model: &str, outcome: &str) {
         self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
     }
@@ -37,7 +37,7 @@ impl Metrics {
         self.models.cost.with_label_values(&[model]).inc_by(cost);
     }
 
-    /// `step` is `plan`, `execute`, `validate`, `answer` or `compact`.
+    /// Counts a step of a task. `step` is `plan`, `execute`, `validate`, `answer` or `compact`.
     pub fn task_step(&self, step: &str) {
         self.models.steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
     }

@@ -13,7 +13,7 @@ use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
 use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
-/// These values are absent while Redis does not respond.
+/// The values that Redis reports at a scrape. They are absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
@@ -63,7 +63,7 @@ pub(super) struct RedisConnectionMetrics {
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The last lookup by the process' connections.
+/// The result of the last lookup of a primary by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
     /// Host and port of the last primary. While no primary is found, the old value is kept, so that only a different
@@ -97,12 +97,12 @@ impl RedisConnectionMetrics {
 }
 
 impl Metrics {
-    /// `up` is true if Redis responded during the scrape and accepted writes.
+    /// Records whether Redis responded during the scrape and accepted writes.
     pub fn redis_up(&self, up: bool) {
         self.redis.up.set(i64::from(up));
     }
 
-    /// `None` if Redis did not reject the request of the scrape.
+    /// Records why Redis rejected the request of the scrape. `None` if Redis did not reject the request.
     pub fn redis_rejecting(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
@@ -110,8 +110,8 @@ impl Metrics {
         }
     }
 
-    /// Records that a connection looked up the primary of `what`. `found` is the primary's address, or `None`. The
-    /// connections of a process notice a failover one by one, but the failover is counted only once.
+    /// Records that a connection looked up a primary. `what` is the lookup name, and `found` is the primary's address,
+    /// or `None`. The connections of a process notice a failover one by one, but the failover is counted only once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();

@@ -230,7 +230,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// A process in which every event has happened, so that every metric has a series.
+/// Returns the metrics of a process in which every event has happened, so that every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -307,8 +307,8 @@ fn types_labels_and_help_match_the_catalogue() {
     }
 }
 
-/// The naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end with
-/// `_total`.
+/// Returns the naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end
+/// with `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {

@@ -45,7 +45,7 @@ impl<const MAX: usize> FirstNames<MAX> {
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 
 impl RuleLabels {
-    /// The rule's name, or `other` if the maximum is reached.
+    /// Returns the rule's name, or `other` if the maximum is reached.
     pub(super) fn label(&self, rule: &str) -> Arc<str> {
         self.0.take(rule)
     }
@@ -55,7 +55,7 @@ impl RuleLabels {
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
-    /// The label for a call of `tool` that ended with `outcome`: the tool's name, or `other`.
+    /// Returns the label for a call of `tool` that ended with `outcome`: the tool's name, or `other`.
     ///
     /// A new name becomes a label only if the outcome proves that the tool exists. Otherwise, an agent that invents
     /// names would use up the bound, and real tools would be counted as `other`.
@@ -63,7 +63,7 @@ impl ToolLabels {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 
-    /// The label of a configured tool. If `tool` is `None`, the label is `other`.
+    /// Returns the label of a configured tool. If `tool` is `None`, the label is `other`.
     pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
         tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
     }

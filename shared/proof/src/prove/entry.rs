@@ -49,8 +49,8 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// The admission without the notes after it. The admission is the same for all calls of a slice. The notes differ
-    /// between versions of the fleet.
+    /// Returns the admission without the notes after it. The admission is the same for all calls of a slice. The notes
+    /// differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }

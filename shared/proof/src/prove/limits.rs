@@ -30,7 +30,7 @@ type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 #[derive(Default)]
 pub(super) struct Limits {
-    /// By shard and `limit@counter`.
+    /// The counters by shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
     /// Unreadable counters that an operator reset. Their windows began twice.
     recreated: HashSet<(u32, String)>,
@@ -122,8 +122,8 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Checks that the ranges of admissions do not overlap. An admission's range reaches from the count before it to the
-/// count after it.
+/// Checks that the ranges of admissions do not overlap. A range reaches from the count before the admission to the
+/// count after the admission.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

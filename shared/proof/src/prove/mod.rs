@@ -39,7 +39,6 @@ pub struct Proof {
     pub first_ms: Option<i64>,
     /// The latest end of a call (ms).
     pub last_ms: Option<i64>,
-    /// The claims.
     pub claims: Vec<Claim>,
     /// Unsigned statements of the export about itself on which the claims rest.
     pub assumptions: Vec<String>,
@@ -61,7 +60,6 @@ pub struct Claim {
     pub unchecked: u64,
     /// Why these entries lack the data.
     pub why_unchecked: &'static str,
-    /// The violations.
     pub violations: Vec<String>,
     /// The number of violations that are not in `violations`.
     pub more_violations: u64,
@@ -100,7 +98,8 @@ struct SeenResult {
 /// A truncated hash of names that are only compared. The names themselves would take most of the memory.
 type NameHash = [u8; 16];
 
-/// The length of each part is hashed before the part, so that different parts never hash the same bytes.
+/// Returns the hash of names. The length of each part is hashed before the part, so that different parts never hash the
+/// same bytes.
 fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -270,7 +269,8 @@ impl Prover {
         }
     }
 
-    /// The statements that come from the export's header. A reader can compare them with the fleet's configuration.
+    /// Returns the statements that come from the export's header. A reader can compare them with the fleet's
+    /// configuration.
     fn assumptions(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

@@ -149,7 +149,7 @@ fn limits_of(proof: &Proof) -> &Claim {
     proof.claims.iter().find(|claim| claim.claim == LIMITS).unwrap()
 }
 
-/// The admission of a call at 1 s with these debits.
+/// Returns the admission of a call at 1 s with these debits.
 fn debits(number: u64, debits: &str) -> String {
     format!("A1000,1,{number},9,5000,{number},100;{debits}")
 }

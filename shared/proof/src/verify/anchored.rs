@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// If the caller did not name the fleet and the export has no signed seal, the fleet is unknown. In this case,
-    /// every anchor is checked, whatever its fleet.
+    /// Checks the chains against anchors. If the caller did not name the fleet and the export has no signed seal, the
+    /// fleet is unknown. In this case, the anchors of all fleets are checked.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -117,8 +117,9 @@ impl Verifier {
         }
     }
 
-    /// Checks for missing seals before the first seal in the export. If the anchors show that these seals must be in
-    /// the export, the seals were cut off. Otherwise, the seals were possibly trimmed.
+    /// Checks for missing seals before the first seal in the export. If the anchor of such a seal is not older than
+    /// [`anchors_from_ms`](super::Expected::anchors_from_ms), the missing seal is a finding. Older seals may have been
+    /// trimmed.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

@@ -54,7 +54,6 @@ impl FindingKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The kind.
     pub kind: FindingKind,
     /// The shard, if known.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,7 +34,7 @@ impl Verifier {
     }
 
     /// Reports a gap between two parts. In a followed log, each part continues where the previous part ends. A gap is a
-    /// finding even without a seal that covers it, because later parts with the seals are possibly missing too.
+    /// finding even without a seal that covers it, because later parts with the seals may be missing too.
     fn hold_together(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -53,7 +53,8 @@ impl Verifier {
         self.note(Finding::at_line(FindingKind::HeaderWrong, line, &what));
     }
 
-    /// The fleets of the export: the expected fleet if the caller named it, otherwise the fleets of all signed seals.
+    /// Returns the fleets of the export: the expected fleet if the caller named it, otherwise the fleets of all signed
+    /// seals.
     pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
         let Some(fleet) = self.expected.fleet.clone() else {
             let signed = seals.values().flatten().filter(|seal| seal.signed);

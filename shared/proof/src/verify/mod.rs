@@ -50,9 +50,7 @@ pub struct ExportVerdict {
     pub unsealed: u64,
     /// Seals in the export.
     pub seals: u64,
-    /// The chains.
     pub chains: Vec<ChainVerdict>,
-    /// The problems.
     pub findings: Vec<Finding>,
     /// The number of findings that are not in `findings`.
     pub more_findings: u64,
@@ -62,7 +60,6 @@ pub struct ExportVerdict {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct ChainVerdict {
-    /// The shard.
     pub shard: u32,
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
@@ -121,15 +118,15 @@ pub struct Verifier {
     before: BTreeMap<u32, EntryId>,
     /// The number of missing sealed entries up to the positions in `before`.
     earlier: u64,
-    /// The number of missing sealed entries that were possibly trimmed.
+    /// The number of missing sealed entries that may have been trimmed.
     trimmed: u64,
     verdict: ExportVerdict,
     lines: u64,
 }
 
 impl Verifier {
-    /// Trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in the export's header, and
-    /// reports this.
+    /// Creates a verifier that trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in
+    /// the export's header, and adds a note about it.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -165,7 +162,7 @@ impl Verifier {
         self
     }
 
-    /// Empty lines are ignored.
+    /// Reads the next line of the export. Empty lines are ignored.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -181,7 +178,7 @@ impl Verifier {
         }
     }
 
-    /// Returns `None` before the first line is read.
+    /// Returns the first header, with the keys of all headers. `None` before the first header is read.
     #[must_use]
     pub const fn header(&self) -> Option<&Header> {
         self.header.as_ref()

@@ -47,7 +47,7 @@ pub(super) struct CounterLedger {
     /// Permits in use, by counter. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
     /// Permits that were returned in the millisecond `returned_ms`, by counter. If a decision is in the same
-    /// millisecond, only its result shows whether it came before or after the return.
+    /// millisecond, only the result of the decision shows which came first, the return or the decision.
     returned: HashMap<String, u64>,
     returned_ms: i64,
     /// The number of worker slots, as last stated in the log.
@@ -56,20 +56,20 @@ pub(super) struct CounterLedger {
     kept: usize,
 }
 
-/// The counters of a limit in a shard that possibly still exist, with the end of each counter's window (ms).
+/// The counters of a limit in a shard that may still exist, with the end of each counter's window (ms).
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
-    /// Time (ms) until which some calls of the limit possibly share a counter.
+    /// Time (ms) until which some calls of the limit may share a counter.
     until_ms: i64,
 }
 
 impl LiveCounters {
-    /// Returns true if a call of counter `key` possibly shares a counter with other calls now. The window of `key` ends
-    /// at `end_ms`. The log does not show which calls share a counter.
+    /// Returns true if a call of counter `key` may share a counter with other calls now. The window of `key` ends at
+    /// `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // `key` is possibly the shared counter, which stays shared until the janitor deletes it.
+            // `key` may be the shared counter, which stays shared until the janitor deletes it.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -102,7 +102,7 @@ pub(super) struct CounterDebit {
 }
 
 impl CounterDebit {
-    /// True for a counter of a configured limit, which has its own throttle queue.
+    /// Returns true for a counter of a configured limit, which has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
         self.queue == self.counter
     }
@@ -113,7 +113,7 @@ pub(super) struct UnknownLimit {
     /// The limit, as named in differences.
     pub(super) by: String,
     pub(super) why: &'static str,
-    /// Whether the limit counts each of the calls. `None` if the limit possibly counts any call.
+    /// Whether the limit counts each of the calls. `None` if the limit may count any call.
     counted: Option<Vec<bool>>,
 }
 
@@ -126,7 +126,7 @@ impl UnknownLimit {
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
     }
 
-    /// Returns true if the limit counts, or possibly counts, the call with this index.
+    /// Returns true if the limit counts, or may count, the call with this index.
     pub(super) fn counts(&self, at: usize) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
     }
@@ -219,7 +219,7 @@ impl CounterLedger {
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
-    /// The unique name of a debit's counter, and the counter's state in the current window.
+    /// Returns the unique name of a debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
         let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
         let window = debit.row.window.at(now_ms, debit.stagger_ms);
@@ -295,7 +295,7 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// The maximum of a counter; `None` if the maximum depends on an unknown number of slots.
+    /// Returns the maximum of a counter. Returns `None` if the maximum depends on an unknown number of slots.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -355,8 +355,8 @@ impl CounterLedger {
     }
 }
 
-/// Returns the limits per task as unknown limits. They count only calls with a task, and an entry without policy inputs
-/// does not show whether its call had a task.
+/// Returns the limits per task as unknown limits. These limits count only calls with a task, and an entry without
+/// policy inputs does not show whether its call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

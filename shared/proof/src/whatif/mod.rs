@@ -31,7 +31,7 @@ pub const DAY: &str = "max_actions_per_day";
 /// The call budget of a task, as named in differences.
 pub const TASK: &str = "task_budget";
 
-/// The limit, as named in differences.
+/// Returns the name of a limit in differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -94,11 +94,8 @@ pub struct Difference {
     pub kind: DifferenceKind,
     /// The rule, cap or limit that causes the difference.
     pub by: String,
-    /// The tenant.
     pub tenant: String,
-    /// The agent.
     pub agent: String,
-    /// The tool.
     pub tool: String,
     /// `<turn>/<position>`.
     pub call: String,
@@ -134,7 +131,7 @@ pub struct Summary {
     /// Differences by rule, cap or limit.
     pub by_rule: Counts,
     pub by_tool: Counts,
-    /// By `tenant:agent`.
+    /// Differences by `tenant:agent`.
     pub by_agent: Counts,
     pub by_tenant: Counts,
     /// The sum of additional waits (ms).

@@ -87,15 +87,15 @@ pub enum RecordedFate {
     Asked,
     Ended {
         outcome: String,
-        /// The code in `details.reason`; possibly empty.
+        /// The code in `details.reason`. May be empty.
         reason: String,
-        /// Possibly empty.
+        /// The rule that ended the call. May be empty.
         rule: String,
     },
     /// The call passed the guards, but facts of its session or the loop breaker stopped it.
     Stopped {
         reason: String,
-        /// The condition on facts; possibly empty.
+        /// The condition on facts. May be empty.
         rule: String,
     },
     /// The call ended before any guard ran.
@@ -122,7 +122,7 @@ pub struct AdmissionRefusal {
     /// The limit or cap that rejected the call, as named in differences. `None` if the policy was not the
     /// reason.
     pub by: Option<String>,
-    /// When the limit or cap would have had room again (ms); 0 if unknown.
+    /// When the limit or cap would have admitted calls again (ms); 0 if unknown.
     pub resets_ms: i64,
 }
 
@@ -172,7 +172,7 @@ impl LogStart {
         *known = at_ms.max(*known);
     }
 
-    /// The time from which the log of this shard is complete (ms); `i64::MIN` if nothing is missing.
+    /// Returns the time from which the log of this shard is complete (ms); `i64::MIN` if nothing is missing.
     #[must_use]
     pub fn of(&self, shard: u32) -> i64 {
         self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
@@ -204,7 +204,8 @@ impl RecordedEntry {
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
         let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
-        // An entry with unreadable policy inputs counts as unreadable. Otherwise the replay would decide on other policy inputs.
+        // An entry with unreadable policy inputs counts as unreadable. Otherwise, the replay would decide with other
+        // inputs.
         let Ok(policy_inputs) = raw.meta.policy_inputs.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
         };
@@ -250,13 +251,13 @@ impl RecordedCall {
     }
 }
 
-/// The tool, as the model named it.
+/// Returns the tool, as the model named it. `None` if the entry describes a task.
 fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-/// The rejection of a call before it was admitted; `None` if it was not rejected.
+/// Returns the rejection of a call before it was admitted. Returns `None` if it was not rejected.
 fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
     let by = match &*error.code {

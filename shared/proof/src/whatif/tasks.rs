@@ -1,20 +1,21 @@
-//! The call budgets of tasks, with the use that they would have under the policy.
+//! Tracks the call budgets of tasks, and how much of each budget is used in the replay.
 
 use std::collections::HashMap;
 
 use super::TASK;
 use super::turns::{Decision, DispatchDecision, Turn};
 
-/// If there are this many tasks, inactive tasks are dropped.
+/// Number of tasks from which on inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
 /// Time after which a task without decisions is inactive (ms).
 const SILENT_MS: i64 = 86_400_000;
 
-/// The recorded budget of a task, and the difference in the replay.
+/// The budget of a task as recorded, and the difference in the replay.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// The use in the fleet, as last recorded: calls, and budget that was passed to subtasks.
+    /// The calls that count against the budget in the fleet, as last recorded. Includes the budget that was passed to
+    /// subtasks.
     used: u32,
     /// The number of calls dispatched in the replay minus the number dispatched in the fleet.
     more: i64,
@@ -27,14 +28,14 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// Returns `None` if the turn has no task, or if the entries do not name the task.
+/// Returns the task's tenant and name; `None` if the turn has no task, or if the entries do not name the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// Records the use of the task's budget just before a recorded decision. Called before the decision is replayed.
+    /// Records the use of the task's budget just before a recorded decision. The replay calls this function first.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -45,7 +46,7 @@ impl Tasks {
                 self.known.insert(name, Task { max, used, more, seen_ms: decision.at_ms });
                 self.forget(decision.at_ms);
             }
-            // The budget was used up.
+            // A rejection by the task budget shows that no budget remained.
             DispatchDecision::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
@@ -71,8 +72,8 @@ impl Tasks {
         }
     }
 
-    /// The call budget of a turn's task, and the used part in the replay; `None` if the turn has no task, or if the
-    /// budget is unknown.
+    /// Returns the call budget of a turn's task, and the part that is used in the replay. `None` if the turn has no
+    /// task, or if the budget is unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -38,7 +38,7 @@ fn limit(bound: LimitBound, every: Every, on_reach: OnReach) -> Limit {
     }
 }
 
-/// A turn with calls that each end 100 ms after their dispatch.
+/// Returns a turn with these decisions. Each of its calls ends 100 ms after its dispatch.
 fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
@@ -74,7 +74,8 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// A dispatch of `calls` in a tick that ends at `ends_ms`. After it, `used` of the tick's 3 calls are used.
+/// Returns a dispatch of `calls` in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are
+/// used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -144,8 +145,8 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // The first turn uses the whole tick of its agent. The other turn has room for one call. If the other turn had been
-    // decided first, both of its calls would have fit.
+    // Turn a uses the whole tick of its agent. Turn b has another agent and can dispatch one more call. If turn b had
+    // been decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -198,7 +199,7 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     );
 }
 
-/// Sets the end of the turn's slices by the shard's clock.
+/// Sets the time at which the turn's slices ended, by the shard's clock.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -208,7 +209,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
-    // Turn b waited although a permit was returned in the same millisecond: another turn got the permit.
+    // Turn b waited although a permit was returned in the same millisecond, because another turn got the permit.
     let waited = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
@@ -219,7 +220,7 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
         differences(&places(2), &waited),
         [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(32))]
     );
-    // A turn that was dispatched got the permit that was returned.
+    // Turn b was dispatched at once, so it got the permit that was returned.
     let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
     assert_eq!(differences(&places(1), &went), []);
 }
@@ -238,7 +239,7 @@ fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     assert_eq!(late, [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// A turn of the task `k1`, with the budget notes of its admissions.
+/// Makes `turn` a turn of the task `k1`, and adds budget notes to its admissions.
 fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
     let context = TurnContext { task: Some("k1".into()), user: None, session: None, parallel_reads: false };
     turn.context = Some(context);
@@ -253,7 +254,7 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
 #[test]
 fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     let refused = |at_ms, first, calls| (at_ms, first, DispatchDecision::Refuse(calls, Some("task_budget".into())));
-    // Between the two turns, the task passed three of its budget of five calls to a subtask.
+    // Between the two turns, the task passed three calls of its five-call budget to a subtask.
     let turns = [
         of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
         of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
@@ -308,8 +309,8 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
     // A quarter of 16 slots is as many as half of 8 slots.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
-    // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision
-    // stands.
+    // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision is
+    // kept.
     let (found, summary) = replay(&part(25), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(
@@ -327,7 +328,7 @@ fn a_wait_for_a_share_of_slots_is_reported_as_undecidable() {
     let (found, summary) = replay(&policy(9, vec![share]), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
-    // Without such a limit, the turn would not have waited.
+    // Without a limit on a share of the slots, turn b would not have waited.
     assert_eq!(
         differences(&policy(9, vec![]), &turns),
         [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(350))]
@@ -429,7 +430,7 @@ fn differences_are_undecidable_when_a_limit_and_a_cap_both_delay_calls() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
-    // If only the limit applies, the only difference is that the turn would not have waited.
+    // If only the limit applies, the only difference is that turn c would not have waited.
     let alone = differences(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [

@@ -1,4 +1,4 @@
-//! The calls of one turn, and the decisions about the dispatch of these calls, in order.
+//! The calls of one turn, and the decisions about their dispatch, in order.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -9,11 +9,12 @@ use super::recorded::{Arguments, RecordedCall};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The next calls wait for this cause. The number is the earliest end of the wait (ms), or 0 if unknown.
+    /// The next calls wait for the cause in the first field. The number is the earliest end of the wait (ms), or 0 if
+    /// unknown.
     Wait(String, i64),
-    /// This many calls are dispatched, with this note about their admission.
+    /// Dispatches this many calls, with a note about their admission.
     Go(usize, DispatchNote),
-    /// This limit or cap rejects this many calls. `None` if the policy was not the reason.
+    /// Rejects this many calls, with the name of the limit or cap. `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
@@ -30,7 +31,7 @@ pub struct DispatchNote {
 }
 
 impl DispatchNote {
-    /// Returns true if tick, day or task had no room left for more calls of the turn.
+    /// Returns true if the tick, day or task permits no more calls.
     pub(super) fn is_full(&self) -> bool {
         let is_used_up = |(used, most): (u32, u32)| used >= most;
         is_used_up((self.tick.0, self.tick.1)) || is_used_up(self.day) || self.task.is_some_and(is_used_up)
@@ -39,20 +40,20 @@ impl DispatchNote {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// In milliseconds of shard time.
+    /// The time of the decision, in milliseconds of shard time.
     pub at_ms: i64,
-    /// The index of the first of these calls in the turn.
+    /// The index in the turn of the first call that the decision concerns.
     pub first: usize,
     pub what: DispatchDecision,
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
-    /// When these calls returned permits because one of the calls waited, and when they took permits again.
+    /// When the calls returned their permits because one call waited, and when they took permits again.
     pub places: Vec<PlacesNote>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnCall {
-    /// The tool as the model named it.
+    /// The tool's name as the model wrote it.
     pub tool: String,
     /// The call's arguments; `None` if the log does not have all of them.
     pub arguments: Option<String>,
@@ -72,7 +73,7 @@ pub struct Turn {
     pub id: String,
     /// The turn's calls, from the first call in the log.
     pub calls: Vec<TurnCall>,
-    /// The position of the first of these calls in the turn.
+    /// The position in the turn of the first call in `calls`.
     pub first: usize,
     /// True if the log has all calls of the turn from position `first` on.
     pub is_whole: bool,
@@ -83,7 +84,7 @@ pub struct Turn {
     pub context: Option<TurnContext>,
 }
 
-/// The values that keys of counters can depend on.
+/// Values that can be part of a counter's key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnContext {
     pub task: Option<String>,
@@ -103,13 +104,13 @@ fn cause(cause: &WaitCause) -> String {
     }
 }
 
-/// Cause of a wait: earlier turns of the agent come first.
+/// Cause of a wait: earlier turns of the agent go first.
 pub const EARLIER: &str = "earlier turns of its agent";
-/// Cause of a wait: the tenant already has the maximum of dispatched work.
+/// Cause of a wait: the tenant already has the maximum number of dispatched slices.
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// Returns `None` if the entries describe a task, or if there are no calls.
+    /// Builds a turn from its calls. `None` if the entries describe a task, or if there are no calls.
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
@@ -140,7 +141,7 @@ impl Turn {
         Some(turn)
     }
 
-    /// When the first decision was made (ms); `None` without decisions.
+    /// Returns when the first decision was made (ms); `None` without decisions.
     #[must_use]
     pub fn at_ms(&self) -> Option<i64> {
         self.decisions.first().map(|decision| decision.at_ms)
@@ -170,7 +171,7 @@ impl Turn {
                     places,
                 });
             } else if let Some(refused) = &call.refused {
-                // If the entry lacks the shard's own time, use the time of the entry, which is written when the
+                // If the entry lacks the shard's own time, estimate the time from the entry, which is written when the
                 // rejection is reported. The decision was made before the full window ended.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let estimated_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
@@ -182,8 +183,8 @@ impl Turn {
             }
             at += count;
         }
-        // Decisions are in order of time, unless the clock stepped back. A decision that then seems earlier than the
-        // previous decision gets the time of that decision.
+        // Decisions are in order of time, unless the clock was set back. A decision that then seems earlier than the
+        // previous decision gets the previous decision's time.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -194,7 +195,7 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = DispatchDecision::Wait(cause(&wait.cause), wait.until_ms);
-            // The turn possibly waited before a limit rejected its first calls. Entries of rejected calls have no notes
+            // The turn may have waited before a limit rejected its first calls. Entries of rejected calls have no notes
             // about waits, so the wait is added before the rejection.
             let came_later =
                 |other: &&Decision| matches!(other.what, DispatchDecision::Refuse(..)) && other.at_ms > wait.at_ms;

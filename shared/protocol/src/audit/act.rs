@@ -1,5 +1,5 @@
-//! Audit entries for actions of operators. Unlike entries of calls, these entries have their own `action` and no
-//! `meta.turn`, so a search for the calls of a turn does not return them.
+//! Writes audit entries for actions of operators. Unlike entries of calls, these entries have their own `action` and no
+//! `meta.turn`. So a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
@@ -22,7 +22,8 @@ pub struct LimitReset<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of a reset as JSON. The commit of the reset adds `used_before` and `window_ends_ms` to `meta`.
+/// Returns the audit entry of a reset as JSON. The commit of the reset adds `used_before` and `window_ends_ms` to
+/// `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -106,7 +107,7 @@ pub struct ShardRepair<'a> {
     pub by: &'a str,
     pub shard: u32,
     pub repaired: usize,
-    /// Descriptions of some of the faults. Each names the record that it concerns.
+    /// Descriptions of some of the repaired faults. Each description names the stored record that was faulty.
     pub named: &'a [String],
     pub redactor: &'a Redactor,
 }
@@ -146,7 +147,7 @@ pub struct ApprovalDecision<'a> {
     pub agrees: bool,
     pub reason: &'a str,
     pub approval: &'a str,
-    /// As `<turn>/<position>`.
+    /// The call, as `<turn>/<position>`.
     pub call: &'a str,
     pub agent: &'a str,
     pub tool: &'a str,
@@ -155,8 +156,8 @@ pub struct ApprovalDecision<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of a person's decision as JSON. The commit adds two members to `meta`: `state`, the state of the
-/// approval, and `missing`, the number of approvals still required.
+/// Returns the audit entry of a person's decision as JSON. The commit adds two members to `meta`: `state`, the state of
+/// the approval, and `missing`, the number of approvals still required.
 #[must_use]
 pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
     let by = decision.redactor.text(decision.by);

@@ -11,11 +11,11 @@ use crate::json::with_numbers_as_text;
 /// The action of entries that describe calls and tasks.
 pub const CALL_ACTION: &str = "TOOL_CALL";
 
-/// An entry of a call, of a task, or of an operator's action. A member that an entry lacks is empty or `None`.
+/// An entry of a call, of a task, or of an operator's action. Members that the entry lacks are empty or `None`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditEntry<'a> {
-    /// RFC 3339, by the shard's clock.
+    /// The time in RFC 3339, by the shard's clock.
     #[serde(borrow)]
     pub timestamp: Cow<'a, str>,
     #[serde(borrow)]
@@ -40,12 +40,12 @@ pub struct AuditEntry<'a> {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditMeta<'a> {
-    /// `<turn>/<position>`.
+    /// The call, as `<turn>/<position>`.
     #[serde(borrow)]
     pub call: Cow<'a, str>,
     #[serde(borrow)]
     pub turn: Cow<'a, str>,
-    /// For a task, the agent that carried it out.
+    /// For a task, the agent that executed it.
     pub agent: Option<String>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
@@ -59,7 +59,8 @@ pub struct AuditMeta<'a> {
     pub error: Option<AuditError<'a>>,
     /// The rules in shadow mode that would have denied the call.
     pub shadow: Vec<AuditDenial>,
-    /// If the call did not run: the equal call whose outcome it got.
+    /// If the call repeats an equal call and did not run: the equal call, as `<turn>/<position>`. Both have the same
+    /// outcome.
     pub repeats: Option<String>,
     #[serde(borrow)]
     pub policy_inputs: Option<&'a RawValue>,
@@ -70,7 +71,7 @@ pub struct AuditMeta<'a> {
     /// In the entry of an approver's decision: the tool of the call.
     #[serde(borrow)]
     pub tool: Cow<'a, str>,
-    /// An object in the entry of a call. An ID in the entry of an approver's decision.
+    /// In the entry of a call: an object with the approval. In the entry of an approver's decision: the approval's ID.
     #[serde(borrow)]
     pub approval: Option<&'a RawValue>,
     pub policy_version: Option<u64>,
@@ -80,13 +81,13 @@ pub struct AuditMeta<'a> {
     pub ended_ms: Option<i64>,
     #[serde(borrow)]
     pub places: Cow<'a, str>,
-    /// The limit of a reset counter.
+    /// In the entry of a counter reset: the limit to which the counter belongs.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// The reset counter.
+    /// In the entry of a counter reset: the counter.
     #[serde(borrow)]
     pub counter: Cow<'a, str>,
-    /// `None` if the reset counter was unreadable.
+    /// In the entry of a counter reset: the end of the counter's window. `None` if the counter was unreadable.
     pub window_ends_ms: Option<i64>,
 }
 
@@ -115,7 +116,7 @@ pub struct AuditDenial {
 /// The effect that a call claimed.
 #[derive(Debug, Clone, Deserialize)]
 pub struct AuditEffect {
-    /// A hash of the values by which two calls are compared.
+    /// A hash of the values that are equal for two calls with the same effect.
     pub key: String,
     /// How long the claim is valid after the end of the call, in milliseconds.
     pub window_ms: i64,
@@ -131,18 +132,18 @@ impl<'a> AuditEntry<'a> {
     /// Parses the entry of a call or task; `None` if the text is anything else.
     #[must_use]
     pub fn read_call(text: &'a str) -> Option<Self> {
-        // Entries of operators are skipped without parsing them.
+        // Skip entries of operators without parsing them.
         let may_be_call = text.contains(concat!(r#""action":""#, "TOOL_CALL", r#"""#));
         may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
     }
 
-    /// The agent that made the call, or that carried out the task.
+    /// Returns the agent that made the call, or that executed the task.
     #[must_use]
     pub fn agent(&self) -> &str {
         self.meta.agent.as_deref().unwrap_or(&self.actor_id)
     }
 
-    /// The tenant; empty if the entry has none.
+    /// Returns the tenant; empty if the entry has none.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.tenant.as_deref().unwrap_or_default()
@@ -150,13 +151,13 @@ impl<'a> AuditEntry<'a> {
 }
 
 impl<'a> AuditMeta<'a> {
-    /// The call's position in its turn.
+    /// Returns the call's position in its turn.
     #[must_use]
     pub fn position(&self) -> &str {
         self.call.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The arguments that approvers put in place of the model's arguments.
+    /// Returns the arguments with which approvers replaced the model's arguments.
     #[must_use]
     pub fn approved_arguments(&self) -> Option<&'a RawValue> {
         #[derive(Deserialize)]
@@ -169,20 +170,20 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// The details. Numbers beyond the range of doubles are strings.
+    /// Returns the details. Numbers beyond the range of doubles become strings.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()
     }
 
-    /// A text in the details.
+    /// Returns the string member `name` of the details.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<String> {
         self.details()?.get(name)?.as_str().map(str::to_owned)
     }
 }
 
-/// The tenant of an entry; empty if the text is not an entry, or has no tenant.
+/// Returns the tenant of an entry; empty if the text is not an entry, or has no tenant.
 #[must_use]
 pub fn tenant_of(text: &str) -> String {
     #[derive(Deserialize)]

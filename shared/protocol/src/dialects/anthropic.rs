@@ -42,8 +42,8 @@ impl DialectRules for Rules {
         read_list(self, name, held, turn)
     }
 
-    /// `{type: "tool_use", id, name, input}`. Blocks of other types are not calls: text, thinking, and blocks of tools
-    /// that the provider runs itself.
+    /// Reads `{type: "tool_use", id, name, input}`. Blocks of other types are not calls: text, thinking, and blocks of
+    /// tools that the provider runs itself.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         if !is_call(fields.get("type")) {

@@ -1,4 +1,4 @@
-//! Reading and writing one call: the code that dialects share.
+//! Reads and writes one call. All dialects share this code.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use tickfleet_model::{Call, RejectionCode, limits};
 
 pub(crate) struct Element<'a, 'd> {
     pub(super) fields: Fields<'a, 'd>,
-    /// The list that contains the element, by its name in errors.
+    /// The name, in errors, of the list that contains the element.
     pub(super) list: &'static str,
     pub(super) index: usize,
 }
@@ -21,8 +21,8 @@ pub(crate) struct Element<'a, 'd> {
 pub struct RejectedCall {
     /// The provider's ID of the call, unchanged.
     pub provider_id: Option<String>,
-    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty if the name cannot
-    /// be read.
+    /// The tool's name as the model wrote it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`. Empty if the name
+    /// cannot be read.
     pub tool: String,
     /// True for a call of a custom tool (OpenAI Responses). Only an item of the custom tool's own type can answer such
     /// a call.
@@ -30,14 +30,14 @@ pub struct RejectedCall {
 }
 
 impl RejectedCall {
-    /// For a call that was read completely although its turn is rejected.
+    /// Converts a call that was read completely although its turn is rejected.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// A call with this ID and this tool; `None` if neither can be read. The ID is returned unchanged and at full
+    /// Returns a call with this ID and this tool; `None` if neither can be read. The ID stays unchanged and at full
     /// length, because the conversation can continue only with this ID. The size of the message already bounds the ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
@@ -111,8 +111,8 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// The text of the arguments: the content of a string, or the JSON of any other value. If the member is missing or
-/// null, the text is `absent`.
+/// Returns the text of the arguments: the content of a string, or the JSON of any other value. If the member is missing
+/// or null, returns `absent`.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
@@ -126,20 +126,20 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// The provider's ID of a call, at full length, because a conversation can continue only with this ID. The size of the
-/// message already bounds the ID. If the ID is not a string, its JSON text is the ID, so that an odd ID invalidates no
-/// call of the turn.
+/// Returns the provider's ID of a call, at full length, because a conversation can continue only with this ID. The size
+/// of the message already bounds the ID. If the ID is not a string, returns its JSON text, so that an unusual ID
+/// invalidates no call.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// The tool's name in a call. A missing, long or odd name matches no tool, so only this call fails.
+/// Returns the tool's name in a call. A missing, long or unusual name matches no tool, so only this call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
 }
 
-/// The content of a string, or the JSON of any other value; `None` for null.
+/// Returns the content of a string, or the JSON of any other value; `None` for null.
 fn text_of(value: Value<'_, '_>) -> Option<String> {
     match value.kind() {
         Kind::Null => None,
@@ -162,13 +162,13 @@ pub fn cut_off(arguments: &mut String) {
     arguments.push(CUT);
 }
 
-/// Returns true if the response that contained the arguments was cut off. Valid JSON does not end with this mark.
+/// Returns true if the response that contained the arguments was cut off. Valid JSON never ends with `CUT`.
 #[must_use]
 pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)
 }
 
-/// The message about a call whose response was cut off.
+/// Returns the message about a call whose response was cut off.
 #[must_use]
 pub fn cut_response(tool: &str) -> String {
     let tool = bounded(tool, limits::NAME_BYTES_MAX);
@@ -179,7 +179,7 @@ pub fn cut_response(tool: &str) -> String {
 }
 
 /// Writes arguments as a JSON value that is nested `depth` levels deep in a turn. Text that is not a JSON value is
-/// written as a string, so that only its own call is rejected.
+/// written as a string, so that only the call with this text is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);

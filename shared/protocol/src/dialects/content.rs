@@ -1,4 +1,4 @@
-//! The content of result messages: the code that dialects share.
+//! Writes the content of result messages. All dialects share this code.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use tickfleet_model::{CallResult, limits};
 /// The text before and after the results, if one user message contains all of them.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
-/// The provider's ID, or the fleet's ID if the provider gave no ID.
+/// Returns the provider's ID, or the fleet's ID if the provider gave no ID.
 pub(super) fn id_of(result: &CallResult) -> &str {
     result.tool_call_id.as_deref().unwrap_or(&result.call)
 }
@@ -20,8 +20,8 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// The text for the model: the content of a string output, the JSON of any other output, or the error. Notes follow
-/// in parentheses, because a model that repeats a call must learn that the call was not run again.
+/// Returns the text for the model: the content of a string output, the JSON of any other output, or the error. Notes
+/// follow in parentheses. For example, a model that repeats a call needs the note that the call did not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -30,8 +30,8 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// The notes for the model about a result: that people approved the call with other arguments, that an equal call ran
-/// instead, or that the result comes from the cache. The fleet's own note comes last.
+/// Returns the notes for the model about a result: people approved the call with other arguments, an equal call ran
+/// instead, or the result comes from the cache. The fleet's own note comes last.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;
@@ -51,7 +51,7 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// The result without notes: the output, or the error with its details.
+/// Returns the result without notes: the output, or the error with its details.
 fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {

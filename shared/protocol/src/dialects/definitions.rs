@@ -1,4 +1,4 @@
-//! Tool definitions, in any dialect.
+//! Tool definitions in any dialect.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// A list of definitions: `define` makes one for each tool, under the name that `rules` permit.
+    /// Builds the list of definitions. `define` makes one definition for each tool, under the name that `rules` permit.
     pub(super) fn of_each(
         rules: Option<NameRules>,
         tools: &[&ToolSpec],

@@ -1,5 +1,5 @@
-//! Gemini's `generateContent`: reads the model's content, writes one user content with a `functionResponse` part per
-//! call.
+//! Gemini's `generateContent`: reads the model's content, writes one user content. The user content has a
+//! `functionResponse` part for each call.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ const CONTENT: &str = "content";
 /// The member of a part that contains a call: its name in JSON, and its name in the output of the Python SDK.
 const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
 
-/// Members of a call that say that more of the arguments will follow.
+/// Members of a call that are true if more of the call's arguments follow.
 const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 
 /// Members of a call that contain pieces of its arguments.
@@ -36,7 +36,7 @@ impl DialectRules for Rules {
         name == CALLS || name == CONTENT
     }
 
-    /// The list of parts: `held` itself, or its member `parts` if `held` is a content.
+    /// Returns the list of parts: `held` itself, or its member `parts` if `held` is a content object.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         match parts(held) {
             Some(parts) => (if name == CONTENT { "content.parts" } else { "calls.parts" }, parts),
@@ -50,20 +50,20 @@ impl DialectRules for Rules {
         held: Value<'_, '_>,
         turn: &Fields<'_, '_>,
     ) -> Result<Vec<Call>, MessageProblem> {
-        // A model's empty answer is a content without parts.
+        // If the model's answer is empty, the content object has no parts.
         if held.kind() == Kind::Object && parts(held).is_none() {
             return Ok(Vec::new());
         }
         read_list(self, name, held, turn)
     }
 
-    /// `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and calls of tools
-    /// that Google runs itself. Members next to the call (`thoughtSignature`) are ignored.
+    /// Reads `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and calls of
+    /// tools that Google runs itself. Members next to the call (`thoughtSignature`) are ignored.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
         let Some((name, call)) = found else { return Ok(None) };
-        // A member that is not an object is read as a call without a tool, so that only this call fails.
+        // A member that is not an object is read as a call without a tool, so that the other calls remain valid.
         if call.kind() != Kind::Object {
             return Ok(Some(Call { provider_id: None, tool: String::new(), arguments: String::new() }));
         }
@@ -99,8 +99,8 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// A `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts by order
-    /// and name.
+    /// Writes a `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts
+    /// by order and name.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let mut response = Object::new(output.len() + 64);
@@ -120,12 +120,12 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One content with all results: Gemini rejects a request with fewer responses than calls.
+    /// Puts all results into one content object, because Gemini rejects a request with fewer responses than calls.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
 
-    /// One `Tool` with the declarations of all tools. Without tools, an empty list.
+    /// Returns one `Tool` with the declarations of all tools. Without tools, returns an empty list.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         let each = Definitions::of_each(
             self.names(),
@@ -139,7 +139,7 @@ impl DialectRules for Rules {
         }
     }
 
-    /// The rules of the Gemini API. The rules of Vertex AI are laxer (128 bytes).
+    /// Returns the rules of the Gemini API. The rules of Vertex AI permit longer names (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
     }
@@ -149,7 +149,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// The error for a call that arrived in pieces. A part of a call might be a valid but different call.
+/// Returns the error for a call that arrived in pieces. A part of a call might be a valid but different call.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }
@@ -164,7 +164,7 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
 
-    /// A content as `generateContent` returns it: a thought, a call without an ID, a call with an ID, and text.
+    /// Returns a content object from `generateContent`: a thought, a call without an ID, a call with an ID, and text.
     fn content() -> Value {
         json!({"role": "model", "parts": [
             {"text": "The user asks for the weather.", "thought": true},
@@ -200,7 +200,7 @@ mod tests {
             let weather = (None, "get_weather", r#"{"city":"Paris","days":2}"#);
             assert_eq!(calls, [weather, (Some("fc-2"), "get_time", "{}")]);
         }
-        // A part as the Python SDK prints it.
+        // The output of the Python SDK for a part.
         let part =
             json!([{"text": null, "function_call": {"id": null, "name": "a", "args": {}, "will_continue": null}}]);
         assert_eq!(read(&turn("calls", &part)).calls[0].tool, "a");

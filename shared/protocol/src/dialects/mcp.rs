@@ -22,8 +22,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. The ID of the request can be added as the string
-    /// `id`.
+    /// Reads `{name, arguments?, _meta?}`, the parameters of `tools/call`. A client can add the ID of its request as
+    /// the string `id`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -42,12 +42,12 @@ impl DialectRules for Rules {
         params.end()
     }
 
-    /// A `CallToolResult` has no field for an ID, so `_meta` identifies the call.
+    /// Writes a `CallToolResult`, which has no field for an ID. So `_meta` identifies the call.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 192);
         push_content(&mut object, &content);
-        // A cut output is also an object, but it does not match the tool's output schema.
+        // An output that was cut is also an object, but it does not match the tool's output schema.
         let output = result.output.as_ref().map_or("", |output| output.get());
         if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
@@ -69,14 +69,14 @@ impl DialectRules for Rules {
     }
 }
 
-/// The unstructured result: one part of text.
+/// Writes the unstructured result: one part of text.
 pub(super) fn push_content(object: &mut Object, text: &str) {
     let mut part = Object::new(text.len() + 32);
     push_text_part(&mut part, text);
     object.raw("content", &format!("[{}]", part.end()));
 }
 
-/// Writes whether the call failed, and the ID of the call.
+/// Writes the flag `isError`, and the ID of the call.
 pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("isError", if result.success { "false" } else { "true" });
     let mut meta = Object::new(result.call.len() + 64);
@@ -85,8 +85,8 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// A `Tool`, with hints that follow from the tool's effect. The fleet does not know whether a tool is destructive, so
-/// there is no such hint.
+/// Returns a `Tool`, with hints that follow from the tool's effect. The fleet does not know whether a tool is
+/// destructive, so that hint is absent.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

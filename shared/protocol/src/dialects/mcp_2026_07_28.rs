@@ -1,5 +1,5 @@
 //! MCP 2026-07-28: the parameters of `tools/call` are the same as before. Results state that they are complete, and
-//! structured content may have any type.
+//! structured content may have any JSON type.
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
@@ -20,8 +20,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// The same parameters as in earlier revisions. `inputResponses` and `requestState` are not accepted, because they
-    /// answer results that ask for input, and the fleet does not return such results.
+    /// Reads the same parameters as in earlier revisions. Rejects `inputResponses` and `requestState`, because they
+    /// answer results that ask for input. The fleet does not return such results.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -34,8 +34,8 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// A `CallToolResult`, always `complete`. Every output becomes structured content, except a cut output, which does
-    /// not match the tool's output schema.
+    /// Writes a `CallToolResult`, always `complete`. Every output becomes structured content, except an output that was
+    /// cut, which does not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 256);
@@ -49,7 +49,8 @@ impl DialectRules for Rules {
         Some(object.end())
     }
 
-    /// In this revision, the output schema can be of any type.
+    /// Includes every output schema that is a JSON object, because in this revision structured output can have any JSON
+    /// type.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(|schema| schema.is_object()))
@@ -71,7 +72,7 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{RejectedId, RejectionStatus, cut_output, define, messages, parse_turn, rejection_reply};
 
-    /// The parameters of a request, with the members of `_meta` that the revision requires.
+    /// Returns the parameters of a request, with the members of `_meta` that the revision requires.
     fn params() -> Value {
         json!({
             "_meta": {

@@ -1,5 +1,5 @@
 //! One module per dialect. The module defines how to recognize the dialect, how to read and write calls, how to write
-//! results as messages, and how to define tools. The module also defines which tool names the dialect permits.
+//! results as messages, and how to define tools. It also defines the tool names that the dialect permits.
 //!
 //! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
 //! else is missing.
@@ -26,7 +26,7 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that can contain calls of any dialect. The member `format` names the dialect.
+/// The member of a turn that can contain calls of any dialect. The turn's member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 /// The description of a dialect, for command-line help.
@@ -48,18 +48,19 @@ pub struct DialectInfo {
 pub(super) trait DialectRules: Sync {
     fn info(&self) -> DialectInfo;
 
-    /// The member of a turn that contains calls of this dialect if `format` is absent, and the name of the member's
-    /// content in errors. `None` if the dialect requires `format`.
+    /// Returns the member of a turn that contains calls of this dialect if `format` is absent. Also returns the name of
+    /// the member's content in errors. `None` if the dialect requires `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
 
-    /// Returns true if the member `name` of a turn can hold calls of this dialect.
+    /// Returns true if the member `name` of a turn can contain calls of this dialect.
     fn takes(&self, name: &str) -> bool {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// The list of calls in `held`, the value of the turn's member `name`, and the name of the list in errors.
+    /// Returns the list of calls in `held`, the value of the turn's member `name`. Also returns the name of the list in
+    /// errors.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
@@ -78,45 +79,46 @@ pub(super) trait DialectRules: Sync {
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
     /// Returns true if `held`, the value of the turn's member `name`, ends with a call. If the response was cut off,
-    /// that call is incomplete.
+    /// that last call is incomplete.
     fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
         let last = self.list(name, held).1.elements().last();
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// The predicate of the error for a list without calls, such as `is empty`.
+    /// Returns the predicate of the error for a list without calls, such as `is empty`.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
 
-    /// The readable calls of a rejected turn in `held`, the value of the turn's member `name`.
+    /// Returns the readable calls of a rejected turn in `held`, the value of the turn's member `name`.
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
-    /// The ID and tool of a list's element. `None` if the element is not a call, or if neither can be read.
+    /// Returns the ID and tool of a list's element. `None` if the element is not a call, or if neither can be read.
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall>;
 
     /// Writes a call in the form that [`Self::read_call`] reads.
     fn write_call(&self, call: &Call) -> String;
 
-    /// The message, or the part of a message, that reports a result to a model; `None` if the dialect has no messages.
+    /// Writes the message, or the part of a message, that reports a result to a model. `None` if the dialect has no
+    /// messages.
     ///
-    /// The provider's ID is returned unchanged. If the provider gave no ID, the fleet's ID is used instead.
+    /// The provider's ID is unchanged. If the provider gave no ID, the fleet's ID is used instead.
     fn message(&self, result: &CallResult) -> Option<String>;
 
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
 
-    /// The text before and after a turn's messages, which are joined with commas; `None` if the dialect has no
+    /// Returns the text before and after a turn's messages, which are joined with commas. `None` if the dialect has no
     /// messages.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(("[", "]"))
     }
 
-    /// The definitions of `tools` for a request. If `strict` is set, each definition is strict if the dialect and the
-    /// tool's schema permit it.
+    /// Returns the definitions of `tools` for a request. With `strict`, each definition is strict if the dialect and
+    /// the tool's schema permit it.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
     fn names(&self) -> Option<NameRules>;
@@ -139,8 +141,8 @@ pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// The members of a turn that contain calls. Each has its dialect for turns without `format`, and the name of its
-/// content in errors.
+/// Returns the members of a turn that can contain calls. Each item also has the member's dialect if `format` is absent,
+/// and the name of the member's content in errors.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

@@ -1,17 +1,17 @@
-//! The names of tools in each dialect.
+//! Maps tool names to the names that a dialect permits.
 
 use super::super::names::{NameMap, NameRules};
 use super::rules;
 use tickfleet_model::Dialect;
 
 impl NameMap {
-    /// The map of these tools' names for the strictest dialects. The map can also resolve the wire names of all other
-    /// dialects.
+    /// Builds the map of these tools' names for the strictest dialects. The map can also resolve the wire names of all
+    /// other dialects.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<N> = names.into_iter().collect();
         let names = || names.iter().map(AsRef::as_ref);
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
-        // Each dialect shortens a long name from a different mangled form, because its rules differ.
+        // Each dialect has other rules, so its shortened form of a long name can differ. Add the forms of all dialects.
         for dialect in Dialect::ALL {
             map.lead_back(&Self::of(dialect, names()));
         }

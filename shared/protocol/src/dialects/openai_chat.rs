@@ -30,8 +30,8 @@ impl DialectRules for Rules {
         Some(("tool_calls", "OpenAI Chat"))
     }
 
-    /// `{id, type: "function", function: {name, arguments}}`. Members that some providers add (such as `index`) are
-    /// ignored.
+    /// Reads `{id, type: "function", function: {name, arguments}}`. Members that some providers add (such as `index`)
+    /// are ignored.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).filter(|kind| !kind.is_empty());
@@ -39,7 +39,7 @@ impl DialectRules for Rules {
             let kind = bounded(&kind, limits::NAME_BYTES_MAX);
             return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
         }
-        // A call without a function is read as a call without a tool, so that only this call fails.
+        // A call without a function is read as a call without a tool, so that the other calls remain valid.
         let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
             return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
         };
@@ -91,8 +91,8 @@ impl DialectRules for Rules {
     }
 }
 
-/// The schema of a tool's arguments, and true if the schema is strict. If `strict` is requested but impossible, the
-/// reason is added to `not_strict`.
+/// Returns the schema of a tool's arguments, and true if the schema is strict. If `strict` is requested but impossible,
+/// adds the reason to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

@@ -30,9 +30,9 @@ impl DialectRules for Rules {
         }
     }
 
-    /// `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls: messages,
-    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the fleet
-    /// cannot return the type of item that such a call requires.
+    /// Reads `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls:
+    /// messages, reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because
+    /// the fleet cannot return the item type that such a call requires.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
@@ -93,7 +93,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// The definition is flat, and always states `strict`: if the field is missing, OpenAI assumes true.
+    /// Writes flat definitions that always state `strict`, because OpenAI assumes true if the field is missing.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

@@ -1,4 +1,4 @@
-//! The plain-text answers of models without function calling: reads calls in the text, writes blocks of text.
+//! Plain-text answers of models without function calling: reads calls in the text, writes results as blocks of text.
 
 use super::super::json::Value;
 use super::super::message::fields::Fields;
@@ -35,8 +35,8 @@ impl DialectRules for Rules {
         if name == ANSWER { read_answer(turn, name) } else { read_list(self, name, held, turn) }
     }
 
-    /// `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds in an
-    /// answer.
+    /// Reads `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds
+    /// in an answer.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -70,7 +70,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One message for all results, because many chat templates reject two user messages in a row.
+    /// Puts all results into one message, because many chat templates reject two user messages in a row.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(IN_ONE_USER_MESSAGE)
     }

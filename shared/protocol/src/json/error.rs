@@ -95,7 +95,7 @@ impl fmt::Display for PathPrefix<'_> {
 }
 
 impl JsonError {
-    /// A problem in the text `bytes` at offset `byte`, inside the value at `path`.
+    /// Returns the error for a problem in the text `bytes` at offset `byte`, inside the value at `path`.
     pub(super) fn at(problem: JsonProblem, path: &str, bytes: &[u8], byte: usize) -> Self {
         let before = bytes.get(..byte).unwrap_or(bytes);
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -103,12 +103,12 @@ impl JsonError {
         Self { problem, path: bounded(path, ECHO_BYTES_MAX).into_owned(), byte, line, column }
     }
 
-    /// The error for a text of `bytes` bytes, more than `max`.
+    /// Returns the error for a text of `bytes` bytes, which are more than `max`.
     pub(super) fn too_large(bytes: usize, max: usize) -> Self {
         Self { problem: JsonProblem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
     }
 
-    /// The error for bytes that are not UTF-8 from offset `byte` on.
+    /// Returns the error for bytes that are not UTF-8 from offset `byte` on.
     pub(super) fn not_utf8(bytes: &[u8], byte: usize) -> Self {
         Self::at(JsonProblem::NotUtf8, "", bytes, byte)
     }

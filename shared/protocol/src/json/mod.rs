@@ -1,4 +1,4 @@
-//! Reads hostile JSON under bounds: one pass over the text checks everything and allocates almost nothing.
+//! Reads hostile JSON under bounds. One pass over the text checks everything and allocates almost nothing.
 //!
 //! serde_json alone keeps only the last of two equal keys, turns integers beyond 64 bits into floats, and accepts
 //! lone surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their
@@ -30,7 +30,7 @@ pub struct Bounds {
 }
 
 /// Checks that `bytes` contain exactly one JSON value in UTF-8, with valid syntax and within `bounds`. The value must
-/// have no duplicate key at any depth, and no lone surrogate. Builds nothing.
+/// have no duplicate key at any depth, and no lone surrogate. Builds no index.
 ///
 /// # Errors
 /// The first [`JsonError`], with its path and position.
@@ -46,7 +46,7 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
 /// the value is not examined.
 ///
 /// # Errors
-/// The first [`JsonError`]. The text after its position is not examined.
+/// The first [`JsonError`]. The text after the error's position is not examined.
 pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
     scan::Scan::new(text, depth_max, scan::IndexDepth::Nothing).leading()
 }

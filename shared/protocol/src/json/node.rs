@@ -9,7 +9,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The content of the string as written, with escapes.
+    /// Returns the content of the string as written, with escapes.
     pub(super) fn of(self, text: &str) -> &str {
         text.get(self.start..self.end).unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Kind {
 }
 
 /// One value of the index. The nodes of the value's children follow this node. `next` is the index of the first node
-/// after the children.
+/// after all these children.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,
@@ -62,12 +62,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A value whose end is not known yet. If the text ends inside the value, its end stays unknown.
+    /// Creates a node for a value whose end is not known yet. If the text ends inside the value, its end stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }
 
-    /// Sets the end of the value to byte `end`. `next` is the index of the first node after its children.
+    /// Sets the end of the value to byte `end`. `next` is the index of the first node after the value's children.
     pub(super) const fn close(&mut self, end: usize, next: usize) {
         self.end = end;
         self.next = next;

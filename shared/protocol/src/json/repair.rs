@@ -12,8 +12,8 @@ use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
 /// Returns `text` as JSON that meets the rules of [`check`]. Half of a surrogate pair becomes the replacement
-/// character. If keys are equal, the last key is kept, as most readers do. Numbers keep all digits. `None` if `text` is
-/// not JSON or is nested deeper than `depth_max`.
+/// character. If keys are equal, the last key is kept, because most readers do the same. Numbers keep all digits.
+/// `None` if `text` is not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -39,7 +39,7 @@ const fn is_repairable(problem: &JsonProblem) -> bool {
     matches!(problem, JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate)
 }
 
-/// Replaces each half of a surrogate pair in the strings of a JSON text by the replacement character.
+/// Replaces each half of a surrogate pair in the strings of a JSON text with the replacement character.
 fn with_whole_characters(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let unit = |at: usize| {
@@ -104,13 +104,13 @@ fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Replaces numbers beyond the range of doubles by strings of their digits, because some readers reject such numbers.
+/// Replaces numbers beyond the range of doubles with strings of their digits, because some readers reject such numbers.
 #[must_use]
 pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// Replaces each number beyond the range of doubles by the result of `with`. Text that is not JSON is not repaired.
+/// Replaces each number beyond the range of doubles with the result of `with`. Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

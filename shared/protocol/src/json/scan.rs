@@ -1,4 +1,4 @@
-//! The single pass over the text: a recursive descent with bounded depth. The text is known to be UTF-8.
+//! Scans a text in a single pass: a recursive descent with bounded depth. The text is already known to be UTF-8.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans the whole text. Returns the kept nodes and the first problem.
+    /// Scans the whole text. Returns the nodes of the index and the first problem.
     pub(super) fn run(mut self) -> (Vec<Node>, Option<JsonError>) {
         if self.value(Span::default()).is_ok() {
             self.blanks();
@@ -78,7 +78,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans one value and the whitespace before the value. `key` is the value's key, if the value has a key.
+    /// Scans one value and the whitespace before it. `key` is the value's key, if the value is a member of an object.
     fn value(&mut self, key: Span) -> Result<(), ScanStopped> {
         self.blanks();
         let kept = matches!(self.keep, IndexDepth::Levels(levels) if self.path.len() <= levels);
@@ -161,7 +161,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Records a key of the object whose keys begin at index `first`. Reports a duplicate key.
+    /// Adds a key to the open object whose keys begin at index `first`. Reports a duplicate key.
     fn new_key(
         &mut self,
         first: usize,
@@ -176,7 +176,7 @@ impl<'a> Scan<'a> {
             if seen.is_empty() {
                 seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
             }
-            // A key with a lone surrogate has no text. Its problem has already been recorded.
+            // A key with a lone surrogate has no text. The surrogate has already been reported as a problem.
             unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
         };
         self.keys.push(key);
@@ -187,7 +187,7 @@ impl<'a> Scan<'a> {
         self.soft(JsonProblem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
     }
 
-    /// Scans the string whose quote is at the current position.
+    /// Scans the string whose opening quote is at the current position.
     fn string(&mut self) -> Result<Span, ScanStopped> {
         self.at += 1;
         let start = self.at;
@@ -208,7 +208,7 @@ impl<'a> Scan<'a> {
         Ok(Span { start, end: self.at - 1, escaped })
     }
 
-    /// Scans the escape whose backslash is at the current position.
+    /// Scans the escape that starts with the backslash at the current position.
     fn escape(&mut self) -> Result<(), ScanStopped> {
         self.at += 1;
         match self.peek() {
@@ -351,7 +351,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The path of the current value, such as `calls[0].arguments`; bounded.
+    /// Returns the path of the current value, such as `calls[0].arguments`. The path's length is bounded.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {

@@ -15,7 +15,7 @@ pub(super) static ENDS_RUN: [bool; 256] = {
     table
 };
 
-/// The text of a JSON string, given its content between the quotes. `None` if an escape is broken or is a lone
+/// Returns the text of a JSON string, given its content between the quotes. `None` if an escape is broken or is a lone
 /// surrogate. The result is borrowed if nothing is escaped.
 #[must_use]
 pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
@@ -47,7 +47,8 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// The character of a `\u` escape, and the number of bytes that the escape takes after the `u` (4, or 10 for a pair).
+/// Returns the character of a `\u` escape, and the number of bytes that the escape takes after the `u` (4, or 10 for a
+/// pair).
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -79,7 +80,7 @@ pub(crate) fn push_escaped(to: &mut String, text: &str) {
         if !ENDS_RUN[usize::from(byte)] {
             continue;
         }
-        // `at` is the offset of an ASCII byte, so the slice ends at a character boundary.
+        // The byte at `at` is ASCII, so the slice ends at a character boundary.
         to.push_str(text.get(from..at).unwrap_or_default());
         push_escape(to, byte);
         from = at + 1;
@@ -112,7 +113,8 @@ pub(crate) const fn escaped_len(character: char) -> usize {
     }
 }
 
-/// The start of `text`: at most `bytes_max` bytes, followed by `…` if something was cut. Never splits a character.
+/// Returns the start of `text`: at most `bytes_max` bytes, followed by `…` if the rest was cut. Never splits a
+/// character.
 pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return Cow::Borrowed(text);
@@ -120,7 +122,7 @@ pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", prefix(text, bytes_max)))
 }
 
-/// The longest start of `text` with at most `bytes_max` bytes that does not split a character.
+/// Returns the longest start of `text` with at most `bytes_max` bytes that does not split a character.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! The calls of a turn: the member that holds them, and their dialect.
+//! The calls of a turn, their dialect, and the member that contains them.
 
 use super::super::dialects::{CALLS, cut_off, members, rules};
 use super::super::stop_reason::is_unfinished;
@@ -29,7 +29,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     }
     let mut calls = rules.read(name, held, fields)?;
     let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
-    // In a plain-text answer, a call whose JSON is closed is complete even if the answer was cut off.
+    // In a plain-text answer, a call with complete JSON is complete even if the answer was cut off.
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
@@ -45,7 +45,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     Ok((dialect, calls))
 }
 
-/// The text of the rule that exactly one member contains calls.
+/// Returns the text of the rule that exactly one member contains calls.
 fn one_of() -> String {
     let mut names: Vec<String> = members().map(|(name, _, of)| format!("{name} ({of})")).collect();
     let last = names.pop().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The fields of a message. Each kind of field has its own function, whose error names the expected value.
+//! Reads the fields of a message. Each kind of field has its own function, and the function's error names the expected
+//! value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The position of an object, which is converted to text only for an error.
+/// The position of an object in a message. It is converted to text only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
     Message,
@@ -23,7 +24,7 @@ pub(crate) enum ObjectPath {
 }
 
 impl fmt::Display for ObjectPath {
-    /// The text before the name of a member: empty, or for example `calls[0].`.
+    /// Writes the text before the name of a member: empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -72,22 +73,22 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// The member `name`; null counts as absent.
+    /// Returns the member `name`; null counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
 
-    /// The member `name`. Null is returned too.
+    /// Returns the member `name`, even if it is null.
     pub(crate) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// For a member with an invalid value.
+    /// Returns the error for a member with an invalid value.
     pub(crate) fn invalid(&self, name: &str, what: &str) -> MessageProblem {
         MessageProblem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
-    /// For a member that is too long.
+    /// Returns the error for a member that is too long.
     pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> MessageProblem {
         let place = &self.place;
         MessageProblem::new(
@@ -104,7 +105,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         value.ok_or_else(|| self.missing(name))
     }
 
-    /// A string of at most `bytes_max` bytes.
+    /// Reads a string of at most `bytes_max` bytes.
     pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value
@@ -125,7 +126,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// A boolean; false if absent.
+    /// Reads a boolean; false if absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
@@ -134,7 +135,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// A list of at most `count_max` names of at most `bytes_max` bytes.
+    /// Reads a list of at most `count_max` names of at most `bytes_max` bytes each.
     pub(crate) fn names(
         &self,
         name: &str,
@@ -152,21 +153,21 @@ impl<'a, 'd> Fields<'a, 'd> {
         names.collect::<Option<_>>().map(Some).ok_or_else(expected)
     }
 
-    /// A whole number from 0 to 2³²-1.
+    /// Reads a whole number from 0 to 2³²-1.
     pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// The priority; `normal` if absent.
+    /// Reads the priority; `normal` if absent.
     pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// The deadline, in milliseconds since the epoch. Only its format is checked here.
+    /// Reads the deadline, in milliseconds since the epoch. Only its format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -176,7 +177,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// A JSON value of at most `bytes_max` bytes, exactly as written.
+    /// Returns a JSON value of at most `bytes_max` bytes, exactly as written.
     pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
@@ -185,7 +186,8 @@ impl<'a, 'd> Fields<'a, 'd> {
         raw_value(text).map(Some).map_err(|e| self.invalid(name, &e.to_string()))
     }
 
-    /// The context fields. Together they are at most [`limits::CONTEXT_BYTES_MAX`] bytes.
+    /// Reads the context fields. `user_context`, `session_data` and `correlation_id` together have at most
+    /// [`limits::CONTEXT_BYTES_MAX`] bytes.
     pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
@@ -210,14 +212,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// The W3C trace context. As the standard requires, a malformed trace context is ignored, and the turn is still
-    /// accepted.
+    /// Returns the W3C trace context. As the standard requires, a malformed trace context is ignored, and the turn is
+    /// still accepted.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` of the trace context, which is ignored without a valid `traceparent`.
+    /// Returns the `tracestate` of the trace context. Without a valid `traceparent`, it is ignored.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -225,7 +227,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 }
 
-/// Wraps JSON text that the scan has already checked. The value keeps the exact text.
+/// Wraps JSON text that the scan has already checked, without changing the text.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }

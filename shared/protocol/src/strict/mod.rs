@@ -2,8 +2,8 @@
 //!
 //! Strict mode accepts only a subset of JSON Schema: every object is closed, every property is required, and every
 //! keyword can be enforced by a grammar. An optional property becomes nullable. Keywords that only narrow a value are
-//! left out: the description mentions them, and the call is still validated against the original schema. If the
-//! subset cannot express a schema, the tool cannot be strict, and [`NotStrict`] has the reason.
+//! omitted: the description mentions them, and the call is still validated against the original schema. If the subset
+//! cannot express a schema, the tool cannot be strict, and [`NotStrict`] has the reason.
 
 mod nulls;
 mod schema;
@@ -33,7 +33,7 @@ impl fmt::Display for NotStrict {
     }
 }
 
-/// The schema to which a local reference points: `#`, `#/$defs/name` or `#/definitions/name`.
+/// Returns the schema to which a local reference points: `#`, `#/$defs/name` or `#/definitions/name`.
 fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" {
         return Some(root);
@@ -42,8 +42,8 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Returns true if `schema`, a part of `root`, accepts null. If this is unclear, returns true, so that no null is
-/// dropped.
+/// Returns true if `schema`, a part of `root`, accepts null. Also returns true if this cannot be determined, so that no
+/// meaningful null is dropped.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
     if hops == 0 {

@@ -11,8 +11,8 @@ const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// Keywords that a grammar cannot express. Such keywords must not be left out, because the model would then follow a
-/// different schema.
+/// Keywords that a grammar cannot express. If such a keyword were omitted, the model would follow a different schema,
+/// so a schema with it cannot be strict.
 const NEEDED: [&str; 11] = [
     "patternProperties",
     "prefixItems",
@@ -63,7 +63,7 @@ const KEPT: [&str; 12] = [
 /// Values of `format` that strict mode enforces.
 const FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 
-/// The strict form of a tool's input schema.
+/// Returns the strict form of a tool's input schema.
 ///
 /// # Errors
 /// [`NotStrict`] if the subset cannot express the schema.
@@ -130,7 +130,8 @@ impl SchemaWalk<'_> {
         }
     }
 
-    /// In the subset, `$ref` has no siblings, so a reference with a description is wrapped in `anyOf`.
+    /// Converts a `$ref`. In the subset, `$ref` has no siblings, so a reference with a description is wrapped in
+    /// `anyOf`.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {
@@ -148,7 +149,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// Handles an `allOf` with a single schema, which generators write to add a description.
+    /// Converts an `allOf` with a single schema, which generators write to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -168,7 +169,7 @@ impl SchemaWalk<'_> {
         self.schema(&merged.into(), at, level)
     }
 
-    /// A schema without a type: a choice between schemas.
+    /// Converts a schema without a type: a choice between schemas.
     fn choice(&mut self, members: &Map<String, Value>, at: &str, level: usize) -> Result<Value, NotStrict> {
         let choices = ["anyOf", "oneOf"].iter().find_map(|name| members.get(*name)?.as_array());
         let Some(choices) = choices else { return Err(refuse(at, "takes any value")) };
@@ -178,7 +179,7 @@ impl SchemaWalk<'_> {
         Ok(strict.into())
     }
 
-    /// A schema with several types becomes a choice between the types.
+    /// Converts a schema with several types to a choice between the types.
     fn any_type(
         &mut self,
         members: &Map<String, Value>,
@@ -205,8 +206,8 @@ impl SchemaWalk<'_> {
     }
 
     fn typed(&mut self, members: &Map<String, Value>, kind: &str, at: &str, level: usize) -> Result<Value, NotStrict> {
-        // Next to a type, a choice (`anyOf`, `oneOf`) only narrows the value, unless its schemas have members of
-        // their own.
+        // Next to a type, a choice (`anyOf`, `oneOf`) only narrows the value, unless one of its schemas has
+        // `properties` or `$ref`.
         let brings = |one: &Value| one.get("properties").is_some() || one.get("$ref").is_some();
         let choices = ["anyOf", "oneOf"].iter().filter_map(|name| members.get(*name)?.as_array());
         if choices.flatten().any(brings) {
@@ -281,7 +282,7 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// The types that a schema names, or that its values or members imply; empty if any type is possible.
+/// Returns the types that a schema names, or that its values or members imply. Empty if any type is possible.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {
@@ -316,7 +317,7 @@ fn is_known_format(format: &Value) -> bool {
     format.as_str().is_some_and(|format| FORMATS.contains(&format))
 }
 
-/// The description, followed by the keywords that the subset does not have.
+/// Returns the description, followed by the keywords that the subset does not have.
 fn described(members: &Map<String, Value>) -> Option<String> {
     let unknown_format = members.get("format").filter(|format| !is_known_format(format)).map(|value| ("format", value));
     let mentions = MENTIONED.iter().filter_map(|name| Some((*name, members.get(*name)?)));
@@ -335,7 +336,7 @@ fn described(members: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// A schema that accepts null or `strict`.
+/// Returns a schema that accepts null or a value of `strict`.
 fn nullable(mut strict: Value) -> Value {
     let null = || json!({"type": "null"});
     let Some(members) = strict.as_object_mut() else { return strict };
@@ -373,7 +374,7 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required})
     }
 
-    /// The strict form of the single property `p`. The property is optional unless `required` is set.
+    /// Returns the strict form of the single property `p`. The property is optional unless `required` is set.
     fn property(schema: Value, required: bool) -> Value {
         let names = if required { json!(["p"]) } else { json!([]) };
         strict_schema(&object(json!({"p": schema}), names)).unwrap()["properties"]["p"].clone()

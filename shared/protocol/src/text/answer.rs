@@ -1,9 +1,9 @@
 //! Finds the tool calls in a model's plain-text answer, and describes the problem of a call that cannot be read.
 //!
-//! An answer is read from left to right, with two rules. First, a call is never completed or repaired, because a call
-//! that breaks off was not finished. Second, nothing after a broken place counts as a call: if a quote is missing or
+//! An answer is read from left to right, with two rules. First, an incomplete call is never completed or repaired,
+//! because the model did not finish it. Second, nothing after broken JSON counts as a call: if a quote is missing or
 //! superfluous, the content of a string can look like a call. So if the model is asked to fix a call, neither this call
-//! nor a later call was carried out.
+//! nor a later call has run.
 
 use std::borrow::Cow;
 
@@ -18,12 +18,12 @@ const LEVELS: usize = 4;
 /// Maximum bytes of a call's text that an error message quotes.
 const FORM_BYTES_MAX: usize = 60;
 
-/// Bytes that are examined after the place where JSON is broken. These bytes show whether the JSON is a broken call, or
-/// prose with braces.
+/// Number of bytes to examine after the position where JSON is broken. These bytes show whether the JSON is a broken
+/// call, or prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
 /// Start and end of text that contains no calls: thoughts, and text for the user. The flag is true if a prompt can end
-/// with the start, so that the answer contains only the end.
+/// with the start mark, so that the answer contains only the end mark.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -32,11 +32,11 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// The start of text for the user. This text needs no end.
+/// The start of text for the user. Such text needs no end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Marks before a call, in addition to the tags that [`forms::tag`] recognizes. After the mark comes JSON, or a markup
-/// that this module does not read.
+/// Marks (special tokens of a model) before a call, in addition to the tags that [`forms::tag`] recognizes. JSON
+/// follows the mark, or a markup that this module does not read.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
 /// Marks of calls in markups that this module does not read. In such a markup, the tool's name is outside the JSON.
@@ -57,21 +57,22 @@ const FOREIGN: [&str; 11] = [
 /// The recipient of a message that calls a tool.
 const RECIPIENT: &str = "to=functions.";
 
-/// Possible starts of a message's header. The header can name the recipient.
+/// Starts of a message's header. The header can name the recipient.
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
 /// The end of a message's header.
 const HEADER_ENDS: &str = "<|message|>";
 
-/// The calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no calls.
+/// Returns the calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no
+/// calls.
 ///
-/// An unreadable call is included as the last call, because nothing after it is read. Its arguments are the broken
+/// An unreadable call is the last call in the result, because nothing after it is read. Its arguments are the broken
 /// text, so that the call never runs. [`problem`] describes the problem of such a call.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
 }
 
-/// Like [`calls_in`], but returns at most `calls_max` calls.
+/// Works like [`calls_in`], but returns at most `calls_max` calls.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
     let at = thought_in_prompt(answer);
@@ -94,7 +95,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// The offset after a thought whose start was in the prompt; 0 if there is no such thought.
+/// Returns the offset after a thought whose start was in the prompt; 0 if there is no such thought.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -108,13 +109,14 @@ struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The offset of broken JSON that did not look like a call. A later call is possibly inside a string of this JSON.
+    /// The offset of broken JSON that did not look like a call. A call after this offset may be inside a string of the
+    /// broken JSON.
     doubt: Option<usize>,
-    /// The offset of a mark that JSON must follow.
+    /// The offset of a mark. JSON must follow the mark.
     marked: Option<usize>,
     /// The lines of the answer that announce a call, or that are calls in a form other than JSON, in order.
     forms: Vec<CallForm>,
-    /// The index of the first form that is not before the current position.
+    /// The index of the first form in `forms` that is not before the current position.
     next_form: usize,
     /// The offset of a thought without an end.
     open_thought: Option<usize>,
@@ -160,8 +162,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Handles a line of `forms`. If the line only announces a call, reading continues after the announcement. If the
-    /// line itself is the call, the call is unreadable, and reading stops.
+    /// Handles a line in `forms`. If the line only announces a call, reading continues after the announcement. If the
+    /// line is itself the call, the call is unreadable, and reading stops.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -175,8 +177,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips the model's thoughts. If a thought has no end, a call in it was possibly intended, so the text after the
-    /// thought's start is read.
+    /// Skips the model's thoughts. If a thought has no end, the model may have intended a call in it, so the text after
+    /// the thought's start is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -203,7 +205,7 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Records a mark. Stops at a markup that this module does not read.
+    /// Remembers the offset of a mark. Stops at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -219,7 +221,7 @@ impl<'a> AnswerReader<'a> {
         }
         self.marked = Some(self.at);
         self.at += bytes;
-        // A mark at the end of the answer announces a call that does not follow, so the call is unreadable.
+        // A mark at the end of the answer announces a call that is missing, so the call is unreadable.
         if self.rest().trim().is_empty() {
             self.give_up(self.at - bytes);
         }
@@ -236,7 +238,7 @@ impl<'a> AnswerReader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
-        // The error message says that nothing after this call was carried out, so drop the later calls.
+        // The error message states that nothing after the unreadable call has run, so drop the later calls.
         if let Some(bad) = self.calls.iter().skip(before).position(has_to_be_mended) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
@@ -261,12 +263,12 @@ impl<'a> AnswerReader<'a> {
         if read.contains(':') {
             self.doubt.get_or_insert(self.at);
         }
-        // Continue after the broken place, so that no byte is scanned twice. The step does not split a character,
-        // because brackets are single bytes.
+        // Continue after the broken part, so that no byte is scanned twice. If nothing was read, skip the opening
+        // bracket, which is a single byte.
         self.at += read.len().max(1);
     }
 
-    /// Adds everything from `start` on as one unreadable call, and stops.
+    /// Adds everything from `start` on as one unreadable call, and stops reading.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -284,12 +286,12 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// Returns true if broken JSON was probably meant as a call. The first key decides. Any kind of quotes can
-/// surround the key.
+/// Returns true if broken JSON was probably meant as a call. The first key decides. Quotes of any kind can surround the
+/// key.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
-    // Some prompt templates show one brace as two, and models copy this.
+    // Some prompt templates show one brace as two, and models copy the two braces.
     let inside = inside.strip_prefix('{').map_or(inside, |inside| inside.strip_prefix('{').unwrap_or(inside));
     let inside = inside.trim_start_matches(quotes);
     let inside = inside.strip_prefix("&quot;").unwrap_or(inside);
@@ -299,7 +301,7 @@ fn looks_like_a_call(text: &str) -> bool {
     (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
 }
 
-/// Broken text without the mark or fence at its start.
+/// Returns broken text without the mark or fence at its start.
 fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
@@ -310,21 +312,22 @@ fn mark_bytes(text: &str) -> usize {
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
 }
 
-/// The tool that broken text names; empty if the name cannot be read.
+/// Returns the name of the tool in broken text; empty if the name cannot be read.
 fn named(raw: &str) -> String {
     let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
     let name = document.root().and_then(meaning::name_of).unwrap_or_default();
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// Returns true if the model must fix this call, so that nothing after the call may be carried out. Empty arguments
-/// count as the empty object, as in all dialects.
+/// Returns true if the model must fix the call, so that no later call may run. Empty arguments count as the empty
+/// object, as in all dialects.
 fn has_to_be_mended(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 
-/// The problem of an unreadable call from [`calls_in`], as a message that the model can act on; at most
-/// [`limits::ERROR_BYTES_MAX`] bytes. `None` for a call whose arguments are JSON, even if the tool rejects them.
+/// Returns the problem of an unreadable call from [`calls_in`], as a message that the model can act on. The message has
+/// at most [`limits::ERROR_BYTES_MAX`] bytes. `None` for a call whose arguments are JSON, even if the tool rejects
+/// them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -337,7 +340,7 @@ pub fn problem(call: &Call) -> Option<String> {
     if error.is_none() && !call.tool.is_empty() {
         return None;
     }
-    // If other text surrounded the call, the end of the call's own JSON is not an error.
+    // If other text follows the call's own JSON, that text is not an error.
     let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
@@ -354,7 +357,7 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&error_text, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// The mark at the start of broken text, unless JSON follows the mark.
+/// Returns the mark at the start of broken text, unless JSON follows the mark.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));
@@ -380,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// The tool and arguments of each readable call. For an unreadable call, the word `unreadable`.
+    /// Returns the tool and arguments of each readable call. For an unreadable call, returns the word `unreadable`.
     fn read(answer: &str) -> Vec<String> {
         let error_text = |call: &Call| match problem(call) {
             None => format!("{} {}", call.tool, call.arguments),

@@ -1,6 +1,6 @@
 //! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A form
-//! either announces a call in JSON, or is itself the call. The second kind is recognized but not read, because half of
-//! the call's meaning is in the tool's own definition.
+//! either announces a call in JSON, or is itself the call. A form that is itself the call is recognized but not read,
+//! because half of its meaning is in the tool's own definition.
 
 use tickfleet_model::limits;
 
@@ -8,7 +8,7 @@ use super::super::json::prefix;
 
 /// Maximum bytes of a tag that are examined.
 const TAG_BYTES_MAX: usize = 200;
-/// Maximum number of lines after a tool's name in which its arguments must begin.
+/// Maximum number of lines from a tool's name to the start of its arguments.
 const LINES_BETWEEN_MAX: usize = 4;
 /// Maximum lines of an answer that are examined.
 const LINES_MAX: usize = 10_000;
@@ -16,7 +16,7 @@ const LINES_MAX: usize = 10_000;
 /// Words in the name of a tag that announces a call, in lower case without punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
-/// Tags whose content is not JSON in our format.
+/// Tags whose content is not JSON in the fleet's format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
 /// Words in the name of a tag that ends a call or reports a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
@@ -57,7 +57,7 @@ const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallForm {
     pub(super) at: usize,
-    /// The length of the part after which JSON must follow; `None` if the line itself is the call.
+    /// The length in bytes of the announcement before the JSON; `None` if the line is itself the call.
     pub(super) announces: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct CallTag {
     pub(super) is_foreign: bool,
 }
 
-/// The tag of a call at the start of a text.
+/// Returns the tag of a call at the start of a text.
 pub(super) fn tag(text: &str) -> Option<CallTag> {
     let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
     let (tag, _) = inside.split_once('>')?;
@@ -94,7 +94,7 @@ pub(super) fn fence(text: &str) -> usize {
     if is_call { line.len() } else { 0 }
 }
 
-/// The lines of an answer that announce calls or that are calls, in order.
+/// Returns the lines of an answer that announce calls or that are calls, in order.
 pub(super) fn find(answer: &str) -> Vec<CallForm> {
     let mut forms = Vec::new();
     let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
@@ -150,7 +150,8 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// The label of a line in lower case without punctuation, and the text after the label's colon. Markdown is removed.
+/// Returns the label of a line in lower case without punctuation, and the text after the label's colon. Markdown is
+/// removed.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -161,7 +162,7 @@ fn labelled(line: &str) -> Option<(String, &str)> {
     Some((label, value.trim_matches(|c: char| c.is_whitespace() || marks.contains(&c))))
 }
 
-/// Returns true for a line `>>>name` that is followed by a line of JSON.
+/// Returns true for a line `>>>name` before a line of JSON.
 fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
     !name.is_empty()
@@ -177,7 +178,7 @@ fn is_expression_of_functions(line: &str) -> bool {
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// The offset of the call, if the answer consists of a single call in Python syntax, with or without a fence.
+/// Returns the offset of the call, if the answer consists of a single call in Python syntax, with or without a fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -215,7 +216,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
 }
 
-/// A word in lower case without punctuation.
+/// Returns a word in lower case without punctuation.
 pub(super) fn folded(word: &str) -> String {
     word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -1,4 +1,4 @@
-//! The meaning of JSON in an answer: a call, an unreadable call, or something else.
+//! Interprets JSON in an answer: a call, an unreadable call, or something else.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,16 @@ use super::super::json::{Kind, Value, prefix};
 use super::forms::folded;
 use tickfleet_model::{Call, limits, suggest};
 
-/// Keys that only a tool's name has. All keys here are in lower case without punctuation.
+/// Keys that always mean a tool's name. All keys in this module are in lower case without punctuation.
 const NAMES: [&str; 8] =
     ["tool", "toolname", "functionname", "recipientname", "toolcall", "functioncall", "calltool", "usetool"];
 /// Keys that contain a tool's name if arguments are in the same object.
 const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
 /// Keys of an object that contains the whole call.
 const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
-/// Keys that only lists of calls have.
+/// Keys that always mean a list of calls.
 const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
-/// Keys that only arguments have.
+/// Keys that always mean arguments.
 const ARGUMENTS: [&str; 9] = [
     "arguments",
     "toolinput",
@@ -36,7 +36,7 @@ const ASIDE: [&str; 10] =
 /// The actions by which LangChain agents give their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// A call that [`super::problem`] reports as unreadable: it has no name, or its arguments are not JSON.
+/// Returns a call that [`super::problem`] reports as unreadable: it has no name, or its arguments are not JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
@@ -67,8 +67,7 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// Adds the call that a value contains. `is_announced` is true if the list that contains the value has a key that
-/// only lists of calls have.
+/// Adds the call in a value. `is_announced` is true if the value is in a list under a key of [`LISTS`].
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
     match meaning_of(value) {
         ObjectMeaning::Call(call) => calls.push(call),
@@ -95,7 +94,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
             other => other,
         };
     }
-    // The model states explicitly that it calls no tool.
+    // With `tool: null`, the model states explicitly that it calls no tool.
     if object.member("tool").is_some_and(|tool| tool.kind() == Kind::Null) {
         return ObjectMeaning::Other;
     }
@@ -141,7 +140,7 @@ fn is_misspelt(object: Value<'_, '_>) -> bool {
     })
 }
 
-/// Returns true if an object has only the tool's name and members that are not part of the call.
+/// Returns true if an object has only the tool's name and members from [`ASIDE`].
 fn is_alone(object: Value<'_, '_>) -> bool {
     object.members().all(|(key, _)| {
         let key = folded(&key);
@@ -169,7 +168,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// The first member whose key is in `names`. Case and punctuation of the key are ignored.
+/// Returns the first member whose key is in `names`. Case and punctuation of the key are ignored.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

@@ -12,7 +12,8 @@ pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 
-/// Escapes `text` for the content of a block or of an attribute, so that it can end neither.
+/// Escapes `text` for the content of a block or of an attribute, so that the text can end neither the block nor the
+/// attribute.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"']) {
         return Cow::Borrowed(text);
@@ -29,7 +30,7 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// A result as a block of text. Its content is escaped, so that it cannot end the block.
+/// Writes a result as a block of text. Its content is escaped, so that the content cannot end the block.
 pub(super) fn result_block(tool: &str, success: bool, content: &str) -> String {
     let content = escape(content);
     let mut block = String::with_capacity(content.len() + tool.len() + 64);

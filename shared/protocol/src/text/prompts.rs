@@ -26,8 +26,8 @@ impl Default for Prompts {
 
 impl Prompts {
     /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools, and
-    /// `{tools}` is replaced by the tools. The second file describes one tool, with `{name}`, `{description}` and
-    /// `{arguments}`. The third file is the sentence for a request without tools.
+    /// contains `{tools}`, the place for the tools. The second file describes one tool, with `{name}`, `{description}`
+    /// and `{arguments}`. The third file has the sentence for a request without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
@@ -37,7 +37,7 @@ impl Prompts {
     /// Builds prompts from the texts of the files in [`Self::BUILT_IN`], in that order.
     ///
     /// # Errors
-    /// [`PromptError`] for the first text that lacks a required placeholder.
+    /// [`PromptError`] for the first text without a required placeholder.
     pub fn new(texts: [String; 3]) -> Result<Self, PromptError> {
         let [tools, tool, none] = texts;
         for (file, text, placeholder) in
@@ -71,7 +71,7 @@ impl Prompts {
     }
 }
 
-/// Replaces the placeholders of `template` once. A placeholder inside a value is not replaced.
+/// Replaces the placeholders of `template`. A placeholder inside an inserted value is not replaced.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

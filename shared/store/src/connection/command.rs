@@ -10,7 +10,7 @@ macro_rules! redis_commands {
         impl RedisCommand {
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
-            /// The word in errors and metrics.
+            /// Returns the command's name in errors and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -34,7 +34,7 @@ redis_commands! {
     Housekeep: "housekeep",
     Held: "held",
     Entry: "entry",
-    /// Waits until writes would survive a failure.
+    /// Waits until writes are safe from a failure of one server.
     Confirm: "confirm",
     Watch: "watch",
     AuditLog: "audit_log",

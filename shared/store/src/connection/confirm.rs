@@ -1,4 +1,4 @@
-//! Waits until writes would survive a failure: until they are on the primary's disk, or in a replica's memory.
+//! Waits until writes would survive a failure. Then the writes are on the primary's disk, or in a replica's memory.
 //!
 //! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on that connection. So
 //! writes that need confirmation use a separate connection. Replication is one stream, so a confirmation also covers
@@ -26,7 +26,7 @@ pub enum Confirmed {
 /// The connection for writes that need confirmation. It is opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
-    /// The connection, and the count of `Connection::moves` when the connection was made.
+    /// The connection, and the value of `Connection::moves` when the connection was opened.
     kept: Mutex<Option<(OpenConnection, u64)>>,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for OpenConnection {
 
 impl Connection {
     /// Runs a function on the connection of `confirming`. Then waits up to `at_most` until the function's writes would
-    /// survive a failure. `read` reads the reply, and also returns whether the function wrote anything.
+    /// survive a failure. `read` parses the reply, and also returns true if the function wrote anything.
     ///
     /// # Errors
     /// The errors of [`Connection::run_function`]. The writes may have happened, but are not confirmed. The caller may
@@ -100,7 +100,8 @@ impl Connection {
     }
 }
 
-/// The number of servers that have the writes. For `WAITAOF`, this is the first of two numbers.
+/// Returns the number of servers that have the writes. The reply to `WAITAOF` has two numbers, and the first one
+/// counts.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

@@ -13,33 +13,34 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// The server cannot be reached in time, or refuses the login.
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
 
-    /// Host and port, or socket path. For sentinels or a cluster, the addresses of the nodes to ask. Never a password.
+    /// Returns the host and port, or the socket path. For sentinels or a cluster, returns the addresses of the nodes to
+    /// ask. The result never contains a password.
     fn address(&self) -> String;
 
-    /// The primary's address at the last search, or why the search failed. `None` if the address is fixed, or if no
-    /// search has ended.
+    /// Returns the primary's address at the last search, or why the search failed. `None` if the address is fixed, or
+    /// before the first search has ended.
     fn primary(&self) -> Option<Result<String, String>> {
         None
     }
 
-    /// Interval between checks of whether the primary has changed. `None` if the address is fixed.
+    /// Returns the interval between checks of whether the primary has changed. `None` if the address is fixed.
     fn looks_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns true if a server other than `from` is now reported as the primary, and that server confirms that it is
-    /// the primary.
+    /// Returns true if a server other than `from` is now reported as the primary. The reported server must also confirm
+    /// that it is the primary.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then missing keys of
-    /// the slot have moved, and are not lost. Returns `None` if the server has all existing keys.
+    /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then the slot's
+    /// missing keys are on the other node, and are not lost. Returns `None` if this server has all existing keys.
     async fn is_on_its_way(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }
 
-    /// The primary that each sentinel reports now; empty without sentinels.
+    /// Returns the primary that each sentinel reports now; empty without sentinels.
     async fn sentinels(&self) -> Vec<SentinelReport> {
         Vec::new()
     }

@@ -6,22 +6,23 @@ pub enum StoreError {
     Url(#[source] redis::RedisError),
     #[error("Redis at {address} cannot be reached: {source}")]
     Connect {
-        /// Host and port, or socket path; never a password.
+        /// The server's host and port, or the socket path; never a password.
         address: String,
         source: redis::RedisError,
     },
-    /// A verb failed. If the connection broke, Redis may have applied the verb. The caller may repeat the verb.
+    /// A verb (a request to Redis) failed. If the connection broke, Redis may have applied the verb. The caller may
+    /// repeat the verb.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
-    /// The streams or groups of the shard are missing, as after a flush. The fleet creates them again, but their
-    /// content is lost.
+    /// The streams or groups of the shard are missing, for example after a flush. The fleet creates them again, but
+    /// their content is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// A reply that no version of the script returns.
+    /// No version of the script returns such a reply.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
@@ -38,19 +39,20 @@ pub enum StoreError {
         /// Number of readable bytes at the start of the file.
         at: u64,
     },
-    /// The user lacks a right that a transaction needs. Other transactions of the batch may have been committed.
+    /// The Redis user lacks a permission that a transaction needs. Other transactions of the batch may have been
+    /// committed.
     #[error("Redis refused a transaction: {0}")]
     Refused(String),
-    /// A test injected this failure. The call may have been applied.
+    /// A test injected this failure. The store may have applied the call.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
     /// A decision has no result: a record cannot be read, or too many commits conflicted. Nothing was written.
     #[error("{0}")]
     Undecided(String),
-    /// The process that owns the store does not answer. The call may have been applied.
+    /// The process that owns the store does not answer. The store may have applied the call.
     #[error("the fleet at {} does not answer: {source}", path.display())]
     Lender { path: std::path::PathBuf, source: std::io::Error },
-    /// The error of the process that owns the store.
+    /// The process that owns the store returned this error.
     #[error("{0}")]
     Lent(String),
     #[error("this fleet has no Redis: its state is in the memory of one process")]
@@ -58,11 +60,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if repeating the same batch cannot help. Examples: a script failed because of its input (a bug or
-    /// foreign data), or a command met a key of another type.
+    /// Returns true if repeating the same batch cannot help. For example, a script failed because of its input (a bug
+    /// or foreign data), or a command found a key of another type.
     ///
     /// All other errors are about the connection, the state of Redis or its permissions, and not about the items of the
-    /// batch. The batch is then retried until it succeeds.
+    /// batch. In this case, the caller repeats the batch until it succeeds.
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -89,7 +91,7 @@ impl StoreError {
 /// The cause of a failure. The cause determines which remedy can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
-    /// The input of a script, or the data that a command met. Repeating cannot help.
+    /// The input of a script, or the data that a command found. Repeating cannot help.
     Data,
     /// The connection is broken, its server is not a primary, or the login is lost. Another connection may help.
     Connection,
@@ -115,17 +117,17 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
 }
 
 fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
-    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list, because it means that the slot is
+    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in the list, because it means that the slot is
     // migrating. During the migration, neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
-        // A key of another type is an error of the data for every reader.
+        // For every reader, a key of another type is an error of the data.
         "WRONGTYPE" => FaultSource::Data,
-        // Lua raised the error, or a command raised it because of its data. In both cases, Redis reports the position
-        // in the script. Redis also reports the position if the script has no permission for a command. Then the error
-        // is not about the data.
+        // Lua raised the error, or a command raised it because of its data. In both cases, the error contains the
+        // position in the script. The position is also present if the script has no permission for a command. That
+        // error is not about the data.
         "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
@@ -151,8 +153,8 @@ pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// Returns the replies of a pipeline, if the server was responsible for all keys. Otherwise returns the first
-/// redirection or similar error.
+/// Returns the replies of a pipeline, if the server was responsible for all keys. Otherwise returns the first reply
+/// from [`ANSWERS`] as the error.
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -192,7 +194,7 @@ mod tests {
         ("TRYAGAIN Multiple keys request during rehashing of slot", Server),
         ("CLUSTERDOWN The cluster is down", Server),
         ("CROSSSLOT Keys in request don't hash to the same slot", Server),
-        // The server is not ready, or refuses commands for a while.
+        // The server is not ready, or refuses commands temporarily.
         ("LOADING Redis is loading the dataset in memory", Server),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", Server),
         ("OOM command not allowed when used memory > 'maxmemory'. script: 5f3, on @user_script:9.", Server),

@@ -31,7 +31,7 @@ use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 
-/// Longest wait for the reply to one script. A batch takes 2 ms, and a lease is much longer than this wait.
+/// Longest wait for the reply to one script. A batch takes about 2 ms, and a lease is much longer than this wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time for retries of a command while servers redirect it or are not ready.
@@ -41,26 +41,27 @@ const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 /// Observes all commands to Redis, for metrics.
 pub trait Observer: Send + Sync {
-    /// Redis replied to `verb` after `took`. `took` is `None` for a blocking read.
+    /// Called after Redis replied to `verb` after the time `took`. `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
-    /// `verb` failed: no connection, no reply in time, or an error.
+    /// Called after `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// A search for the primary of `what` has ended. Sentinels or cluster nodes report the primary. `found` is its
-    /// address, or `None` if the search failed.
+    /// Called after a search for the primary of `what` has ended. Sentinels or cluster nodes report the primary.
+    /// `found` is the primary's address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// A server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
+    /// Called after a server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
     fn redirected(&self, answer: &'static str);
 }
 
 /// A multiplexed connection. It is opened on first use, and opened again after it broke. Blocking commands never use
-/// it, because they would delay all later commands.
+/// it, because they would delay all later commands on it.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// Address of the primary at the other end of the last connection, if sentinels or a cluster reported it.
+    /// Address of the primary that the last connection reached, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
-    /// Number of changes of the primary. Dedicated connections from before a change lead to the old primary.
+    /// Number of times that the primary has changed. A dedicated connection from before a change still leads to the old
+    /// primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -68,8 +69,8 @@ pub struct Connection {
 #[derive(Clone)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// The run ID of the server, once it was read. A restart of Redis closes the connection, so the ID stays valid as
-    /// long as the connection is open.
+    /// The run ID of the server, once it was read. A restart of Redis closes the connection, so the ID is valid while
+    /// the connection is open.
     run_id: Arc<OnceCell<String>>,
     /// True if the connection's user may not use functions, or if the server does not support functions.
     without_functions: Arc<AtomicBool>,
@@ -122,8 +123,8 @@ impl Connection {
 
     /// Waits for the reply to `verb`, and reports the reply to the observer. `timed` is false for blocking reads.
     ///
-    /// The future of a round trip takes 3 kB. It is boxed, because otherwise every caller's future would be as large,
-    /// and each move of a future would copy it.
+    /// The future of a round trip takes 3 kB. It is boxed: otherwise every caller's future would contain these 3 kB,
+    /// and each move of a future would copy them.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -143,14 +144,14 @@ impl Connection {
         }
     }
 
-    /// Host and port, or socket path. Never a password.
+    /// Returns the host and port, or the socket path. The result never contains a password.
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
     }
 
-    /// The primary's address at the last search, or why the search failed. `None` if the address is fixed, or if no
-    /// search has ended.
+    /// Returns the primary's address at the last search, or why the search failed. `None` if the address is fixed, or
+    /// before the first search has ended.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
@@ -179,8 +180,9 @@ impl Connection {
         Ok(made)
     }
 
-    /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise.
-    /// Commands do not detect the change. Until the old primary learns that it was replaced, it replies as before.
+    /// Checks periodically, while `made` is in use, whether `made` still leads to the primary. If not, drops the
+    /// connection. Commands do not detect the change, because an old primary accepts commands until it learns that it
+    /// was replaced.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let dial = Arc::clone(&self.dial);
@@ -210,7 +212,7 @@ impl Connection {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// A new connection for blocking reads of up to `block`. Its response timeout is longer than `block`. With the
+    /// Opens a connection for blocking reads of up to `block`. Its response timeout is longer than `block`. With the
     /// library's default of 500 ms, blocking reads would time out. Redis would then deliver entries to a connection
     /// without a reader.
     ///
@@ -232,7 +234,7 @@ impl Connection {
     }
 
     /// Drops the connection that caused `error`, if a new connection may help. If another caller has already opened a
-    /// new connection, keeps the new one. Otherwise each caller that failed on the old one would open another.
+    /// new connection, keeps the new one. Otherwise each caller that failed on the old connection would open a new one.
     async fn look_at(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.tell_of(error);
         if !is_of_this_connection(error) {
@@ -244,8 +246,9 @@ impl Connection {
         }
     }
 
-    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. A
-    /// server notifies blocked readers first (`UNBLOCKED`). A connection that only reads may never be notified.
+    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. When
+    /// a server stops being a primary, it sends `UNBLOCKED` to blocked readers first. A connection that is not blocked
+    /// may get no such message.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -260,14 +263,14 @@ impl Connection {
         }
     }
 
-    /// For a reader that misses expected keys on `connection`: returns the redirection if the keys have moved to
+    /// Checks why a reader cannot find expected keys on `connection`. Returns the redirection if the keys have moved to
     /// another server. `None` if the keys are lost.
     pub(crate) async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.is_on_its_way(connection).await
     }
 
     /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server is
-    /// responsible at the moment. `arguments` takes a command and the server's run ID, and adds the arguments to the
+    /// responsible at the moment. `arguments` adds the function's arguments, including the server's run ID, to a
     /// command.
     pub(crate) async fn run_function(
         &self,
@@ -301,11 +304,11 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Calls a function. If Redis does not know the function, loads the function. If loading or calling fails, runs the
-    /// function's text as a script.
+    /// Calls a function. If Redis does not know the function, loads it first. Runs the function's text as a script if
+    /// functions are not supported or not permitted, or if memory is full.
     ///
-    /// If the user may load neither function nor script, the next call tries the function again. That call succeeds
-    /// once another process has loaded the function.
+    /// If the user may load neither function nor script, the next call tries the function again. It succeeds after
+    /// another process has loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -329,8 +332,8 @@ impl Connection {
                 };
             }
             match answer {
-                // The next call tries the function again: by then, memory may suffice or another process may have
-                // loaded it.
+                // The next call tries the function again, because Redis may have free memory then, or another process
+                // may have loaded the function.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.check_reply(function.script.verb, live, answer).await,
@@ -345,8 +348,8 @@ impl Connection {
         answer
     }
 
-    /// Runs `command`, which names a script by its digest. If Redis does not know the script, loads it and runs the
-    /// command again.
+    /// Runs `command`, which identifies a script by its digest. If Redis does not know the script, loads the script and
+    /// runs the command again.
     async fn evaluate(
         &self,
         live: &OpenConnection,
@@ -442,7 +445,7 @@ fn run_id_of(info: &str) -> &str {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
-/// Delays between attempts while Redis is unavailable: from 50 ms to 2 s, with jitter. The number of attempts is
+/// The delays between attempts while Redis is unavailable: from 50 ms to 2 s, with jitter. The number of attempts is
 /// unlimited.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
@@ -467,7 +470,7 @@ impl Backoff {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// Call this after Redis replied. The next failure starts with short delays again.
+    /// Resets the delays. Call this after Redis replied, so that the next failure starts with short delays.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

@@ -1,5 +1,5 @@
 //! A small connection pool for occasional commands: the CLI, checks, administration. Frequent operations use the
-//! store's own multiplexed connection, because each checkout from this pool costs an extra round trip.
+//! store's own multiplexed connection, because each use of a pooled connection costs an extra round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a reply: administrative commands may scan much data.
+/// Longest wait for a reply. Administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Manager {
     dial: Arc<dyn Dial>,
 }
 
-/// A connection, and the primary that it leads to, if sentinels or a cluster reported it.
+/// A connection, and the primary that it leads to. The primary is known if sentinels or a cluster reported it.
 struct PooledConnection {
     connection: MultiplexedConnection,
     primary: Option<String>,
@@ -50,13 +50,14 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary that was not notified yet still reports that it is a primary.
+        // A replaced primary still reports that it is a primary until it learns of its replacement, so ask the other
+        // nodes.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
             return Err(managed::RecycleError::message("another server is the primary"));
         }
-        // A demoted primary still replies to PING and reads.
+        // A server that is no longer a primary still replies to PING and reads, so ask for its role.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Unreported => Ok(()),
@@ -89,7 +90,7 @@ impl Pool {
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// The pool for these keys. In a cluster, this is the pool of connections to the primary of their slot.
+    /// Returns the pool for these keys. In a cluster, its connections lead to the primary of the keys' slot.
     ///
     /// # Errors
     /// The pool cannot be made.
@@ -109,25 +110,26 @@ impl Pool {
         Ok(found)
     }
 
-    /// The cluster as its nodes report it, and the placement of these keys on it. `None` if the URL names no cluster.
+    /// Returns the cluster as its nodes report it, and the placement of these keys on it. `None` if the URL is not for
+    /// a cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
         Some(cluster.view(&prefixes).await)
     }
 
-    /// Host and port, or socket path. Never a password.
+    /// Returns the host and port, or the socket path. The result never contains a password.
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
     }
 
-    /// The primary that each sentinel of the URL reports; empty without sentinels.
+    /// Returns the primary that each sentinel of the URL reports; empty without sentinels.
     pub async fn sentinels(&self) -> Vec<SentinelReport> {
         self.dial.sentinels().await
     }
 
-    /// `what` names the command in errors.
+    /// Runs a command. `what` is the command's name in errors.
     ///
     /// # Errors
     /// [`StoreError::Connect`] if no connection can be made, [`StoreError::Verb`] if the command fails.
@@ -141,7 +143,7 @@ impl Pool {
         answer.map_err(|source| failed(connection, what, source))
     }
 
-    /// Takes one round trip. `what` names the pipeline in errors.
+    /// Runs a pipeline in one round trip. `what` is the pipeline's name in errors.
     ///
     /// # Errors
     /// The same as [`Self::query`].
@@ -177,7 +179,8 @@ fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, 
         .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
-/// Adds the name of the command to an error. If another connection may help, removes this one from the pool.
+/// Adds the name of the command to an error. If another connection may help, removes the failed connection from the
+/// pool.
 fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
     if is_of_this_connection(&source) {
         drop(managed::Object::take(connection));

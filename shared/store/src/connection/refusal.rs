@@ -90,14 +90,14 @@ impl Refusal {
     }
 }
 
-/// True if a script failed with this message because its user may not run a command, or may not use a key. The first
-/// text is from Redis 7.0, the second from Valkey.
+/// Returns true if a script failed with this message because its user may not run a command, or may not use a key. The
+/// first text is from Redis 7.0, the second from Valkey.
 pub(crate) fn is_right_missing(message: &str) -> bool {
     message.contains("The user executing the script") || message.contains("ACL failure in script")
 }
 
 impl StoreError {
-    /// Why Redis refused the command, if Redis replied.
+    /// Returns why Redis refused the command, if Redis replied.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -108,7 +108,7 @@ impl StoreError {
     }
 }
 
-/// Why Redis refused, if a refusal is the error or one of its causes.
+/// Returns why Redis refused a command, if a refusal is the error or one of its causes.
 #[must_use]
 pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> {
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -116,7 +116,7 @@ pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> 
 }
 
 fn of_error(error: &RedisError) -> Option<Refusal> {
-    // The library logs in while it connects, and does not keep the code of the reply.
+    // The library logs in while it connects, and its error does not contain the code of Redis's reply.
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         return Some(Refusal::Login);
     }

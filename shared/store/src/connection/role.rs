@@ -1,5 +1,5 @@
-//! The role that a server reports. A check is necessary because a demoted primary replies to reads like any other
-//! server.
+//! Asks a server for its role. The check is necessary because a server that is no longer a primary still replies to
+//! reads.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -10,7 +10,8 @@ use crate::script::reply::text_of;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
     Primary,
-    /// The server is a replica or a sentinel, so it does not accept writes. The text is the server's word for its role.
+    /// The server is a replica or a sentinel, so it does not accept writes. The text is the role as the server reports
+    /// it.
     Other(String),
     /// The role is unknown: the user may not run the command, or the server does not have it.
     Unreported,

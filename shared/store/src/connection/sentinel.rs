@@ -1,8 +1,9 @@
-//! Connections to the primary that sentinels report. For each connection, all sentinels are asked, and the reported
-//! server must confirm that it is the primary.
+//! Connections to the primary that sentinels report. For each connection, all sentinels are asked. The reported server
+//! must then confirm that it is the primary.
 //!
-//! After a failover, a sentinel and the server that it reports may both be out of date. If both are cut off together,
-//! they stay out of date. So the newest configuration (`config-epoch`) decides, as among sentinels themselves.
+//! After a failover, a sentinel and the server that it reports may both be out of date. If the network separates both
+//! from the other nodes, they stay out of date. So the newest configuration (`config-epoch`) decides, as among
+//! sentinels themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,11 +24,11 @@ use super::tls::{Server, TlsFiles};
 
 /// Longest time for one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Additional wait for the remaining sentinels once most have replied, so that an unavailable sentinel causes little
-/// delay.
+/// Additional wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes
+/// little delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// Interval between checks of whether the primary has changed. An old primary that was not notified yet accepts writes,
-/// and loses them when it is demoted. This process writes to an old primary for at most this long.
+/// Interval between checks of whether the primary has changed. An old primary accepts writes until it learns that it
+/// was replaced, and loses these writes then. This process writes to an old primary for at most this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +41,8 @@ pub(super) struct Sentinels {
     primary: ConnectionInfo,
     tls: TlsFiles,
     kept: Vec<ReusedConnection>,
-    /// The primary's address at the last search, or why the primary was not found. `None` if no search has ended.
+    /// The primary's address at the last search, or why the primary was not found. `None` before the first search has
+    /// ended.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
@@ -72,11 +74,11 @@ struct ReportedPrimary {
     epoch: u64,
 }
 
-/// The report of each sentinel, or the reason for its failure.
+/// The report of each sentinel, or why the sentinel did not report.
 type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
-/// The reported servers, without duplicates. Servers of the newest configuration come first. Within a configuration,
-/// the servers that most sentinels report come first.
+/// Returns the reported servers, without duplicates. Servers of the newest configuration come first. Within a
+/// configuration, the servers that most sentinels report come first.
 fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -113,7 +115,7 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// Asks all sentinels. Once most have replied, waits at most `grace` for the others.
+    /// Asks all sentinels. After most have replied, waits at most `grace` for the others.
     async fn ask_all(&self, grace: Duration) -> PrimaryReports {
         let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
@@ -133,7 +135,8 @@ impl Sentinels {
         answers
     }
 
-    /// The primary that this sentinel reports, or why it reports none. Reuses the open connection.
+    /// Returns the primary that this sentinel reports, or why it reports none. Reuses the open connection to the
+    /// sentinel.
     async fn ask(&self, index: usize) -> Result<ReportedPrimary, String> {
         let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
             return Err(silent());
@@ -196,7 +199,7 @@ impl Sentinels {
         }
     }
 
-    /// The address of a server for this fleet's connections. The address includes TLS if the URL does.
+    /// Returns the address of a server for this fleet's connections. The address includes TLS if the URL does.
     fn place(&self, host: String, port: u16) -> ConnectionAddr {
         match self.primary.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -206,7 +209,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns a connection to the primary that the sentinels report, and the primary's address. The error has the
+    /// Returns a connection to the primary that the sentinels report, and the primary's address. The error contains the
     /// reason of each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;

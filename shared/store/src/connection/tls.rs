@@ -1,5 +1,6 @@
-//! The files with which a TLS connection authenticates itself and verifies the server. The URL names these files, so
-//! every connection uses them. They are read for each connection, so a renewed certificate needs no restart.
+//! The files that a TLS connection uses to authenticate itself and to verify the server. The URL contains the paths of
+//! these files, so every connection uses them. They are read for each connection, so a renewed certificate needs no
+//! restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub(super) struct TlsFiles {
     /// The client certificate, with the intermediate certificates of its authority.
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
-    /// The certificate authorities that verify the server, instead of the system's authorities.
+    /// The certificates of the authorities that verify the server, instead of the system's authorities.
     ca: Option<PathBuf>,
 }
 
@@ -54,7 +55,7 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// A client of the server at `info`. It uses the current content of the files.
+    /// Returns a client of the server at `info`. The client uses the current content of the files.
     ///
     /// # Errors
     /// A file cannot be read or has the wrong content, or the URL does not use TLS. The message contains neither the
@@ -74,7 +75,7 @@ impl TlsFiles {
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             return Err(refused("tls_cert, tls_key and tls_ca need rediss://", ""));
         }
-        // The library's message might repeat lines of the key.
+        // The library's message might contain lines of the key, so it is replaced.
         let built = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         built.map_err(|_| {
             refused("tls_cert, tls_key, tls_ca", "expected certificates and a key without password, in PEM")
@@ -82,14 +83,14 @@ impl TlsFiles {
     }
 }
 
-/// Reads a file of certificates. The read blocks the thread, because a few KiB per connection are not worth another
-/// thread.
+/// Reads a file of certificates. The read blocks the thread, because for a few KiB per connection, another thread would
+/// cost more.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let invalid = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;
     match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
         true => Ok(text),
-        // The library would read such a file as an empty list.
+        // The library would read a file without certificates as an empty list.
         false => Err(invalid("it holds no certificate in PEM")),
     }
 }
@@ -116,7 +117,7 @@ impl Server {
     /// # Errors
     /// The same as [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
-        // Reports a missing file at the start, and not at the first connection.
+        // Report a missing file at the start, and not at the first connection.
         tls.client(info.clone())?;
         Ok(Self { info, tls })
     }

@@ -16,8 +16,8 @@ pub enum TlsFault {
 }
 
 impl TlsFault {
-    /// Each fault, with a part of its error message. The messages come from rustls; the libraries in between only pass
-    /// on the text. The first match counts.
+    /// Each fault, with a part of its error message. The messages come from rustls, and the libraries in between pass
+    /// them on unchanged. The first match counts.
     const MESSAGES: [(Self, &str); 12] = [
         (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
         (Self::Expired, "invalid peer certificate: certificate expired"),
@@ -33,7 +33,7 @@ impl TlsFault {
         (Self::OurCertificate, "received fatal alert: CertificateExpired"),
     ];
 
-    /// The fault that an error message describes; `None` for any other error.
+    /// Returns the fault that an error message describes; `None` for any other error.
     #[must_use]
     pub fn of(message: &str) -> Option<Self> {
         Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
@@ -66,7 +66,7 @@ impl TlsFault {
 }
 
 impl StoreError {
-    /// The remedy, if the cause is known: Redis refuses commands, or the TLS connection fails.
+    /// Returns the remedy, if the cause is known: Redis refuses commands, or the TLS connection fails.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         let of_tls = || match self {

@@ -48,7 +48,7 @@ pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     target.map_err(StoreError::Url)
 }
 
-/// Parses `url` for commands on any key. Does not connect yet.
+/// Parses `url` for commands that may use any key. Does not connect yet.
 ///
 /// # Errors
 /// The same as [`target_of`].
@@ -56,7 +56,7 @@ pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Parses a URL of the redis library. The query may also name this crate's TLS files.
+/// Parses a URL of the redis library. The query may also contain the paths of this crate's TLS files.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
@@ -106,7 +106,7 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     };
     let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<RedisResult<_>>()?;
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-    // The host is a placeholder: the host that the sentinels report replaces it.
+    // The host is a placeholder. The host that the sentinels report replaces it.
     let primary = format!("{scheme}{login}primary.invalid/{db}{protocol}").into_connection_info()?;
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
@@ -128,7 +128,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
     let seed = |host: &str| {
         let info = format!("{scheme}{login}{}/{protocol}", with_port(host, NODE_PORT)).into_connection_info()?;
-        // Reports missing TLS files at the start, and not at the first connection.
+        // Report missing TLS files at the start, and not at the first connection.
         Server::new(info.clone(), files.clone())?;
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -215,8 +215,7 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let parsed = dial_to(url).unwrap().address();
-            // The first node to be asked depends on the process ID. The displayed address must not depend on the
-            // process ID.
+            // The process ID determines the first node to ask. The displayed address must not depend on the process ID.
             assert_eq!(parsed, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

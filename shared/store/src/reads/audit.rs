@@ -1,6 +1,6 @@
 //! Searches the audit log for the entries of one turn. The log has no index by turn, because an index would cost a
-//! write for every call. The IDs of entries contain the time when the entries were written. So a search in a few likely
-//! time ranges finds the entries.
+//! write for every call. The ID of an entry contains the time of its write, so a search in a few likely time ranges
+//! finds the entries.
 
 mod dead_letters;
 pub(crate) mod seals;
@@ -25,10 +25,10 @@ pub struct AuditSearch {
     pub until_ms: i64,
     /// Times after which entries are likely, in order. The search reads forward from each time.
     pub likely_ms: Vec<i64>,
-    /// True to search backward from the end of the range first. The last entry of a turn is committed with the turn's
-    /// end.
+    /// True if the search first goes backward from the end of the range. The last entry of a turn is committed with the
+    /// turn's end.
     pub from_the_end: bool,
-    /// The position of the call, if only the entry of one call is wanted.
+    /// The position of the call, if the search is for the entry of one call.
     pub position: Option<usize>,
     /// The number of entries that exist for the turn or call; `None` if unknown.
     pub expected: Option<usize>,
@@ -37,7 +37,7 @@ pub struct AuditSearch {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditSearchResult {
-    /// JSON, in the order in which the entries were written.
+    /// The entries as JSON, in the order in which they were written.
     pub entries: Vec<String>,
     pub complete: bool,
     pub read: usize,
@@ -53,19 +53,20 @@ struct Search<'a> {
 
 #[derive(PartialEq, Eq)]
 enum SearchEnd {
-    /// All entries are found, or there is nothing left to read in this direction.
+    /// All entries are found, or there are no more entries to read in this direction.
     Complete,
     /// The maximum number of entries was read before the search was complete.
     ReadMax,
 }
 
 impl Store {
-    /// The audit entries of a turn, as far as a bounded search finds them.
+    /// Returns the audit entries of a turn, as far as a bounded search finds them.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
-        // Texts are compared, not parsed: IDs need no escaping, and the writer puts no blanks between members.
+        // Compare texts without parsing. This is safe, because IDs need no escaping, and the writer puts no blanks
+        // between members.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
             Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),
@@ -79,7 +80,7 @@ impl Store {
 }
 
 impl Search<'_> {
-    /// Returns true if everything was found.
+    /// Returns true if all entries were found, or if the whole time range was searched.
     async fn run(&mut self, wanted: &AuditSearch) -> Result<bool, StoreError> {
         let begin = from_ms(wanted.from_ms);
         let end = upto_ms(wanted.until_ms);
@@ -89,7 +90,8 @@ impl Search<'_> {
         if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == SearchEnd::Complete {
             return Ok(true);
         }
-        // If the first range starts at the earliest time and no range was cut short, the whole time was searched.
+        // If the first range starts at the earliest time and every range was read to its end, the whole time range was
+        // searched.
         let mut whole = likely.first().is_some_and(|first| *first <= wanted.from_ms.max(0));
         for (at, start) in likely.iter().enumerate() {
             // A range ends at the next likely time, because the next range starts there.
@@ -154,17 +156,17 @@ impl Search<'_> {
     }
 }
 
-/// The bound for entries at or after a time (ms).
+/// Returns the bound for entries at or after a time (ms).
 fn from_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-0", at_ms.max(0))))
 }
 
-/// The bound for entries at or before a time (ms).
+/// Returns the bound for entries at or before a time (ms).
 fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// The range between two texts. Each is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
+/// Returns the range between two texts. Each is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =
@@ -180,7 +182,7 @@ fn range_of(from: &str, until: &str, count: usize) -> Range {
     Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
 }
 
-/// An ID as numbers: the time in ms, and the sequence number within the millisecond.
+/// Returns an ID as numbers: the time in ms, and the sequence number within the millisecond.
 fn number(id: &str) -> (u64, u64) {
     let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
     (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())

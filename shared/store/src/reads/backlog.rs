@@ -1,4 +1,4 @@
-//! The number of waiting turns, slices and other items, by place. Metrics and `doctor` use these numbers.
+//! Counts waiting turns, slices and other items, by where they wait. Metrics and `doctor` use these numbers.
 
 use tickfleet_core::call::approval;
 use tickfleet_core::keys::{self, limits};
@@ -12,23 +12,26 @@ use crate::seam::inspect::{QueueState, Range, Vitals};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// Number of timers that are read to find throttle queues. The first turns of these queues are sampled for their age.
+/// Number of timers to read in order to find throttle queues. The first turns of these queues are a sample for the age
+/// of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
-/// The number of waiting items, by place. Ages of entries are by the store's clock, which numbers the entries.
+/// The number of waiting items, by where they wait. Ages of entries are by the store's clock, which numbers the
+/// entries.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
-    /// Undecided turns on the inbound stream: unread, or held by a scheduler.
+    /// Turns on the inbound stream that no scheduler has decided yet: unread, or taken by a scheduler.
     pub inbound: u64,
     pub tasks: u64,
     /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
     pub ready: u64,
-    /// Unread slices whose earlier holder crashed. Each worker runs one such slice at a time.
+    /// Unread slices of the suspect queues: an earlier worker crashed while it ran the slice. Each worker runs one such
+    /// slice at once.
     pub suspect: u64,
     pub running: u64,
-    /// Turns that are parked until a retry.
+    /// Turns that wait until a retry.
     pub delayed: u64,
-    /// Turns that are parked until their next call is approved or denied.
+    /// Turns that wait until their next call is approved or denied.
     pub approval: u64,
     /// Turns of the requested tenants that wait in throttle queues, or whose end waits for the lease after a restart.
     pub parked: u64,
@@ -40,13 +43,13 @@ pub struct ShardBacklog {
     pub oldest_inbound_ms: i64,
     /// Age of the oldest unread slice.
     pub oldest_ready_ms: i64,
-    /// Age of the oldest unread slice whose earlier holder crashed.
+    /// Age of the oldest unread slice in the suspect queues.
     pub oldest_suspect_ms: i64,
-    /// Age of the oldest held slice, counted from its dispatch.
+    /// Age of the oldest slice that a worker has taken, counted from its dispatch.
     pub oldest_pending_ms: i64,
     /// Age of the oldest turn in a sample of throttle queues, counted from the turn's admission.
     pub oldest_parked_ms: i64,
-    /// Longest time that a turn has been parked until a retry.
+    /// Longest time that a turn has been waiting for a retry.
     pub oldest_delayed_ms: i64,
     /// Longest time that an approval has been waiting.
     pub oldest_approval_ms: i64,
@@ -110,8 +113,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts these tenants' unfinished turns and tasks that have no dispatched slice. Also returns the number of turns
-    /// in the throttle queues of `shares`, and the names of these queues.
+    /// Counts these tenants' unfinished turns and tasks without a dispatched slice. Also returns the number of turns in
+    /// the throttle queues of `shares`, and the names of these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -144,16 +147,17 @@ impl Store {
         Ok((waiting, turns_for_slots, for_slots))
     }
 
-    /// The throttle queues among the earliest timers, without the queues in `for_slots`.
+    /// Returns the throttle queues among the earliest timers, without the queues in `for_slots`.
     async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
         let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
-        // The timer of a throttle queue has the name of the queue.
+        // The timer of a throttle queue has the same name as the queue.
         let queues = found.filter(|(timer, _)| timer.starts_with("throttle:")).map(|(timer, _)| SetKey::new(timer));
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// The admission time of the oldest turn among the first turns of these throttle queues, in shard time (ms).
+    /// Returns the admission time of the oldest turn among the first turns of these throttle queues, in shard time
+    /// (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {
@@ -163,7 +167,8 @@ impl Store {
             let records: Vec<_> = turns.map(|name| name.record()).collect();
             let queries: Vec<Query> = records.iter().map(|record| Query::Record(record.clone())).collect();
             let found = self.values(&queries).await?;
-            // A turn that was dispatched after the queue was read is counted elsewhere. An unreadable turn is omitted.
+            // A turn that was dispatched after the queue was read is not waiting any more. An unreadable turn is
+            // omitted.
             let since = records.iter().zip(found).filter_map(|(record, value)| {
                 let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).ok()?;
                 Some(stored?.value.admitted_ms)

@@ -29,7 +29,7 @@ impl AgentBudget {
     }
 }
 
-/// The queries for the arguments of [`AgentBudget::of`]; `agent` is `<tenant>:<agent>`.
+/// Returns the queries for the arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
 pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
@@ -64,7 +64,7 @@ pub struct CounterFacts {
     pub used: u64,
     /// When the window ends, in shard time.
     pub ends_ms: i64,
-    /// Permits in use, if the counter has no window.
+    /// Number of permits in use, if the counter has no window.
     pub held: u64,
 }
 
@@ -79,7 +79,8 @@ impl From<CounterState> for CounterFacts {
 }
 
 impl Store {
-    /// The usage of an agent and its tenant, and the position of the agent's turn in the throttle queue of `waits`.
+    /// Returns the usage of an agent and its tenant, and the position of the agent's turn in the throttle queue of
+    /// `waits`.
     ///
     /// # Errors
     /// [`StoreError`].

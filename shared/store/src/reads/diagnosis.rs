@@ -1,4 +1,4 @@
-//! The settings, processes and failures of a shard. For `doctor` and `explain`.
+//! Reads the settings, processes and failures of a shard, for `doctor` and `explain`.
 
 use std::collections::HashMap;
 
@@ -20,15 +20,15 @@ pub struct ShardFacts {
     pub used: bool,
     pub policy_generation: u64,
     pub policy_digest: String,
-    /// Number of shards that the data was written with.
+    /// The fleet's number of shards when the shard's data was written.
     pub shards: Option<u32>,
     /// Shard time minus the store's clock.
     pub offset_ms: i64,
-    /// Number of times that the store's clock stepped back, and the size of the last step in milliseconds.
+    /// Number of times that the store's clock was set back, and the size of the last such change in milliseconds.
     pub steps: (u64, i64),
     /// True if new work is refused because memory is short.
     pub pressure: bool,
-    /// The processes that have sent a heartbeat and not signed off, each with the end of its lease in shard time (ms).
+    /// The processes that have sent a heartbeat and not signed off. Each has the end of its lease in shard time (ms).
     pub beats: HashMap<String, i64>,
     /// A prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
@@ -49,7 +49,7 @@ pub struct ConsumerFacts {
     /// The queue (`turns`, `ready:normal`).
     pub stream: String,
     pub name: String,
-    /// Number of entries that the consumer holds.
+    /// Number of entries that the consumer has taken and not acknowledged.
     pub pending: u64,
     /// Time since the consumer last took an entry.
     pub idle_ms: i64,
@@ -64,7 +64,7 @@ pub struct DeadLetter {
     pub from: String,
     /// The ID of the entry in the stream of origin.
     pub entry: String,
-    /// A stable word.
+    /// The reason, as a word that stays the same across versions.
     pub reason: String,
     /// The tenant of the entry, if known.
     pub tenant: String,
@@ -82,7 +82,8 @@ pub enum GivenIdProgress {
 }
 
 impl Store {
-    /// The fleet's number of shards when this shard's data was written. `None` if no process has announced a policy.
+    /// Returns the fleet's number of shards when the shard's data was written. `None` if no process has announced a
+    /// policy.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -121,7 +122,7 @@ impl Store {
         Ok(facts)
     }
 
-    /// The tools that are switched off at run time, by name or ID.
+    /// Returns the tools that are switched off at run time, by name or ID.
     async fn tools_off(&self) -> Result<Vec<String>, StoreError> {
         let Value::AllParts(parts) = self.query(Query::AllParts(settings::key())).await? else { return Ok(Vec::new()) };
         let off = |(part, _): &(std::sync::Arc<str>, _)| match Setting::parse(part) {
@@ -142,7 +143,7 @@ impl Store {
         Ok(consumers.into_iter().map(consumer).collect())
     }
 
-    /// The runtimes that have taken entries from a queue of external tasks.
+    /// Returns the runtimes that have taken entries from a queue of external tasks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -150,12 +151,12 @@ impl Store {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// Returns true if an inbound entry still exists. Then no scheduler has decided about the entry.
+    /// Returns true if an inbound entry still exists. Such an entry has not been decided by a scheduler.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
-        // A text that is not an entry ID matches no entry.
+        // A text that is not an entry ID cannot match an entry.
         if entry_ms(entry).is_none() {
             return Ok(false);
         }
@@ -163,7 +164,8 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// The progress of a turn whose ID was given by a producer. `None` if the ID is unknown or no longer kept.
+    /// Returns the progress of a turn whose ID was given by a producer. `None` if the ID is unknown, or was kept and
+    /// has expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -184,7 +186,7 @@ impl Store {
         Ok(self.seam().vitals().await?.shard.pressure)
     }
 
-    /// Shard time minus the store's clock.
+    /// Returns shard time minus the store's clock (ms).
     ///
     /// # Errors
     /// [`StoreError`].

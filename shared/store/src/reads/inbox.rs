@@ -1,8 +1,8 @@
 //! A producer's access to its replies: reads an inbox, and removes the replies that were read.
 //!
 //! An inbox is a log with one reader, and the reader keeps its own position. If a store has lost its last writes, and
-//! its clock is behind, new entries get IDs below this position. So if the reader receives nothing, or if replies are
-//! missing, the reader starts again from the beginning of the inbox.
+//! its clock is behind, new entries get IDs below the reader's position. So if the reader receives no entry although
+//! the newest entry is unread, or if replies are missing, it starts again from the beginning.
 //!
 //! Replies are removed by the IDs of their entries.
 
@@ -26,7 +26,7 @@ pub struct InboxEntry {
     pub id: String,
     /// The reply's number within the inbox, from 1 without gaps; 0 if the reply has no number.
     pub seq: u64,
-    /// JSON.
+    /// The reply as JSON.
     pub reply: String,
 }
 
@@ -34,7 +34,7 @@ pub struct InboxEntry {
 pub struct InboxReader {
     store: Store,
     inbox: StreamKey,
-    /// The last entry that was read. `None` before the first one.
+    /// The last entry that was read. `None` before the first entry was read.
     last: Option<EntryId>,
     seq: u64,
     /// Entries that were read but not yet removed, each with its number.
@@ -44,7 +44,7 @@ pub struct InboxReader {
 }
 
 impl Store {
-    /// A reader of an inbox that starts with the oldest reply.
+    /// Returns a reader of an inbox that starts with the oldest reply.
     #[must_use]
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
         let store = self.clone();
@@ -52,8 +52,8 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// Removes an inbox with its replies. Callers use this for an inbox that they created for one question. A later
-    /// reply creates a new inbox, which stays until it expires.
+    /// Removes an inbox with its replies. Callers use this for an inbox that they created for a single request. A later
+    /// reply creates a new inbox, which exists until it expires.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -88,7 +88,8 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// True if the newest entry is unread. The caller has found no entry after its position, so the position is wrong.
+    /// Returns true if the newest entry is unread. If the caller has also found no entry after its position, the
+    /// position is wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
@@ -108,7 +109,7 @@ impl InboxReader {
         if self.looks_back {
             self.looks_back = !is_end;
         } else if !follows {
-            // The missing replies may be before the position, so the inbox is read again from its start.
+            // The missing replies may be before the position, so read the inbox again from its start.
             (self.last, self.looks_back) = (None, true);
         }
         self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);

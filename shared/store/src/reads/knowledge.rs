@@ -1,4 +1,4 @@
-//! Documents, passages and memories of agents, and the newest entries of the audit log.
+//! Reads documents, passages and memories of agents, and the newest entries of the audit log.
 
 use std::ops::Bound;
 
@@ -24,7 +24,7 @@ pub struct KnowledgeState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     pub id: String,
-    /// JSON.
+    /// The entry as JSON.
     pub json: String,
 }
 
@@ -55,7 +55,7 @@ impl Store {
         })
     }
 
-    /// All documents of a tenant, without their texts. An unreadable document is omitted.
+    /// Returns all documents of a tenant, without their texts. An unreadable document is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -70,8 +70,8 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// The passages of these documents, in order; `None` for a removed document. Request few documents at a time,
-    /// because each may have several megabytes.
+    /// Returns the passages of these documents, in order; `None` for a removed document. Callers should request few
+    /// documents per call, because the passages of a document may have several megabytes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,7 +83,7 @@ impl Store {
         }
     }
 
-    /// The memories of an agent, the newest first.
+    /// Returns the memories of an agent, the newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -100,8 +100,8 @@ impl Store {
         Ok(memories)
     }
 
-    /// Entries of the audit log, the newest first. If `before` is given, only older entries are returned. If `after` is
-    /// given, only newer entries are returned.
+    /// Returns entries of the audit log, the newest first. If `before` is given, returns only older entries. If `after`
+    /// is given, returns only newer entries.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -114,14 +114,14 @@ impl Store {
         let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
         let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
         let page = self.seam().entries(&keys::audit(), &range).await?;
-        // An entry without text is included, because callers continue from the last entry.
+        // Keep entries without text, because callers continue from the last entry.
         Ok(page
             .into_iter()
             .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
             .collect())
     }
 
-    /// Returns for each of these turns and tasks whether it is unfinished.
+    /// Returns true for each of these turns and tasks that is unfinished, in their order.
     ///
     /// # Errors
     /// [`StoreError`].

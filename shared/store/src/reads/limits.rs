@@ -1,4 +1,4 @@
-//! The counters of limits, for `tickfleet limits`.
+//! Reads the counters of limits, for `tickfleet limits`.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,20 @@ const PAGE: usize = 500;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
     pub counters: BTreeMap<String, CounterFacts>,
-    /// True if these are all counters of the limit.
+    /// True if `counters` has all counters of the limit.
     pub complete: bool,
 }
 
 /// The call budget of an unfinished task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskBudget {
-    /// `<tenant>:<task>`.
+    /// The task, as `<tenant>:<task>`.
     pub task: String,
     /// The agent that runs the task.
     pub agent: String,
-    /// Calls that the task has used, or has given to tasks that it delegated.
+    /// Calls that the task has used, or has passed to tasks that it delegated.
     pub used: i64,
-    /// Calls that the task was given.
+    /// The task's budget of calls.
     pub allowed: i64,
     /// The deadline in shard time.
     pub deadline_ms: i64,
@@ -69,8 +69,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// The usage of agents by name (`tenant:agent`). The flag is true if these are all agents. The number of agents can
-    /// exceed `seen_max` because pages are read as a whole.
+    /// Returns the usage of agents by name (`tenant:agent`). The flag is true if the result has all agents. The number
+    /// of agents can exceed `seen_max` because pages are read as a whole.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -84,7 +84,7 @@ impl Store {
         Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
     }
 
-    /// The usage of these agents. An agent that has never made a call is omitted.
+    /// Returns the usage of these agents. An agent that has never made a call is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -103,7 +103,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// For each of these tenants, returns the number of calls in its day, and the end of the day in shard time (ms).
+    /// Returns for each tenant the number of calls in the tenant's day, and the end of the day in shard time (ms).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -117,8 +117,8 @@ impl Store {
         Ok(days)
     }
 
-    /// The budgets of unfinished tasks, among the newest `of_tenant` tasks of each tenant. Also returns the number of
-    /// tasks that were read, and true if these were all tasks.
+    /// Returns the budgets of unfinished tasks, among the newest `of_tenant` tasks of each tenant. Also returns the
+    /// number of tasks that were read, and true if every tenant has fewer than `of_tenant` tasks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -144,7 +144,7 @@ impl Store {
             for task in page {
                 let record = found.next();
                 let used = counter(found.next()).used;
-                // A task that has ended has no such record. An unreadable record is omitted.
+                // A task that has ended has no turn record. An unreadable record is omitted.
                 let Ok(Some(Stored::<Turn> { value: turn, .. })) = super::stored(&task.record(), record) else {
                     continue;
                 };
@@ -169,7 +169,7 @@ impl Store {
         Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// The number of turns in the throttle queue of each of these counters, in their order.
+    /// Returns the number of turns in the throttle queue of each of these counters, in the order of `counters`.
     ///
     /// # Errors
     /// [`StoreError`].

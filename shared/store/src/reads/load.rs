@@ -1,4 +1,4 @@
-//! The workers of a fleet, their slots, and the slices for them. Limits on slots are based on these numbers.
+//! Reads the workers of a fleet, their slots, and the slices for these workers. Limits on slots use these numbers.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{Store, StoreError, worker_of};
 pub struct FleetLoad {
     /// Slots of all workers with a lease.
     pub slots: u64,
-    /// Slices that wait on queues or that workers hold.
+    /// Slices that wait on queues or that workers have taken.
     pub out: u64,
     /// Number of slices that workers have ever taken.
     pub read: Option<u64>,
@@ -26,8 +26,7 @@ pub struct FleetLoad {
 pub struct ShardWorkers {
     /// Consumers of workers that are alive or stopped a few minutes ago, by name.
     pub consumers: Vec<NodeView>,
-    /// The operator and reason of each drained worker, by the worker's name. Some of these workers may not exist any
-    /// more.
+    /// The operator and reason of each drained worker, by the worker's name. Some of these workers may no longer exist.
     pub drained: BTreeMap<String, Pause>,
     pub now_ms: i64,
 }
@@ -62,7 +61,7 @@ impl Store {
             match stored.map(|stored| stored.map(|stored| stored.value)) {
                 Ok(Some(DrainFlag::Drained { note })) => Some((worker.to_owned(), note)),
                 Ok(Some(DrainFlag::Lifted { .. }) | None) => None,
-                // If the flag is unreadable, the worker is still drained.
+                // If the stored flag is unreadable, the worker still counts as drained.
                 Err(_) => Some((worker.to_owned(), Pause::default())),
             }
         };

@@ -1,4 +1,4 @@
-/// Redis's memory use, as the server reports it.
+/// The server's memory use, as the server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
     /// Bytes in use.
@@ -8,8 +8,8 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
-    /// Rule 13: if at least 80 % of `maxmemory` is in use, no new work is admitted, so that admitted work can be
-    /// finished.
+    /// Returns true if at least 80 % of `maxmemory` is in use. Then no new work is admitted, so that admitted work can
+    /// be finished (rule 13).
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5

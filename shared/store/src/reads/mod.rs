@@ -1,4 +1,4 @@
-//! Reads for people, exporters and metrics. Reads change nothing, and need no permission to commit.
+//! Reads for people, exporters and metrics. They change nothing, and need no permission to commit.
 
 pub(crate) mod audit;
 pub(crate) mod backlog;
@@ -24,7 +24,7 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// The queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
+/// Returns the queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
@@ -34,19 +34,19 @@ pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// When an entry was written, in milliseconds by the store's clock, which numbers entries. `None` if the text is not an
-/// entry ID.
+/// Returns the time at which an entry was written, in milliseconds by the store's clock. The time is part of the
+/// entry's ID. `None` if the text is not an entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// Age of an entry in milliseconds. 0 if `entry` is `None`.
+/// Returns the age of an entry in milliseconds. 0 if `entry` is `None`.
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Converts a place to shard time (ms).
+/// Converts a place (the position of a member in a sorted set) to shard time (ms).
 pub(crate) fn place_ms(place: u64) -> i64 {
     i64::try_from(place).unwrap_or(i64::MAX)
 }
@@ -72,7 +72,7 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// The place of a member, as shard time (ms).
+/// Returns the place of a member, as shard time (ms).
 pub(crate) fn place(value: Option<Value>) -> Option<i64> {
     if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
 }
@@ -81,17 +81,17 @@ pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }
 
-/// The counter in a value; all zero if the counter does not exist.
+/// Returns the counter in a value; all zero if the counter does not exist.
 pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
     if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
 }
 
-/// Converts bytes to text. Invalid characters are replaced.
+/// Converts bytes to text. Invalid bytes are replaced.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A field of an entry; empty if it is missing.
+/// Returns a field of an entry; empty if the field is missing.
 pub(crate) fn field(fields: &tickfleet_core::view::Fields, name: &str) -> String {
     fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| text(value)).unwrap_or_default()
 }

@@ -43,7 +43,7 @@ impl NodeView {
 }
 
 impl Store {
-    /// The consumers that have sent a heartbeat and not signed off, by name. Unreadable records are omitted.
+    /// Returns the consumers that have sent a heartbeat and not signed off, by name. Unreadable records are omitted.
     pub(crate) async fn consumer_records(&self) -> Result<Vec<(String, Consumer)>, StoreError> {
         let sets = [workers::consumers(), workers::silent()];
         let queries = sets.map(|set| Query::First { set, upto: None, count: CONSUMERS_MAX });
@@ -61,7 +61,7 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// The schedulers and workers of the shard, by name. Nodes whose lease ended more than five minutes ago are
+    /// Returns the schedulers and workers of the shard, by name. Nodes whose lease ended more than five minutes ago are
     /// omitted.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Store {
     }
 }
 
-/// The nodes of these consumers, without those whose lease ended too long ago.
+/// Converts consumers to nodes, and omits the nodes whose lease ended too long ago.
 pub(crate) fn nodes(consumers: &[(String, Consumer)], now_ms: i64) -> Vec<NodeView> {
     let nodes = consumers.iter().map(|(name, consumer)| NodeView::of(name, consumer, now_ms));
     nodes.filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect()

@@ -12,7 +12,8 @@ pub struct FailedAttempt {
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
-    /// The number of the attempt, from 1. 0 for an outcome query about a call whose outcome is unknown.
+    /// The number of the attempt, from 1. It is 0 for a query about the outcome of an earlier attempt whose outcome is
+    /// unknown.
     pub attempt: u32,
     /// The delay before the next attempt (ms).
     pub delay_ms: i64,
@@ -35,7 +36,7 @@ pub struct BreakerWait {
     pub why: String,
 }
 
-/// The admissions of a turn, with the caps of its agent. If a cap did not apply, it is 0.
+/// Returns the admissions of a turn, with the caps of its agent. A cap that did not apply is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()
@@ -75,7 +76,7 @@ pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()
 }
 
-/// The wait of a turn for a circuit breaker or paused tool, if this is the turn's last event.
+/// Returns the wait of a turn for a circuit breaker or paused tool, if that wait is the turn's last event.
 #[must_use]
 pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
     notes.last().and_then(breaker_wait)

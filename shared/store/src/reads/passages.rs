@@ -13,8 +13,8 @@ pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     bytes
 }
 
-/// Parses the stored format; `None` if it is invalid. If the vectors have the wrong size, they are dropped: a search by
-/// words works without them.
+/// Parses the stored format; `None` if it is invalid. If the vectors have the wrong size, returns the passages without
+/// vectors, because a search by words does not need them.
 pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let passages: Vec<Passage> = serde_json::from_slice(&bytes[..end]).ok()?;

@@ -1,4 +1,5 @@
-//! Checks whether a Redis server is fit to store a fleet's state, from the server's own report. `doctor` uses it.
+//! Checks whether a Redis server is suitable for a fleet's state. `doctor` uses these checks of the server's own
+//! report.
 
 use std::collections::HashMap;
 
@@ -7,11 +8,11 @@ use crate::connection::pool::Pool;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
-/// Other products that use Redis's protocol, and the field of `INFO` that identifies each.
+/// Other products with Redis's protocol, and the field of `INFO` that identifies each product.
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// The report of a server. If the server does not report a value, the value is `None`; managed services hide some
+/// The values that a server reports. A value that the server does not report is `None`; managed services hide some
 /// values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
@@ -23,13 +24,13 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// The server's policy for full memory. Only `noeviction` loses nothing.
+    /// The server's policy for full memory. Only `noeviction` removes no data.
     pub maxmemory_policy: String,
     /// Bytes in use.
     pub used_memory: u64,
     /// Bytes allowed; 0 means unlimited.
     pub maxmemory: u64,
-    /// True if the server writes an append-only file; `None` if it does not report this.
+    /// True if the server writes an append-only file; `None` if the server does not report whether it does.
     pub aof: Option<bool>,
     /// When the append-only file is synced to disk: `always`, `everysec` or `no`.
     pub fsync: Option<String>,
@@ -37,33 +38,33 @@ pub struct ServerFacts {
     pub aof_write_ok: bool,
     /// When the server saves snapshots (`3600 1 300 100`); empty means never.
     pub save: Option<String>,
-    /// Number of the server's replicas; `None` if it does not report this.
+    /// Number of the server's replicas; `None` if the server does not report the number.
     pub replicas: Option<u64>,
     /// The server's clock in milliseconds since 1970.
     pub time_ms: i64,
-    /// Whether the user `default` may run the commands of the append-only file; see [`Pool::default_user`].
+    /// Whether the user `default` may run the commands in the append-only file; see [`Pool::default_user`].
     pub default_user: DefaultUser,
     /// Commands about the server that the server refused, each with its reply.
     pub refused: Vec<String>,
 }
 
-/// Whether the user `default` may run the commands of the append-only file. A server reads that file at its start with
+/// Whether the user `default` may run the commands in the append-only file. At its start, a server reads the file with
 /// the permissions of this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DefaultUser {
-    /// The server lacks the command that checks the permissions.
+    /// The server does not have the command that checks the permissions.
     #[default]
     Unknown,
-    /// The user of this connection is not permitted to check the permissions.
+    /// The user of the connection is not permitted to check the permissions.
     NotAllowed,
-    /// The user `default` is permitted to run these commands.
+    /// The user `default` is permitted to run the commands.
     Loads,
-    /// The user `default` is not permitted to run these commands. The text is the reason.
+    /// The user `default` is not permitted to run the commands. The text is the reason.
     Refuses(String),
 }
 
 impl ServerFacts {
-    /// The first two numbers of the version; zeros if they cannot be read.
+    /// Returns the first two numbers of the version; zeros if they cannot be read.
     #[must_use]
     pub fn release(&self) -> (u32, u32) {
         let mut numbers = self.version.split('.').map(|part| part.parse().unwrap_or(0));
@@ -90,18 +91,18 @@ impl Pool {
         })
     }
 
-    /// The value of a setting. `None` if the server does not have the setting.
+    /// Returns the value of a setting. `None` if the server does not have the setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
         Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
     }
 
-    /// Whether the user `default` may run the commands that scripts write to an append-only file.
+    /// Checks whether the user `default` may run the commands that scripts write to an append-only file.
     ///
     /// # Errors
     /// [`StoreError`] if the connection is broken, or has no login.
     pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
-        // A key that no fleet uses. Nothing is written: Redis only reports whether the command would be permitted.
+        // A key that no fleet uses. Nothing is written: Redis only reports whether it would permit the command.
         const KEY: &str = "{tickfleet-doctor}:dry-run";
         const LOGGED: [&[&str]; 9] = [
             &["MULTI"],
@@ -129,7 +130,7 @@ impl Pool {
         Ok(DefaultUser::Loads)
     }
 
-    /// The server's time in milliseconds since 1970.
+    /// Returns the server's time in milliseconds since 1970.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -155,11 +156,11 @@ impl Pool {
 }
 
 impl Store {
-    /// Checks that the primary of the shard replies, and accepts writes and commits. The only effect is that shard time
+    /// Checks that the primary of the shard replies, and accepts writes and commits. The only change is that shard time
     /// advances.
     ///
-    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists. The key never exists.
-    /// Full memory does not count as a failure, because accepted work still runs.
+    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists. It writes nothing,
+    /// because no such key exists. Full memory does not count as a failure, because accepted work still runs.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.

@@ -12,7 +12,7 @@ const STEPS_READ: usize = 32;
 /// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
 pub struct TaskSteps {
-    /// At most about 32 entries of the history, beginning with the requested entry.
+    /// At most about 32 entries of the task's history, beginning with the requested entry.
     pub steps: Vec<String>,
     /// `None` if the task has ended or is unknown.
     pub live: Option<Turn>,
@@ -31,7 +31,8 @@ pub struct ThrottledTurn {
 }
 
 impl Store {
-    /// The IDs of a tenant's tasks, the newest first. Skips the first `skip`, and returns up to `count`.
+    /// Returns the IDs of a tenant's tasks, the newest first. Skips the first `skip` IDs, and returns up to `count`
+    /// IDs.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -40,7 +41,8 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// The number of the tenant's tasks that are newer than this one. `None` if the task is not (or no longer) listed.
+    /// Returns the number of the tenant's tasks that are newer than `task`. `None` if `task` is not (or no longer)
+    /// listed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -51,7 +53,7 @@ impl Store {
         Ok(older.map(|older| usize::try_from(all.saturating_sub(older + 1)).unwrap_or(usize::MAX)))
     }
 
-    /// The tasks that a task has delegated, the oldest first.
+    /// Returns the tasks that a task has delegated, the oldest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -61,14 +63,15 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// The progress of a task, with its history beginning with entry `from`.
+    /// Returns the progress of a task, with its history from entry `from` on.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn task_steps(&self, task: &TurnName, from: usize) -> Result<TaskSteps, StoreError> {
         let names = (from..from.saturating_add(STEPS_READ)).map(|number| part(number as u64)).collect();
         let queries = [
-            // The record is read first: then all entries written before its removal are included.
+            // The record is read first. If the task ends afterwards, its history entries up to the end are still
+            // included.
             Query::Record(task.record()),
             Query::Place(keys::timers(), task.timer().into()),
             Query::Record(task.finished()),
@@ -83,8 +86,8 @@ impl Store {
         Ok(TaskSteps { steps, live, timer_ms, ended })
     }
 
-    /// The record of an unfinished turn, and the next evaluation of its throttle queue. `None` if there is no such
-    /// turn.
+    /// Returns the record of an unfinished turn, and the next evaluation of its throttle queue. `None` if there is no
+    /// unfinished turn with this name.
     ///
     /// # Errors
     /// [`StoreError`].

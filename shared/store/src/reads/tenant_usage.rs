@@ -1,4 +1,4 @@
-//! The usage and the waiting work of a tenant, in one round trip.
+//! Reads the usage and the waiting work of a tenant, in one round trip.
 
 use tickfleet_core::keys::limits;
 use tickfleet_core::{CounterKey, Query};
@@ -14,7 +14,7 @@ pub struct TenantUsage {
     pub now_ms: i64,
     /// Unfinished turns and tasks.
     pub unfinished: u64,
-    /// Slices that wait on queues or that workers hold.
+    /// Slices that wait on queues or that workers have taken.
     pub out: u64,
     /// Calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
     pub day_used: u64,

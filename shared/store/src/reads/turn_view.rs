@@ -21,9 +21,9 @@ const KEYS_PER_STEP: usize = 128;
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
     pub turn: Turn,
-    /// Why cancellation was requested, if it was.
+    /// The reason of the cancellation request, if there is one.
     pub canceled: Option<String>,
-    /// The entry of the turn's slice, while the slice waits on a queue or a consumer holds it.
+    /// The entry of the turn's slice, while the slice waits on a queue or a consumer runs it.
     pub entry: Option<EntryId>,
     /// The known calls as JSON, by position.
     pub calls: Vec<Option<String>>,
@@ -41,26 +41,26 @@ pub struct LiveTurn {
 }
 
 impl LiveTurn {
-    /// The next call without a result, as JSON.
+    /// Returns the next call without a result, as JSON.
     #[must_use]
     pub fn next_call(&self) -> Option<&str> {
         self.calls.get(self.turn.position)?.as_deref()
     }
 
-    /// The first call as JSON. The first call of a task is the task's work.
+    /// Returns the first call as JSON. The first call of a task is the task's work.
     #[must_use]
     pub fn first_call(&self) -> Option<&str> {
         self.calls.first()?.as_deref()
     }
 
-    /// The tools of the calls without a result. Unreadable calls are omitted.
+    /// Returns the tools of the calls without a result. Unreadable calls are omitted.
     #[must_use]
     pub fn tools_left(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// The queue of the turn's slices, for display. The separate queue for redelivery after a crash is ignored.
+    /// Returns the queue of the turn's slices, for display. The separate queue for redelivery after a crash is ignored.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -90,15 +90,15 @@ impl Store {
         Ok(view)
     }
 
-    /// The record of a turn or task, read in one round trip. Unlike [`Self::turn_view`], the result has no holder, no
-    /// time of the throttle queue's next evaluation, and no calls of the dispatched slice.
+    /// Returns the state of a turn or task, read in one round trip. Unlike [`Self::turn_view`], the result has no
+    /// holder, no time of the throttle queue's next evaluation, and no calls of the dispatched slice.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let record = name.record();
         let finished = name.finished();
-        // The order matters: if a turn ends between two of these reads, the turn is found as finished.
+        // Read the finished record last: if the turn ends between two of these reads, it is found as finished.
         let queries = [
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
@@ -140,7 +140,7 @@ impl Store {
         })))
     }
 
-    /// Reads where an unfinished turn waits: in its throttle queue, or with a holder.
+    /// Reads where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
     async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
             let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
@@ -152,8 +152,8 @@ impl Store {
             (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
         }
         if let Value::Entry(Some(fields)) = self.query(Query::Entry(queue, entry)).await? {
-            // The last call of the entry is at position `upto - 1`. The first calls may be settled, so calls are
-            // counted back from there.
+            // The last call of the entry is at position `upto - 1`. The first calls of the slice may already have
+            // results and be missing in the entry, so count backward from the last call.
             let in_slice: Vec<&Bytes> = calls_of(&fields).collect();
             for (back, call) in in_slice.into_iter().rev().enumerate() {
                 let slot = upto.checked_sub(back + 1).and_then(|at| live.calls.get_mut(at));
@@ -165,7 +165,7 @@ impl Store {
         Ok(())
     }
 
-    /// The agent of an unfinished task, the task's grant, and its deadline in shard time (ms).
+    /// Returns the agent of an unfinished task, the task's grant, and its deadline in shard time (ms).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -175,7 +175,7 @@ impl Store {
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    /// Why the cancellation of an unfinished turn or task was requested. `None` if none was requested.
+    /// Returns why the cancellation of an unfinished turn or task was requested. `None` without such a request.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -186,8 +186,8 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// True if a message named this tenant within the last minute, although the tenant is not configured. Such a tenant
-    /// has no inbox to receive the rejection.
+    /// Returns true if a message named the tenant within the last minute, although the tenant is not configured. Such a
+    /// tenant has no inbox for the rejection.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -195,8 +195,8 @@ impl Store {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
-    /// One step of a scan for unfinished turns and tasks. Returns the cursor of the next step (0 at the end) and the
-    /// names.
+    /// Makes one step of a scan for unfinished turns and tasks. Returns the cursor of the next step (0 at the end) and
+    /// the names of the turns and tasks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -208,7 +208,8 @@ impl Store {
     }
 }
 
-/// Reads the record of a turn. If the counters of its last admission are only in the stamp, adds them to the record.
+/// Reads the record of a turn. If the store added the counters of the last admission to the record, copies them into
+/// the turn.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

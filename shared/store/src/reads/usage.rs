@@ -1,4 +1,4 @@
-//! The model usage of a tenant by day, see [`tickfleet_core::usage`].
+//! Reads the model usage of a tenant by day, see [`tickfleet_core::usage`].
 
 use std::collections::BTreeMap;
 
@@ -45,8 +45,9 @@ impl Used {
 }
 
 impl Store {
-    /// The model usage of a tenant on these days. Each day is given by its start in shard time (ms), as returned by
-    /// [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without usage is all zero.
+    /// Returns the model usage of a tenant on these days. Each day is given by its start in shard time (ms), as
+    /// returned by [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without usage is
+    /// all zero.
     ///
     /// # Errors
     /// [`StoreError`].

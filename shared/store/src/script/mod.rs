@@ -2,7 +2,7 @@ pub(crate) mod reply;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// The name in errors and metrics.
+    /// The script's name in errors and metrics.
     pub(crate) verb: &'static str,
     pub(crate) source: String,
     /// The digest that identifies the script in Redis.
@@ -17,7 +17,7 @@ impl Script {
 }
 
 /// A Redis function, and a script with the same text. The script is for servers without functions, and for Redis users
-/// who may not call them.
+/// who may not call functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     /// The name of the function and of its library. It contains the text's digest, so that several releases can
@@ -28,8 +28,9 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// If `text` is loaded as a library, it registers a function named `NAME`. If it runs as a script, it takes effect
-    /// at once. Its first line is only for the script, because a library has another first line.
+    /// Creates a function from `text`. Loaded as a library, the text registers a function named `NAME`. Run as a
+    /// script, it takes effect at once. The text's first line is only for the script, and the library gets another
+    /// first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

@@ -26,7 +26,7 @@ impl Range {
         Self { from: Bound::Unbounded, upto: Bound::Unbounded, count, newest_first: false }
     }
 
-    /// The newest `count` entries, newest first.
+    /// Selects the newest `count` entries, newest first.
     #[must_use]
     pub const fn newest(count: usize) -> Self {
         Self { from: Bound::Unbounded, upto: Bound::Unbounded, count, newest_first: true }
@@ -53,7 +53,7 @@ pub struct StreamState {
 pub struct QueueState {
     /// Entries that no consumer has taken.
     pub waiting: u64,
-    /// Entries that consumers hold.
+    /// Entries that consumers have taken and not acknowledged.
     pub held: u64,
     pub oldest_waiting: Option<EntryId>,
     pub oldest_held: Option<EntryId>,
@@ -72,7 +72,7 @@ pub struct FollowRequest {
     pub wait_ms: u64,
 }
 
-/// The vital signs of a store: shard state, clock and memory. Reading them changes nothing.
+/// The most important values of a store: shard state, clock and memory. Reading them changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Vitals {
     pub shard: ShardState,
@@ -80,7 +80,7 @@ pub struct Vitals {
     pub clock_ms: i64,
     /// Shard time minus the store's clock.
     pub offset_ms: i64,
-    /// Number of times that the store's clock has stepped back.
+    /// Number of times that the store's clock was set back.
     pub steps: u64,
     pub step_ms: i64,
     pub memory_bytes: u64,

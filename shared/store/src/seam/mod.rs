@@ -1,10 +1,11 @@
-//! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep of streams.
+//! The seam: the interface between decisions and a store. Its methods are `read`, `commit`, `take`, and the upkeep of
+//! streams.
 //!
-//! Two stores implement it: [`memory`] and [`redis`]. [`socket`] serves either store to other processes. Code above the
-//! seam does not depend on which store is used. A conformance suite (`tests/conformance.rs`) plays random transactions
-//! on both stores, and compares results and contents.
+//! Two stores implement the interface: [`memory`] and [`redis`]. [`socket`] serves either store to other processes.
+//! Code above the seam does not depend on which store is used. A conformance suite (`tests/conformance.rs`) runs random
+//! transactions on both stores, and compares results and contents.
 //!
-//! [`run`] is the loop of every decision: read, decide, commit. After a conflict, the loop starts again.
+//! [`run`] makes decisions in a loop: read, decide, commit. After a conflict, the loop starts again.
 
 pub mod inspect;
 pub mod memory;
@@ -37,7 +38,7 @@ pub struct ShardState {
     /// Shard time in milliseconds.
     pub now_ms: i64,
     pub epoch: u64,
-    /// When the epoch began, in shard time (ms). The first epoch has 0.
+    /// When the epoch began, in shard time (ms). 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// Generation of the policy.
     pub policy: u64,
@@ -69,9 +70,9 @@ pub struct BatchResult {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeRequest {
-    /// This consumer holds the entries until a transaction acknowledges them.
+    /// The consumer that takes the entries. It holds them until a transaction acknowledges them.
     pub consumer: Arc<str>,
-    /// In order of preference.
+    /// The queues to take entries from, in order of preference.
     pub queues: Vec<StreamKey>,
     /// Maximum number of entries, over all queues.
     pub count: usize,
@@ -90,7 +91,7 @@ pub struct TakenEntry {
 pub struct QueueCounts {
     /// Entries that no consumer has taken.
     pub waiting: u64,
-    /// Entries that consumers hold.
+    /// Entries that consumers have taken and not acknowledged.
     pub held: u64,
 }
 
@@ -98,8 +99,8 @@ pub struct QueueCounts {
 pub struct Consumer {
     pub name: Arc<str>,
     pub held: u64,
-    /// Time since the consumer's last take. If a store in memory has seen no take since its start, this is the time
-    /// since that start.
+    /// Time since the consumer's last take (ms). A store in memory does not know takes before its own start, and counts
+    /// from its start instead.
     pub idle_ms: i64,
 }
 
@@ -113,7 +114,7 @@ pub struct TrimBounds {
     /// are removed.
     ///
     /// If the stream has never reached this ID, the store has lost entries, and the readers have not read the present
-    /// entries. Then this bound removes nothing.
+    /// entries. Then `read_upto` removes nothing.
     pub read_upto: Option<u128>,
 }
 
@@ -123,15 +124,15 @@ pub trait Store: Send + Sync {
     /// guards of a later commit detect changes between the reads.
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError>;
 
-    /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier ones.
+    /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier transactions of the batch.
     ///
     /// # Errors
     /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
     /// with a proof was already committed, its result is then [`Committed::already`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
-    /// Like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have this
-    /// durability.
+    /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
+    /// requested durability.
     async fn commit_durably(
         &self,
         batch: &[Transaction],
@@ -139,10 +140,10 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// The consumer holds the entries until a transaction acknowledges them.
+    /// Takes entries from queues. The consumer holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
-    /// Returns the shard's state. The call also advances the shard's clock.
+    /// Returns the shard's state. The call also advances shard time.
     async fn shard(&self) -> Result<ShardState, StoreError> {
         Ok(self.commit(&[]).await?.shard)
     }
@@ -151,23 +152,24 @@ pub trait Store: Send + Sync {
 
     async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError>;
 
-    /// The consumers of a queue, by name. Consumers without entries may be omitted.
+    /// Returns the consumers of a queue, by name. Consumers without entries may be omitted.
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
 
-    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries, and true if it does not
-    /// exist.
+    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries, and true if the consumer
+    /// was removed or does not exist.
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
     /// Finds delivered entries whose consumer was deleted, among the oldest entries of a queue. Assigns at most `count`
-    /// of these entries to `consumer`, and returns their number. A store in memory never has such entries.
+    /// of these entries to `consumer`, and returns the number of assigned entries. A store in memory never has such
+    /// entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
     /// Returns the highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format
-    /// of [`TrimBounds::read_upto`]. Returns `None` if the inbox has no groups. In memory, no inbox has groups.
+    /// of [`TrimBounds::read_upto`]. Returns `None` if the inbox has no groups. In a memory store, no inbox has groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -176,14 +178,14 @@ pub trait Store: Send + Sync {
     /// in use, and allowed (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
-    /// Approximate size of a stream in bytes.
+    /// Returns the approximate size of a stream in bytes.
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
-    /// A page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor 0 begins
-    /// a scan. If the returned cursor is 0, the scan is complete.
+    /// Returns a page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor
+    /// 0 begins a scan. If the returned cursor is 0, the scan is complete.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
-    /// A page of about `count` counters of a limit. Cursors are those of [`Self::scan`].
+    /// Returns a page of about `count` counters of a limit. Cursors work as in [`Self::scan`].
     async fn scan_counters(
         &self,
         limit: &str,
@@ -191,7 +193,8 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// A page of about `count` members of a set whose names begin with `prefix`. Cursors are those of [`Self::scan`].
+    /// Returns a page of about `count` members of a set whose names begin with `prefix`. Cursors work as in
+    /// [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -200,16 +203,16 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// Members of a set in reverse order. Skips the last `skip` members, and returns up to `count` members before the
-    /// skipped ones.
+    /// Returns members of a set, from the last to the first. Skips the last `skip` members, and returns up to `count`
+    /// members before them.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
-    /// The number of members of the set before `member`. `None` if `member` is not in the set.
+    /// Returns the number of members of the set before `member`. `None` if `member` is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
 
-    /// Entries of a stream, and the stream's counts at the same moment.
+    /// Returns entries of a stream, and the stream's counts at the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
     /// Waits for entries of a log or inbox, and returns them. The entries stay in the stream.
@@ -218,8 +221,8 @@ pub trait Store: Send + Sync {
     /// Returns one state for each queue, in the order of `queues`.
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// Returns the consumer that holds an entry, and for how long (ms). A store in memory does not know takes from
-    /// before its start. For such an entry, it returns the time since the start.
+    /// Returns the consumer that holds an entry, and for how long (ms). A store in memory does not know takes before
+    /// its own start. For an entry from such a take, it returns the time since the start.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
     async fn vitals(&self) -> Result<Vitals, StoreError>;
@@ -228,7 +231,7 @@ pub trait Store: Send + Sync {
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
-/// Generates the versions of records. They are globally unique, because each process uses a random prefix.
+/// Generates the versions of records. Versions are globally unique, because each process uses a random prefix.
 #[derive(Debug)]
 pub struct Versions {
     prefix: String,
@@ -236,7 +239,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// A process uses a random prefix, and tests set a fixed one.
+    /// Creates a generator with this prefix. Processes use a random prefix, and tests a fixed prefix.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), next: AtomicU64::new(1) }
@@ -251,36 +254,36 @@ impl Versions {
 pub enum RunError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A record cannot be read. Only this decision fails.
+    /// A record cannot be read. Only the decision that needs the record fails.
     #[error("record {key} cannot be read: {why}")]
     Unreadable { key: RecordKey, why: tickfleet_core::record::Unreadable },
     #[error("the store refused the transaction: {0}")]
     Failed(String),
-    /// The decision was abandoned after this many conflicts or reads.
+    /// The decision was given up after this many conflicts or reads.
     #[error("no result after {0} conflicts or reads")]
     Contended(usize),
 }
 
 /// Maximum number of conflicts of a decision. Conflicts with records are not counted.
 const CONFLICTS_MAX: usize = 16;
-/// Maximum number of conflicts with records. Each such conflict means that another decision was committed, so their
-/// number depends on how many processes write one record.
+/// Maximum number of conflicts with records. Each such conflict means that another decision was committed. The number
+/// of conflicts therefore depends on how many processes write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// Reads of an unreadable record before the decision fails.
+/// Maximum number of repeated reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
 
 struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
-    /// How many of `conflicts` occurred because a record had changed.
+    /// The number of conflicts among `conflicts` that occurred because a record had changed.
     overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
 
-/// Runs a batch: reads, decides and commits until each decision has a result. All commits of a round are one round
-/// trip, and so are all reads. Results are in the order of the decisions.
+/// Runs a batch of decisions: reads, decides and commits until each decision has a result. In each round, all reads are
+/// one round trip, and all commits are one round trip. Results are in the order of the decisions.
 ///
 /// # Errors
 /// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown. The caller may run the same
@@ -297,7 +300,8 @@ pub async fn run<D: Decision>(
     run_with(store, versions, shard, &mut view, decisions).await
 }
 
-/// Like [`run`], but starts with a view that the caller has filled, for example with a record that it has just written.
+/// Works like [`run`], but starts with a view that the caller has filled, for example with a record that it has just
+/// written.
 ///
 /// # Errors
 /// The same as [`run`].
@@ -312,7 +316,7 @@ pub async fn run_with<D: Decision>(
     run_by(&mut committer, versions, shard, view, decisions).await
 }
 
-/// Like [`run_with`], but with durable commits: see [`Store::commit_durably`].
+/// Works like [`run_with`], but with durable commits: see [`Store::commit_durably`].
 ///
 /// # Errors
 /// The same as [`run`].
@@ -432,7 +436,7 @@ async fn decide_all<D: Decision>(
             match item.decision.decide(view, &item.context) {
                 Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
                 Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
-                // Only this decision fails; the others are committed.
+                // Only the decision without a result fails; the others are committed.
                 Err(Undecided::Missing(_)) if reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Contended(READS_MAX)));
                 }
@@ -440,7 +444,7 @@ async fn decide_all<D: Decision>(
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Unreadable { key, why }));
                 }
-                // The record may have changed between the read of the record and the reads of its parts.
+                // The record may have changed between its own read and the reads of its parts, so read it again.
                 Err(Undecided::Unreadable { key, .. }) => {
                     item.rereads += 1;
                     view.forget(&key);

@@ -3,9 +3,9 @@
 //! `tickfleet dev` keeps its fleet in memory and serves the fleet on a socket. So commands in other terminals can use
 //! the fleet as if it were on Redis. Both processes must have the same version, because they share the message types.
 //!
-//! After a greeting from the server, a connection carries one request at a time. A request is a frame with the shard's
-//! number and a `SocketRequest`. The reply is one frame. A frame is its length (4 bytes, little endian) and a postcard
-//! message.
+//! After a greeting from the server, a connection carries requests one after another. The client waits for each reply.
+//! A request is a frame with the shard's number and a `SocketRequest`. The reply is one frame. A frame is its length (4
+//! bytes, little endian) and a postcard message.
 
 use std::fs::Permissions;
 use std::io;
@@ -72,7 +72,7 @@ pub struct SocketServer {
 }
 
 impl SocketServer {
-    /// Listens on a socket at `path`. Replaces a leftover socket.
+    /// Listens on a socket at `path`. Replaces the socket file of a process that has ended.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process serves the socket. Other errors if the socket cannot be created.
@@ -117,7 +117,7 @@ impl SocketServer {
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
-        // If this fails, the next start replaces the leftover socket.
+        // If the file cannot be removed, the next start replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -209,7 +209,7 @@ pub struct SocketStore {
 }
 
 impl SocketStore {
-    /// Shard `shard` of the process at `path`. Connects on first use.
+    /// Returns shard `shard` of the process that serves the socket at `path`. Connects on first use.
     #[must_use]
     pub fn new(path: &Path, shard: u32) -> Self {
         Self { path: path.to_owned(), shard: shard as usize, idle: Mutex::default() }

@@ -170,7 +170,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // The model failed to write a valid call. This is not an answer, and a repetition can succeed.
+    // The model failed to write a valid call. The response is not an answer, and a repeated request can succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }

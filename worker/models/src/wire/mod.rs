@@ -32,7 +32,7 @@ pub(crate) struct EncodedRequest {
 }
 
 impl ProviderApi {
-    /// The name in configuration and metrics.
+    /// Returns the name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl ProviderApi {
         }
     }
 
-    /// The caller must have checked the request.
+    /// Writes a request in the format of the API. The caller must have checked the request.
     pub(crate) fn write(
         self,
         request: &ModelRequest,
@@ -114,8 +114,8 @@ fn call(
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Why an answer ended, from the provider's stop reason and the answer's content. If the answer was cut off and ends
-/// with a call, marks this call so that it is never carried out.
+/// Determines why an answer ended, from the provider's stop reason and the answer's content. If the answer was cut off
+/// and ends with a call, marks this call so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
         return StopReason::Refused;

@@ -34,7 +34,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     Ok(EncodedRequest { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-/// The items of one message. The model's text and each of its calls are separate items.
+/// Writes the items of one message. The model's text and each of its calls are separate items.
 fn items(message: &ChatMessage) -> Vec<Value> {
     match message {
         ChatMessage::User(text) => vec![json!({ "role": "user", "content": text })],
@@ -63,8 +63,8 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds of items. Unknown items, such as thoughts and kinds added later, are skipped whatever they
-/// contain.
+/// One struct for all kinds of items. Unknown items, such as thoughts and kinds added later, are skipped without
+/// reading their content.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {

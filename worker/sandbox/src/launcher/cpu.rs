@@ -58,7 +58,7 @@ mod tests {
     fn cpu_time_counts_once_for_reaped_and_unreaped_processes() {
         let mut meter = CpuMeter::default();
         assert_eq!(meter.add(sample(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
-        // Process 2 was reaped by process 1, process 3 by the launcher, and process 4 by no one.
+        // Process 1 reaped process 2, and the launcher reaped process 3. Process 4 disappeared without being reaped.
         let after = [(1, 5, 10)];
         assert_eq!(meter.add(sample(20, &after)), 35);
         assert_eq!(meter.add(sample(20, &after)), 35 + 40);
@@ -69,8 +69,8 @@ mod tests {
     fn a_child_reaped_during_a_sample_is_not_counted_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // The second sample read process 1 before process 1 reaped process 2. Process 2 was gone when the sample
-        // reached it.
+        // The second sample read process 1 before process 1 reaped process 2. Process 2 no longer existed when the
+        // sample reached it.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

@@ -28,7 +28,7 @@ pub(super) enum ThreadAllowance {
     Shared(u64),
 }
 
-/// The number of threads of `uid`, as the kernel counts them for its limit.
+/// Returns the number of threads of `uid`, as the kernel counts them for its limit.
 pub(super) fn running(uid: Uid) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of_uid = processes.flatten().filter(|entry| {

@@ -23,7 +23,7 @@ const PIPE_BYTES: u64 = 64 << 10;
 /// Bytes that the kernel uses for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// Marks a line in `maps` whose mapped file no longer has a name.
+/// The end of a line in `maps` if the mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
 /// In-memory file systems at the level `strict`. They have their own size limits.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
@@ -42,8 +42,8 @@ pub(super) struct Charges {
     /// The charge for an `epoll` or another object without a file. An `epoll` can watch every descriptor of its
     /// process.
     object: u64,
-    /// The charge for a process that hides its descriptors and mappings. It assumes the maximum number of both, and
-    /// that every descriptor is a socket.
+    /// The charge for a process that hides its descriptors and mappings. The charge assumes the maximum number of both,
+    /// and that every descriptor is a socket.
     hidden: u64,
     device: Option<u64>,
     has_tcp: bool,
@@ -69,7 +69,7 @@ pub(super) struct Charged {
 pub(super) struct Scan {
     /// Bytes of memory that the kernel uses for mappings, watches and locks.
     pub(super) bytes: u64,
-    /// Mapped files without a name that no process had open in this scan and in the previous scan.
+    /// Number of mapped files without a name that this scan and the previous scan found, and that no process had open.
     pub(super) mapped_only: u64,
     mapped: HashSet<FileId>,
 }
@@ -112,8 +112,8 @@ impl Scan {
     }
 }
 
-/// The device and inode number of the file in a line of `maps`. `None` if the file has a name, or is on a file system
-/// in memory.
+/// Returns the device and inode number of the file in a line of `maps`. Returns `None` if the file has a name, or is on
+/// a file system in memory.
 fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
@@ -147,8 +147,8 @@ impl Charges {
         let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
-            // The kernel hides a process that executes a program without permission to read it. It also shows no
-            // descriptors of a process that is ending; such a process no longer has memory.
+            // The kernel hides a process that executes a program without permission to read it. The kernel also shows
+            // no descriptors of a process that is ending; such a process no longer has memory.
             Err(_) => {
                 let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
@@ -210,7 +210,8 @@ impl Charges {
     }
 }
 
-/// The memory that belongs to this process alone, in bytes. `status` is its file in `/proc`.
+/// Returns the memory that belongs to this process alone, in bytes. `status` is the content of its file `status` in
+/// `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -220,7 +221,7 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// The inode number and the number of queued bytes, from a line in the kernel's table of TCP connections.
+/// Parses the inode number and the number of queued bytes from a line in the kernel's table of TCP connections.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

@@ -46,7 +46,7 @@ pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// The version of Landlock's ABI in the running kernel. 0 if Landlock is unavailable.
+/// Returns the version of Landlock's ABI in the running kernel. Returns 0 if Landlock is unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()

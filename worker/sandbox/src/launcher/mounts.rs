@@ -30,7 +30,7 @@ struct BindSource {
 }
 
 impl BindSource {
-    /// `None` if the path does not exist.
+    /// Opens a path of the machine. Returns `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
         let is_folder = file.metadata().ok()?.is_dir();
@@ -69,13 +69,14 @@ pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     Ok(proc)
 }
 
-/// The bind mounts. The workspace is last.
+/// Returns the bind mounts. The workspace is last.
 fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let is_link = |path: &&&str| Path::new(path).is_symlink();
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
     let mut all: Vec<BindSource> =
         system.filter_map(|path| BindSource::open(Path::new(path), Path::new(path), false)).collect();
-    // On a read-only mount, a device is still writable. Only Landlock makes the device read-only.
+    // A device stays writable on a read-only mount, and only Landlock makes it read-only. So bind `/dev/zero` only if
+    // Landlock is available.
     let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
     let devices =
         DEVICES.iter().chain(zero).filter_map(|path| BindSource::open(Path::new(path), Path::new(path), true));
@@ -90,7 +91,8 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// System folders that are symbolic links, such as `/bin`. The new root has the same links.
+/// Returns the symbolic links of the new root, each with its target. These are device links such as `/dev/fd`, and the
+/// system folders that are links on the machine, such as `/bin`.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -99,7 +101,7 @@ fn links() -> Vec<(PathBuf, PathBuf)> {
     system.chain(devices).collect()
 }
 
-/// The location of `path` below `stage`. Creates the parent folders.
+/// Returns the location of `path` below `stage`. Creates the parent folders.
 fn below(stage: &Path, path: &Path) -> PathBuf {
     let inner = stage.join(path.strip_prefix("/").unwrap_or(path));
     if let Some(above) = inner.parent() {
@@ -139,7 +141,7 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The mounts at `target` and below, with their inherited flags. A remount must keep these flags.
+/// Returns the mounts at `target` and below, with their inherited flags. A remount must keep these flags.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();

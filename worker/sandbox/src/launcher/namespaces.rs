@@ -32,7 +32,7 @@ pub(super) struct CommandEnd {
 }
 
 impl CommandEnd {
-    /// Reads the report of the first process. `None` if there is no report.
+    /// Reads the report of the first process. Returns `None` if there is no report.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -75,7 +75,7 @@ pub(super) fn start(
 fn enter(network: &Network) -> Result<(), Refusal> {
     let uid = unistd::geteuid();
     let gid = unistd::getegid();
-    // Only a dumpable process may write its own maps.
+    // Only a dumpable process may write the maps of its own user and group IDs.
     prctl::set_dumpable(true).map_err(step("prepare the user namespace"))?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(step("make a user namespace"))?;
     let write = |name: &str, text: String| fs::write(format!("/proc/self/{name}"), text);

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
-/// Returns the child's process ID in the parent, and `None` in the child.
+/// Forks this process. Returns the child's process ID in the parent, and `None` in the child.
 ///
 /// # Errors
 /// The system cannot create another process.
@@ -27,7 +27,7 @@ pub(super) fn close_others_on_exec() -> nix::Result<()> {
     Errno::result(answer).map(drop)
 }
 
-/// 0 if Landlock is unavailable or disabled.
+/// Returns the version of Landlock's ABI. Returns 0 if Landlock is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag, the call takes no attributes, creates nothing, and returns a number.

@@ -80,9 +80,9 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// `fallocate` would take gigabytes of disk within milliseconds, before the next check of the workspace. Some of its
-/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. If `fallocate` is not
-/// supported, programs write the data, which takes longer.
+/// Returns the calls that fail as unsupported. `fallocate` would take gigabytes of disk within milliseconds, before the
+/// next check of the workspace. Some of its modes allocate beyond the end of a file, where the limit on the file's size
+/// does not apply. If `fallocate` is not supported, programs write the data, which takes longer.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }

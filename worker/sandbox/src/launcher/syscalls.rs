@@ -1,5 +1,5 @@
-//! The system calls that a command may make. All other calls fail with `ENOSYS`, so a call that a newer kernel adds is
-//! not permitted automatically. [`super::seccomp`] rejects some of the permitted calls by their arguments.
+//! The system calls that a command may make. All other calls fail with `ENOSYS`, so new calls of a newer kernel are not
+//! permitted automatically. [`super::seccomp`] rejects some of the permitted calls by their arguments.
 
 const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_accept4,
@@ -248,7 +248,8 @@ pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// Calls that change a file's mode, owner, times or attributes by its path. Landlock does not check these calls.
+/// Returns the calls that change a file's mode, owner, times or attributes by its path. Landlock does not check these
+/// calls.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -289,8 +290,8 @@ pub(super) const SOCKETS: [libc::c_long; 5] =
 /// the file was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// Calls that fail as forbidden instead of unknown. With this error, programs print better messages, and tests can
-/// distinguish the two filters.
+/// Returns the calls that fail as forbidden (`EPERM`) instead of unknown (`ENOSYS`). With `EPERM`, programs print
+/// better messages, and tests can distinguish the two filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
-/// Maximum processes that one walk visits. This is more than any limit permits.
+/// Maximum processes that one walk visits. Every permitted number of processes is smaller.
 const VISITED_MAX: usize = 20_000;
 
 /// Values from a process's `stat` file.
@@ -24,7 +24,7 @@ pub(super) struct Stat {
     pub(super) reaped: u64,
 }
 
-/// Empty if the process no longer exists.
+/// Returns the child processes of a process's first thread. The result is empty if the process no longer exists.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
@@ -40,7 +40,7 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
         if visited > VISITED_MAX || !see(pid) {
             return false;
         }
-        // Each thread has its own children.
+        // Each thread has its own list of children.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
             let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -50,12 +50,13 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     true
 }
 
-/// `None` if the process no longer exists.
+/// Reads the `stat` file of a process. Returns `None` if the process no longer exists.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The folder that shows a process's usage: its own folder or, if its first thread has ended, that of a live thread.
+/// Returns the folder that shows a process's usage: its own folder or, if its first thread has ended, that of a live
+/// thread.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {

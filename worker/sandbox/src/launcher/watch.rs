@@ -202,7 +202,7 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// The kernel's limit that ended the command, or a workspace limit that was exceeded after the last check.
+    /// Returns the kernel's limit that ended the command, or a workspace limit that was exceeded after the last check.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -211,7 +211,8 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// If the workspace already exceeds its limits, its current size is the limit: the workspace must not grow.
+/// Returns the limits that apply during the run. If the workspace already exceeds its limits, its current size is the
+/// limit: the workspace must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // If the workspace is far larger than its limits, the count stops early.
@@ -222,7 +223,7 @@ fn workspace_limits(request: &Request) -> Limits {
     limits
 }
 
-/// Processor time of the processes that the launcher has reaped (orphans of the command), in milliseconds.
+/// Returns the processor time of the processes that the launcher has reaped (orphans of the command), in milliseconds.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -236,7 +237,7 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// No decision of the fleet depends on this clock.
+/// Returns the present time of a clock on which no decision of the fleet depends.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()

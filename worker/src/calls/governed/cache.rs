@@ -35,7 +35,7 @@ impl ResultCache {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// `None` if the call's result must not be cached.
+    /// Returns the cache lookup for a call. Returns `None` if the call's result must not be cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -60,8 +60,8 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work
-    /// instead.
+    /// Returns the outcome of a call if its result is cached. A call that has begun work elsewhere continues with that
+    /// work instead.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -85,7 +85,7 @@ impl ResultCache {
         })
     }
 
-    /// Prepares a result that is cached when the call is settled. `None` if the result cannot be cached.
+    /// Prepares a result that is cached when the call is settled. Returns `None` if the result cannot be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

@@ -68,7 +68,7 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Every attempt checks the approval, but only the first attempt counts it.
+    /// Counts an approved call. Every attempt checks the approval, but only the first attempt counts it.
     pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
@@ -104,8 +104,8 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The call with the arguments that people changed. The changed arguments pass every guard again, and must not
-    /// need an approval that the original arguments did not need.
+    /// Returns the call with the arguments that people changed. The changed arguments pass every guard again, and must
+    /// not need an approval that the original arguments did not need.
     async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -141,9 +141,9 @@ impl Calls {
         Ok(again)
     }
 
-    /// The outcome of a call that requests approval and waits for the approval. If too many calls are waiting for
-    /// people, the call ends instead. `before` is the ID and state of the approval that was requested for an earlier
-    /// form of the call.
+    /// Returns the outcome of a call that requests approval and waits for the approval. If too many calls are waiting
+    /// for people, the call ends instead. `before` is the ID and state of the approval that was requested for an
+    /// earlier form of the call.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -194,8 +194,8 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// How long a call waits for an approval that was requested earlier. The guard is the condition of the wait: the
-    /// approval's record is unchanged.
+    /// Returns how long a call waits for an approval that was requested earlier. The guard is the condition of the
+    /// wait: the approval's record is unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -211,8 +211,8 @@ impl Calls {
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// The arguments for lists, notices and people who may not decide, without secrets and within a bound. `None` if
-    /// this short form equals the exact arguments.
+    /// Returns the arguments for lists, notices and people without the right to decide, without secrets and within a
+    /// bound. Returns `None` if this short form equals the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -222,7 +222,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// The reasons why the call needs approval, as JSON, within a bound.
+    /// Returns the reasons why the call needs approval, as JSON, within a bound.
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -241,7 +241,7 @@ impl Calls {
     }
 }
 
-/// The early message to the turn's inbox about the pending approval, if the turn requests it.
+/// Returns the early message to the turn's inbox about the pending approval, if the turn requests it.
 fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
     let name = &attempt.slice.name;
     let head = attempt.head();
@@ -250,7 +250,7 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// The approvers that each reason demands, without duplicates.
+/// Returns the approvers that each reason demands, without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,

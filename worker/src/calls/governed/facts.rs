@@ -29,7 +29,7 @@ use crate::tools::{RegisteredTool, Toolbox};
 /// this time.
 pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
-/// The facts in the tool's row of the permission matrix; `None` if the row names no facts.
+/// Returns the facts in the tool's row of the permission matrix; `None` if the row names no facts.
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
     if slice.turn.is_task() {
         return None;
@@ -45,8 +45,8 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// The changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the call
-/// ran, all of its changes may have happened.
+/// Returns the changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the
+/// call ran, all of its changes may have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -82,7 +82,8 @@ pub(in crate::calls) struct FactsCheck<'a> {
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// If people have changed arguments of the call, `changed` contains the changed arguments.
+/// Returns the facts check of a call. If people have changed arguments of the call, `changed` contains the changed
+/// arguments.
 pub(in crate::calls) fn check_of<'a>(
     attempt: &CallAttempt<'_>,
     row: &'a FactRow,
@@ -109,7 +110,7 @@ pub(in crate::calls) fn check_of<'a>(
 }
 
 impl FactsCheck<'_> {
-    /// The conditions in shadow mode that would have denied the call.
+    /// Returns the conditions in shadow mode that would have denied the call.
     pub(in crate::calls) fn in_shadow(
         &self,
         attempt: &CallAttempt<'_>,
@@ -162,7 +163,7 @@ impl UnmetCondition<'_> {
         }
     }
 
-    /// The path of the condition in the configuration.
+    /// Returns the path of the condition in the configuration.
     fn rule(&self) -> String {
         let list = if self.required { "require" } else { "forbid" };
         format!("permissions.{}.facts.{list}.{}", self.tool.spec.name, self.condition.fact.name)
@@ -196,7 +197,7 @@ impl UnmetCondition<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// Advice for the model: which of its tools would meet the condition.
+    /// Returns advice for the model: which of its tools would meet the condition.
     fn advice(&self) -> String {
         let tenant = &self.attempt.slice.name.tenant;
         let agent = &self.attempt.head().agent;
@@ -233,7 +234,7 @@ fn explain(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// The end of a call whose session has no room for the facts that the call would set.
+/// Returns the outcome of a call if its session has no room for the facts that the call would set.
 pub(in crate::calls) fn session_full(attempt: &CallAttempt<'_>, name: &str) -> AttemptOutcome {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");

@@ -36,8 +36,8 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// The streak check of a call; `None` if the call is not watched. Turns that the model loop or a tool has begun
-    /// do not count as the agent's own.
+    /// Returns the streak check of a call; `None` if the call is not watched. Turns that the model loop or a tool has
+    /// begun do not count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();
@@ -45,7 +45,7 @@ impl LoopBreaker {
         // Use the tool's own name: a call is the same call even if the model spells the name differently.
         let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
-        // The names that the model loop gives to its turns.
+        // Match the names that the model loop gives to its turns.
         let turn = name.turn.as_str();
         let is_step = |task: &str| turn.strip_prefix(task).is_some_and(|rest| rest.starts_with(".step-"));
         let is_step = task.is_some_and(|task| is_step(task.as_str()) || turn.starts_with("step-"));
@@ -56,7 +56,8 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// The end of a call that is denied because of earlier calls of its slice whose results are not settled yet.
+    /// Returns the outcome of a call if it is denied because of earlier calls of its slice. The results of these
+    /// earlier calls are not settled yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
@@ -92,7 +93,7 @@ impl LoopBreaker {
         attempt.refused(Outcome::Denied, error)
     }
 
-    /// A call that continues elsewhere has no result yet, so it is not counted.
+    /// Counts the end of a call in its streak. A call that continues elsewhere has no result yet, so it is not counted.
     pub(in crate::calls) fn count_end(
         &self,
         check: Option<StreakCheck>,

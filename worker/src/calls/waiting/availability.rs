@@ -22,8 +22,8 @@ impl Calls {
     /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable
     /// and no result is known without it, the error is the outcome of the call.
     ///
-    /// A task is not checked: its tool is its agent, whose models have their own circuit breakers. A call that has
-    /// begun work elsewhere continues.
+    /// A task is not checked: its tool is its agent, and the agent's models have their own circuit breakers. A call
+    /// that has begun work elsewhere continues.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,

@@ -68,8 +68,8 @@ pub(crate) struct OpenBreaker {
 }
 
 impl OpenBreaker {
-    /// The time until a call that is not sent is checked again. The checks are spread over half of the time that a
-    /// breaker stays open, so that a recovered tool does not receive all calls at once.
+    /// Returns the time until a call that is not sent is checked again. The checks are spread over half of the time
+    /// that a breaker stays open, so that a recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
@@ -129,14 +129,14 @@ impl Breakers {
     }
 }
 
-/// The number of tools whose breaker is open for at least one tenant.
+/// Returns the number of tools with a breaker that is open for at least one tenant.
 fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
     let has_open = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
     tools.values().filter(has_open).count()
 }
 
 impl<'a> CallPermit<'a> {
-    /// A permit for a call to which breakers do not apply.
+    /// Creates a permit for a call to which breakers do not apply.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }

@@ -3,8 +3,8 @@ use crate::calls::waiting::breakers::CallPermit;
 
 pub(in crate::calls) enum ToolAccess<'a> {
     Call(CallPermit<'a>),
-    /// Use the cached result, or the result of an equal call. If that result is gone when the call begins, the call
-    /// waits for its tool.
+    /// Use the cached result, or the result of an equal call. If that result no longer exists when the call begins, the
+    /// call waits for its tool.
     KnownResult(Box<ToolUnavailable>),
 }
 

@@ -1,6 +1,6 @@
-//! The tools of the Atlas sample business that are written in Rust and come with every worker: information about an
-//! agent's account ([`account`]), and X ([`x`]). `send_telegram_message` needs no code, because `config/tools.yaml`
-//! declares it.
+//! The tools of the Atlas sample business that are written in Rust. Every worker has them: information about an agent's
+//! account ([`account`]), and X ([`x`]). `send_telegram_message` needs no code, because `config/tools.yaml` declares
+//! it.
 //!
 //! An agent may use these tools if a row of the permission matrix allows it. If `tools.yaml` declares an `http` tool of
 //! the same name, that tool is used instead. Descriptions, schemas and timeouts in `tools.yaml` take precedence.
@@ -17,8 +17,8 @@ use tickfleet_tools::{Environment, TypedTool};
 /// The names of the Atlas tools.
 pub const NAMES: [&str; 4] = ["get_subscription_info", "get_team_members", "post_to_x", "search_x"];
 
-/// Makes the Atlas tools for the shard of `store`. `home` is the shard that stores the grants of token services. Every
-/// worker of the fleet uses the same `home`.
+/// Makes the Atlas tools for the shard of `store`. `home` is the shard that stores the access and refresh tokens of X.
+/// Every worker of the fleet uses the same `home`.
 ///
 /// # Errors
 /// The environment variable that cannot be used, and the reason.

@@ -117,9 +117,9 @@ struct CompiledSchema {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
-    /// The schema itself, kept only if it declares integers.
+    /// A copy of the schema, kept only if the schema declares integers.
     whole_numbers: Option<Value>,
-    /// The places of patterns that no available engine supports.
+    /// The places of patterns that no available engine supports. These patterns are not checked.
     unread: Vec<String>,
 }
 
@@ -206,7 +206,7 @@ impl OutputCheck {
     }
 }
 
-/// Runs a check on a separate thread.
+/// Runs a check on a separate thread, and waits for at most `limit`.
 async fn apart<T: Send + 'static>(
     text: &str,
     subject: &CheckedValueName,
@@ -245,7 +245,8 @@ impl ValueCheck {
         }
         let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
-        // Another thread compiled the schema in the meantime. Use that result, so that each schema is in memory once.
+        // Another thread may have compiled the schema in the meantime. Use its result, so that each schema is in memory
+        // once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -285,8 +286,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// Returns `None` if the only errors are patterns that took too many steps. The value is not at fault for such
-    /// errors.
+    /// Explains why `value` does not fit the schema. Returns `None` if the only errors are patterns that took too many
+    /// steps, because the value is then not known to be wrong.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
@@ -304,7 +305,7 @@ fn is_of_engine(error: &ValidationError<'_>) -> bool {
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<CompiledSchema>>> {
-    // A panic elsewhere leaves the map consistent, because each change of the map is a single call.
+    // A panic while the lock was held leaves the map consistent, because each change of the map is a single call.
     COMPILED.lock()
 }
 

@@ -147,7 +147,7 @@ struct Noted {
     task_description: String,
 }
 
-/// The sample task handler. An agent bound to this tool acknowledges its tasks and does nothing else.
+/// Makes the sample task handler. An agent bound to this tool acknowledges its tasks and does nothing else.
 fn note() -> TypedTool {
     TypedTool::new(
         "note",

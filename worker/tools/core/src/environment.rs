@@ -19,12 +19,13 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Uses `lookup` to read variables: the binary passes `Environment::new(|name| std::env::var(name).ok())`.
+    /// Makes an environment that reads variables with `lookup`. The binary uses
+    /// `Environment::new(|name| std::env::var(name).ok())`.
     pub fn new(lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(lookup))
     }
 
-    /// A fixed set of variables, for tests.
+    /// Makes an environment with the given variables, for tests.
     pub fn of<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let variables: HashMap<String, String> =
             variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -29,8 +29,8 @@ pub struct DeclaredHandler {
     pub configured: bool,
 }
 
-/// The kinds of tools that a process can run, one field each. If you add a field, the compiler reports every place that
-/// must set the new field.
+/// The kinds of tools that a process can run, one field for each. If you add a field, the compiler reports every place
+/// that must set it.
 pub struct ToolKinds {
     /// Tools that call a web service.
     pub http: Box<dyn ToolKind<HttpDef>>,

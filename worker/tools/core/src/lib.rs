@@ -1,8 +1,8 @@
 //! Tools, and how their calls run. Every tool, of any kind, is a [`Handler`] in a [`RegisteredTool`].
 //!
-//! Continue with [`registry`] (the available tools), [`arguments`] (checks of arguments and results), [`typed`] (tools
-//! written in Rust), [`builtin`] (the tools that come with the worker) and [`kind`] (how other kinds of tools are
-//! added, each in its own crate).
+//! Continue with [`registry`] (the available tools), [`arguments`] (checks of arguments and results), and [`typed`]
+//! (tools written in Rust). [`builtin`] has the tools that come with the worker. [`kind`] defines how other kinds of
+//! tools are added, each in its own crate.
 
 #![warn(missing_docs)]
 
@@ -63,7 +63,7 @@ pub struct CallContext {
     pub deadline_ms: i64,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The turn's context, as the producer gave it.
+    /// The turn's context, as the producer of the turn gave it.
     pub context: Arc<Context>,
     /// The task that the turn runs under, with its grant.
     pub task: Option<(TaskId, TaskGrant)>,
@@ -73,13 +73,13 @@ pub struct CallContext {
     pub reply_to: Option<InboxName>,
     /// The values of the secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that contains the call. Handlers of the fleet write progress under this fence. Empty if
-    /// no slice is leased.
+    /// The fence of the slice that contains the call: the version of its record in the store. Handlers of the fleet
+    /// write progress under it, so a write fails if another worker has taken the slice. Empty if no slice is leased.
     pub fence: String,
     /// True if an earlier attempt of this call has begun a turn or a task and waited for its end.
     pub waited: bool,
-    /// True if an earlier attempt may have begun a turn or task so long ago that its record has expired. If this is
-    /// true, a missing record does not prove that no turn or task was begun.
+    /// True if an earlier attempt may have begun a turn or task so long ago that the store no longer has a record of
+    /// it. A missing record then does not prove that no turn or task was begun.
     pub may_be_forgotten: bool,
     /// Makes calls to other tools from within this call, see [`Self::call`].
     pub inner: inner::Inner,
@@ -90,7 +90,8 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// A first attempt without deadline, task or secrets, for tests of a tool. In a worker, all fields are set.
+    /// Makes the context of a first attempt without deadline, task or secrets, for tests of a tool. In a worker, all
+    /// fields are set.
     #[must_use]
     pub fn new(tenant: TenantId, agent: AgentId, call: CallId) -> Self {
         Self {
@@ -231,7 +232,8 @@ pub enum ToolFailure {
 }
 
 impl ToolFailure {
-    /// The tool or its service rejected the call. `message` is for the model, and `details` are for programs.
+    /// Makes the failure of a call that the tool or its service rejected. `message` is for the model, and `details` are
+    /// for programs.
     #[must_use]
     pub const fn permanent(message: String, details: Option<serde_json::Value>) -> Self {
         Self::Ended { outcome: Outcome::Permanent, message, details }

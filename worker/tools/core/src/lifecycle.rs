@@ -18,7 +18,8 @@ use super::{ToolError, ToolSecrets, TypedTool, wording};
 
 /// Time limit of one start hook. The process accepts no work before the hooks have finished.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit of all stop hooks together. They run when most of an orchestrator's grace period is used up.
+/// Time limit of all stop hooks together. The hooks run at the end of a drain, when most of the orchestrator's grace
+/// period is used up.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The error of a hook, of any type.
@@ -115,7 +116,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     };
     let run = async {
         let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
-        // The hook may also panic before it returns a future.
+        // A hook may also panic before it returns a future, so the call of the hook is inside the future whose panics
+        // are caught.
         let startup = Startup { secrets: secrets.clone() };
         let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
         match ran {

@@ -5,21 +5,21 @@ use tokio::sync::watch;
 
 use crate::{CallContext, wording};
 
-/// A report. Only the latest report of a call is shown.
+/// A report of a call's progress. Only the latest report of a call is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgressReport {
-    /// From 0 to 1; `None` if unknown.
+    /// The completed part of the work, from 0 to 1. `None` if unknown.
     pub fraction: Option<f64>,
-    /// Text for people; possibly empty.
+    /// Text for people. May be empty.
     pub message: String,
 }
 
-/// Receives the reports of one call. The default receives none.
+/// Receives the progress reports of one call. The default sink discards them.
 #[derive(Debug, Clone, Default)]
 pub struct ProgressSink(Option<watch::Sender<Option<ProgressReport>>>);
 
 impl ProgressSink {
-    /// Makes a sink, and the receiver of its reports.
+    /// Makes a sink, and a receiver of the latest report.
     #[must_use]
     pub fn new() -> (Self, watch::Receiver<Option<ProgressReport>>) {
         let (sender, receiver) = watch::channel(None);

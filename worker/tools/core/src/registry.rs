@@ -31,12 +31,13 @@ pub struct RegisteredTool {
     pub output: Option<OutputCheck>,
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// How the declaration runs the tool, as text. Approvals are bound to this text, which the specification does not
-    /// contain.
+    /// Describes how the declaration runs the tool, such as its request or command. Approvals are bound to this text,
+    /// because the specification does not contain it.
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
-    /// The lease of a call, if the caller's process runs the tool.
+    /// For a tool that runs in the caller's process: the caller loses a call after this time without a heartbeat.
+    /// `None` for all other tools.
     pub local_lease: Option<Duration>,
 }
 
@@ -202,13 +203,13 @@ impl Registry {
     /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
     /// handlers of declared tools.
     ///
-    /// A declared tool and a typed tool of the same name become one tool: the declaration's fields replace the typed
-    /// tool's, and the typed function runs the tool. If both have an effect, the stricter one applies. The capabilities
-    /// of both are required.
+    /// A declared tool and a typed tool of the same name become one tool. The declaration's fields replace the typed
+    /// tool's fields, and the typed function runs the tool. If both have an effect, the stricter one applies. The
+    /// capabilities of both are required.
     ///
-    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. Any
-    /// other declared tool returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
-    /// none.
+    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. No
+    /// worker can run other declared tools without a typed function, such as those with `local`. Their handlers return
+    /// `not_configured`. `timeout_default` is the timeout of one attempt for tools that set none.
     ///
     /// # Errors
     /// All problems, not only the first one.
@@ -274,7 +275,7 @@ impl Registry {
     /// Adds one version of a tool, which may already have other versions.
     ///
     /// # Errors
-    /// The errors of [`Self::register`]. A name counts as taken only if this version is already registered.
+    /// The errors of [`Self::register`]. A tool of the same name is an error only if it has the same version.
     pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
@@ -415,8 +416,8 @@ impl RegistryError {
     }
 }
 
-/// Reading the configuration also checks declared keys, and requires a window of at least 1 s. Typed tools are checked
-/// only here.
+/// Returns the problem with an effect key. The keys of typed tools are checked only here. When the configuration is
+/// read, declared keys are also checked, and their window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -427,7 +428,8 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// If a declaration makes a typed tool's effect stricter than `read`, the typed tool's own cache becomes an error.
+/// Returns the problem with a tool's cache. If a declaration makes a typed tool's effect stricter than `read`, the
+/// typed tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -462,7 +464,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
-    // If the declaration has a schema, its effect key was checked when the configuration was read.
+    // If the declaration has a schema, its effect key was checked against the schema when the configuration was read.
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
@@ -522,7 +524,7 @@ fn declared(
         name: name.to_owned(),
         display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
         description: def.description.clone().unwrap_or_default(),
-        // Only a tool of another process can be declared without a schema. Such a tool does not run here.
+        // Only a tool that runs in another process can be declared without a schema. No worker runs such a tool.
         input_schema: def.input_schema.clone().unwrap_or_else(|| json!({"type": "object"})),
         output_schema: def.output_schema.clone(),
         category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
@@ -574,9 +576,10 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Describes how a declared tool runs. The text contains only references to secrets, never the values of secrets.
+/// Describes how a declared tool runs. Approvals are bound to this text. It contains only references to secrets, never
+/// the values of secrets.
 fn runs(def: &ToolDef) -> String {
-    // Approvals are bound to this text. The pattern has no `..`, so that the compiler reports a new kind of tool.
+    // The pattern has no `..`. If a new field is added to `ToolDef`, the compiler reports this place.
     let ToolDef {
         http,
         shell,
@@ -615,7 +618,7 @@ mod tests {
 
     const DEFAULT: Duration = Duration::from_secs(7);
 
-    /// Accepts only `GET`, and requires every variable in the address to be set.
+    /// A kind of test tools that accepts only `GET`, and requires every variable in the address to be set.
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {

@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Secrets {
     /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// An access token. Templates cannot use the token, but it is removed from responses like the secrets.
+    /// An access token. Templates cannot use it. As with the secrets, the token is removed from responses.
     token: Option<SecretString>,
 }
 
@@ -62,7 +62,7 @@ impl Secrets {
         Ok(Self { named, token: None })
     }
 
-    /// Secrets with these values, for tests.
+    /// Makes secrets with the given values, for tests.
     #[must_use]
     pub fn of<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let named = secrets.into_iter().map(|(name, value)| (name.to_owned(), SecretString::from(value)));
@@ -151,7 +151,7 @@ fn in_path(tenant: &TenantId) -> String {
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// The final line breaks are removed. `None` if the file cannot be read as text.
+/// Reads a secret from a file, without the final line breaks. `None` if the file cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {

@@ -43,8 +43,8 @@ impl ToolSecrets {
     }
 }
 
-/// Returns true if no secret is missing that comes from a variable and is the same for all tenants. Secret files are
-/// not checked, because a file can still be created later.
+/// Returns true if all secrets are set, as far as this can be checked. Secrets that differ by tenant are not checked.
+/// Secret files are not checked either, because a file can still be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
@@ -61,7 +61,7 @@ pub(super) struct WithSecrets {
 
 #[async_trait]
 impl Handler for WithSecrets {
-    // Validation receives no secrets.
+    // The validation of arguments receives no secrets.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         self.handler.validate(arguments)
     }

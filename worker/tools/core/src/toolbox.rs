@@ -44,14 +44,14 @@ pub struct RuledCall<'a> {
 pub enum RuleViolation {
     /// A rule is not met or cannot be evaluated.
     RuleDenial(RuleDenial),
-    /// The calling agent or its tenant is no longer known.
+    /// The calling agent or its tenant is not configured anymore.
     UnusableTool(UnusableTool),
 }
 
 /// Why a tool cannot be called by the name that the model gave.
 #[derive(Debug, Clone)]
 pub enum UnusableTool {
-    /// The agent is no longer configured.
+    /// The agent or its tenant is not configured anymore.
     NoAgent,
     /// The tenant was configured at run time, and its declaration cannot be read.
     Withheld,
@@ -114,7 +114,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns the part of the tool's permission row that is about session facts. `None` if the row has no such part.
+    /// Returns the conditions on session facts in the tool's permission row. `None` if the row has none.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;

@@ -80,7 +80,8 @@ impl ToolError {
 
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
-        // Messages are not cut here: secrets must be removed first. Reporting cuts the rest to its limit.
+        // Messages are not cut here, because secrets must be removed first. The code that reports the failure cuts the
+        // message.
         match error {
             ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
             ToolError::Permanent(message) => Self::permanent(message, None),
@@ -137,8 +138,8 @@ pub struct TypedTool {
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
     answers_by_agent: bool,
-    /// Counts the handlers made from this tool: each clone of the tool has both `held` and `clones`, and each handler
-    /// keeps only `held`. The number of handlers is the difference between the two counts.
+    /// Counts the uses of this tool. Each clone of the tool has both `held` and `clones`. Each handler made from the
+    /// tool keeps only `held`. The number of handlers is the difference between the two counts.
     held: Arc<()>,
     clones: Arc<()>,
 }
@@ -259,10 +260,10 @@ impl TypedTool {
         self
     }
 
-    /// Treats two calls as the same effect if their arguments at these JSON pointers (`/to`, `/amount`) are equal.
-    /// While one such call runs, equal calls of the same tenant wait for it, also from other turns and agents. After
-    /// its end, its outcome answers equal calls for `window`. Requires the effect `once`. Each call must contain all of
-    /// these arguments.
+    /// Sets the arguments that identify an effect, as JSON pointers (`/to`, `/amount`). Two calls of one tenant with
+    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for it, also
+    /// from other turns and agents. After its end, equal calls receive its outcome for the time `window`. Requires the
+    /// effect `once`. Each call must contain all of these arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
@@ -287,8 +288,8 @@ impl TypedTool {
         self
     }
 
-    /// Sets the tool with which the fleet finds out whether a call with an unknown outcome took effect. Requires the
-    /// effect `once`. The other tool's effect must be `read`.
+    /// Sets the lookup for calls with an unknown outcome: another tool finds out whether such a call took effect.
+    /// Requires the effect `once`. The other tool's effect must be `read`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);
@@ -491,7 +492,7 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // Arguments that fit the schema can fail here: a declared schema may be wider than the struct, and the struct
+        // Arguments that fit the schema can fail here. A declared schema may be wider than the struct, and the struct
         // may check more than a schema can.
         let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;

@@ -13,7 +13,8 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// Names are compared only up to this length. Longer names are not typing mistakes, and the comparison is quadratic.
+/// Names are compared only up to this length, because the cost of a comparison is quadratic. Longer names are not
+/// typing mistakes.
 const COMPARED_CHARS_MAX: usize = 64;
 
 /// Returns at most `count` candidates that are near to `wrong`, nearest first.

@@ -71,8 +71,8 @@ impl fmt::Debug for UnfollowedRedirect {
     }
 }
 
-/// The clients of one guard. There are two, because a resolver knows the host name but not the port. `named` sends
-/// requests to a host and port that are allowed by name. `stranger` sends all other requests.
+/// The HTTP clients for one guard. There are two clients, because a resolver knows the host name but not the port.
+/// `named` sends requests to a host and port that are allowed by name. `stranger` sends all other requests.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
@@ -98,8 +98,8 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Sends a request and follows at most `redirects_max` redirects. If a redirect would send one of `secrets` to
-    /// another host, it is not followed.
+    /// Sends a request and follows at most `redirects_max` redirects. A redirect is not followed if it would send one
+    /// of `secrets` to another host.
     ///
     /// # Errors
     /// [`SendError`] if no response arrived, or if the last response is a redirect.
@@ -129,7 +129,8 @@ impl Client {
         }
     }
 
-    /// `again` is true if this call has already sent a request.
+    /// Sends one request and follows no redirect. `again` is true if this call has already sent a request: a failed
+    /// connection then does not prove that nothing was sent.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -180,7 +181,7 @@ fn redirected(
         if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
             return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
         }
-        // Headers from the template are meant only for the first host.
+        // The template's other headers are meant only for the first host.
         let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];
         let kept = stay.into_iter().filter_map(|name| Some((name.clone(), request.headers.get(&name)?.clone())));
         request.headers = kept.filter(|(_, value): &(_, HeaderValue)| !value.is_sensitive()).collect();

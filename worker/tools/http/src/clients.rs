@@ -30,7 +30,7 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// `once` is true for tools that must not run twice.
+    /// Returns the client for tools with this guard. `once` is true for tools that must not run twice.
     ///
     /// # Errors
     /// The reason why TLS cannot be set up: no crypto provider or no trust roots.

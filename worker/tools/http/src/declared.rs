@@ -31,7 +31,8 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// The defaults of optional arguments. If an argument has no default, each call must contain it.
+/// The declared defaults of optional arguments. `None` if a default expands to an empty text: each call must then
+/// contain the argument.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
 /// The arguments and secrets that templates may refer to.
@@ -145,7 +146,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// The error message has only the header's name, because the value may be a secret.
+/// Makes a header value. An error message names only the header, because the value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

@@ -15,7 +15,7 @@ pub struct HttpKind {
 }
 
 impl HttpKind {
-    /// Makes a kind whose tools look up variables and secrets in `environment`.
+    /// Makes a kind of tools that looks up variables and secrets in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, clients: HttpClients::default() }

@@ -21,7 +21,7 @@ pub(super) struct Rule {
     retry_after: Option<String>,
 }
 
-/// The required value at a pointer.
+/// The condition on the value at a JSON pointer.
 #[derive(Debug, Clone)]
 enum Test {
     OneOf(Vec<Value>),
@@ -29,13 +29,15 @@ enum Test {
 }
 
 impl Mapping {
+    /// Reads the declared rules.
+    ///
     /// # Errors
     /// The invalid rule and the reason.
     pub(super) fn new(rules: &[OutcomeRule]) -> Result<Self, String> {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// `body` is `None` if the body is not JSON.
+    /// Returns the first rule that matches a response. `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
@@ -95,7 +97,7 @@ impl Rule {
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// The value at the rule's pointer may be a number or text.
+    /// Returns the wait that the response requests (s). The value at the rule's pointer may be a number or text.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -108,7 +110,7 @@ impl Rule {
     }
 }
 
-/// Some services send an empty `errors` on success.
+/// Returns true if a value is neither null nor empty. Some services send an empty `errors` on success.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -45,6 +45,8 @@ pub(super) struct OAuth2 {
 }
 
 impl OAuth2 {
+    /// Reads a declared sign-in.
+    ///
     /// # Errors
     /// [`DeclarationError`] names the invalid field and the problem with it.
     pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
@@ -217,7 +219,8 @@ impl Credentials {
     }
 }
 
-/// If the sign-in fails, the call counts as not executed: the tool's own request was never sent.
+/// Returns the failure if no token could be obtained now. The tool's own request was never sent, so the call counts as
+/// not executed.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -280,7 +283,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// Returns how long a token is used: its lifetime minus a margin. The margin is at most half of the lifetime.
+/// Returns how long a token may be used: its lifetime minus a margin. The margin is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

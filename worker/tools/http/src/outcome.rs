@@ -36,14 +36,14 @@ pub(super) struct OutcomeRules {
     /// The JSON pointer to the tool's result.
     pub(super) result: Option<String>,
     pub(super) response_bytes_max: usize,
-    /// The tool's effect, which determines whether the call may be repeated. If the tool only reads, a response that
-    /// could not be read is a failure, because repeating the call does no harm.
+    /// The tool's effect, which determines whether the call may be repeated. If a `read` tool's response is too large
+    /// to be read, the call fails, because a repetition does no harm.
     pub(super) effect: Effect,
 }
 
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
-    /// The reason why a redirect was not followed. `None` if the response is not such a redirect.
+    /// The reason why a redirect was not followed. `None` if the response is not a redirect.
     unfollowed: Option<String>,
     /// The id of the call, for logs.
     call: Option<CallId>,
@@ -68,7 +68,7 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// All secrets are removed from the response's text.
+    /// Converts a response to the outcome of the call. All secrets are removed from the response's text.
     ///
     /// # Errors
     /// [`ToolFailure`], depending on the status and on whether the body could be read.
@@ -76,7 +76,8 @@ impl OutcomeRules {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
-        // If the status alone decides, the body only explains the failure. A lost body is then harmless.
+        // If the status alone decides the outcome, the body only explains a failure. The outcome is then known even if
+        // the body is lost.
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
         let body = match client::read_body(&mut answer, bytes_max).await {
@@ -104,7 +105,7 @@ impl OutcomeRules {
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // The unread body would have decided the outcome.
+            // A rule depends on the unread body, so the outcome is unknown.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -115,7 +116,7 @@ impl OutcomeRules {
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
-            // The request took effect. If the call were reported as failed, the caller would repeat the request.
+            // The request took effect. A caller would repeat a call that is reported as failed, so report an output.
             BodyError::TooLarge => {
                 let note = format!(
                     "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
@@ -223,8 +224,8 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
 }
 
 /// Rewrites JSON text so that every parser accepts it, with every digit preserved. `None` if the text is not JSON, or
-/// is nested deeper than the fleet's parsers accept. Such JSON would make the reply unreadable, so it is sent as text
-/// instead.
+/// is nested deeper than the fleet's parsers accept. Deeper JSON would make the reply unreadable, so the caller sends
+/// it as text.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -244,7 +245,7 @@ pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// The request was sent, or may have been sent.
+/// Returns the failure for a request without a response. The request was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }

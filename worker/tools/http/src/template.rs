@@ -110,8 +110,8 @@ impl Template {
     }
 }
 
-/// A path segment while it is assembled. An argument next to another argument or literal text can form an encoded
-/// separator that neither of the two contains.
+/// A path segment while it is assembled. Arguments and literal text are checked together, because two parts can form an
+/// encoded separator that neither part contains.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -191,7 +191,7 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
 const DECODINGS_MAX: usize = 5;
 
 /// Checks that a value remains a single path segment. A proxy or a service may process the value before routing. Many
-/// decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
+/// proxies decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -244,6 +244,8 @@ pub(super) enum Body {
 }
 
 impl Body {
+    /// Parses the declared body of a request.
+    ///
     /// # Errors
     /// The problem with a reference.
     pub(super) fn parse(value: &Value) -> Result<Self, String> {

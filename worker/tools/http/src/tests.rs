@@ -28,7 +28,7 @@ struct Service {
 }
 
 impl Service {
-    /// Returns `127.0.0.1:port`.
+    /// Starts the server, and returns its address (`127.0.0.1:port`).
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -91,7 +91,7 @@ fn environment() -> Environment {
     Environment::of([("BOT", "12:secret/token"), ("KEY", "key-secret")])
 }
 
-/// A tool with the arguments `a`, `b`, `c` and `n`. Only `a` is required.
+/// Makes a tool with the arguments `a`, `b`, `c` and `n`. Only `a` is required.
 fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     tickfleet_outbound::install_crypto_provider();
     let schema = json!({
@@ -101,7 +101,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// A GET tool at `address`. The address is allowed, and `more` is merged into the declaration.
+/// Makes a GET tool at `address`. The address is allowed, and `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }

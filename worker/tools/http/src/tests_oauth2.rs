@@ -96,7 +96,7 @@ impl TokenService {
     }
 }
 
-/// A tool that uses the service at `address`, with `more` merged into its `oauth2`.
+/// Makes a tool that uses the service at `address`, with `more` merged into its `oauth2`.
 fn tool(address: &str, effect: Effect, more: Value) -> HttpTool {
     let mut oauth2 = json!({"grant": "client_credentials", "token_url": format!("http://{address}/token"),
         "client_id": "me", "client_secret": "${PASSWORD}", "scope": "read write"});

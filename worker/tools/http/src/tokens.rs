@@ -35,7 +35,7 @@ impl fmt::Debug for Tokens {
 
 #[derive(Default)]
 struct SignInEntry {
-    /// Number of attempted sign-ins. A call that waited for a failed attempt returns the failure of that attempt and
+    /// Number of attempted sign-ins. If a call waited for an attempt that failed, the call returns the same failure and
     /// does not sign in.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<SignInState>>,
@@ -120,8 +120,8 @@ impl SignInState {
     }
 }
 
-/// Signs in, in a separate task. The task continues if the call that started it is dropped, for two reasons. Other
-/// calls wait for the result. A service that rotates refresh tokens may already have replaced the old one.
+/// Signs in, in a separate task. The task continues if the call that started it is dropped, because other calls wait
+/// for its result. Also, a service that rotates refresh tokens may already have replaced the old one.
 async fn sign_in(
     entry: Arc<SignInEntry>,
     mut slot: OwnedMutexGuard<SignInState>,
@@ -140,7 +140,8 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Ended { .. })) {
-            // Possibly only the rotated refresh token is invalid, so the next attempt uses the declared refresh token.
+            // The service may have rejected only the rotated refresh token, so the next attempt uses the declared
+            // refresh token.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

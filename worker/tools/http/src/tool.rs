@@ -288,7 +288,7 @@ impl HttpTool {
         Ok(answered.for_call(&context.call))
     }
 
-    /// If the service rejects the token, retries once with another token.
+    /// Runs a call that signs in. If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -331,7 +331,7 @@ impl HttpTool {
     }
 }
 
-/// Headers that the declaration sets take precedence.
+/// Adds the headers of the trace context. Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));

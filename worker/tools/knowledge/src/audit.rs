@@ -20,8 +20,8 @@ const HELD_MAX: usize = 20_000;
 /// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 1_500;
-/// Calls of these tools are not searched. Such calls contain the question itself, so a search would find them before
-/// the answer.
+/// Calls of these tools are not searched. They contain the question of the search, so they would be ranked before the
+/// answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl AuditLogs {
 }
 
 impl ShardLog {
-    /// Reads the entries written since the last read. The first read covers the newest entries.
+    /// Reads the entries written since the last read. The first read begins with the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let mut before: Option<String> = None;
         let mut found: Vec<String> = Vec::new();

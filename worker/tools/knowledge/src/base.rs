@@ -14,7 +14,7 @@ use crate::words::words;
 
 /// Approximate number of passages that are read from Redis in one step. They take one or two megabytes.
 const STEP_PASSAGES: usize = 512;
-/// Number of vectors that are compared before the worker's other calls get a chance to run.
+/// Number of vectors that are compared before the search lets the worker's other tasks run.
 const STEP_VECTORS: usize = 2_048;
 /// Minimum similarity to the question. A passage with a lower similarity counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
@@ -41,7 +41,7 @@ struct Index {
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// The passages, by the number of their text in the lexicon.
+    /// The passages, by the numbers of their texts in the lexicon. `None` for a removed passage.
     places: Vec<Option<PassageRef>>,
     bytes: usize,
 }
@@ -79,7 +79,7 @@ impl KnowledgeBase {
         Ok(())
     }
 
-    /// The approximate number of bytes in use.
+    /// Returns the approximate memory use in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let index = self.index.read();
         index.bytes + index.lexicon.bytes()
@@ -90,7 +90,7 @@ impl KnowledgeBase {
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
     }
 
-    /// The result is sorted, best first.
+    /// Returns the passages that contain at least one word of the question, best first.
     pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
@@ -98,8 +98,8 @@ impl KnowledgeBase {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// Returns the passages that are most similar to this vector of `model`, best first. Other tasks run between the
-    /// steps.
+    /// Returns the passages that are most similar to `vector`, an embedding of `model`, best first. Lets other tasks
+    /// run after every `STEP_VECTORS` comparisons.
     pub(crate) async fn by_meaning(
         &self,
         vector: &[i8],
@@ -177,7 +177,7 @@ impl Index {
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
             let mut terms = words(&passage.text);
-            // Adds the headings and the title, because they describe the passage's subject.
+            // Add the words of the headings and the title, because they describe the passage's subject.
             terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
             terms.extend(title.iter().cloned());
             let text = self.lexicon.add(&terms);

@@ -83,12 +83,13 @@ impl Embedder {
         Ok(Some(Self { url, key: key.map(SecretString::from), model, client, rests_until: Mutex::default() }))
     }
 
-    /// The model's name.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model
     }
 
+    /// Returns the embedding of a question.
+    ///
     /// # Errors
     /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is in its pause.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
@@ -155,7 +156,7 @@ impl Embedder {
     }
 }
 
-/// Endpoints reject control characters and empty texts.
+/// Replaces control characters with spaces, and empty text with `-`, because endpoints reject both.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }

@@ -37,7 +37,7 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// Why passages are no longer embedded, after the endpoint has failed.
+    /// The reason why the import no longer embeds passages. Set when the endpoint fails.
     without_meaning: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Import<'a> {
         let is_new = before.is_none();
         let vectors = self.vectors(&draft).await;
         let model = if vectors.is_empty() { String::new() } else { model.to_owned() };
-        // If the endpoint is unavailable, unchanged documents keep the embeddings that they have.
+        // If the endpoint has just failed, a document with unchanged text keeps the embeddings that it has.
         let same_text = |before: &&Document| before.digest == draft.document.digest && model.is_empty();
         if self.known.get(&draft.document.id).as_ref().is_some_and(same_text) {
             return Ok(Imported::Unchanged);
@@ -96,7 +96,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Returns the stored documents that came from `roots` (files or folders) and are not in this import.
+    /// Returns the stored documents that came from `roots` (files or folders) and do not occur in this import.
     #[must_use]
     pub fn gone(&self, roots: &[String]) -> Vec<Document> {
         let below = |file: &str| {

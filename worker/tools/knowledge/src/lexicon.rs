@@ -1,4 +1,4 @@
-//! An in-memory index of texts by their words, ranked by BM25. Texts can be added and removed one at a time.
+//! An in-memory index of texts by their words, ranked by BM25. Single texts can be added and removed.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,8 @@ use std::collections::HashMap;
 const SATURATION: f32 = 1.2;
 /// How strongly the length of a text reduces its score (BM25's `b`).
 const LENGTH: f32 = 0.75;
-/// Words of removed texts stay in the index. If more than one in `GONE_SHARE` texts has been removed, an index of more
-/// than 1,000 texts is rebuilt.
+/// Words of removed texts stay in the index. An index of more than 1,000 texts is rebuilt when more than one in
+/// `GONE_SHARE` texts is removed.
 const GONE_SHARE: usize = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Returns the text's number.
+    /// Adds a text, given as its words. Returns the text's number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -54,7 +54,7 @@ impl Lexicon {
         number
     }
 
-    /// The text's number is not used again.
+    /// Removes a text. Its number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -70,8 +70,8 @@ impl Lexicon {
         self.bytes
     }
 
-    /// Returns at most `most` texts that `wanted` accepts and that contain at least one of the words, best first.
-    /// Scores are relative to the highest possible score. A text with the score 1 would consist only of these words.
+    /// Returns at most `most` texts that contain at least one of the words `asked`, best first. Considers only texts
+    /// for which `wanted` returns true. Scores are relative to an upper bound, so they are below 1.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
@@ -99,7 +99,7 @@ impl Lexicon {
     }
 }
 
-/// Equal scores are sorted by text number.
+/// Sorts results by score, highest first, and keeps at most `most` of them. Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

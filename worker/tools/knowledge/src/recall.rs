@@ -105,7 +105,7 @@ impl Knowledge {
     }
 }
 
-/// Each source has the time limit `deadline`.
+/// Runs the searches concurrently, each with the time limit `deadline`.
 async fn gathered(
     searches: Vec<(Source, BoxFuture<'_, SourceResult>)>,
     deadline: Duration,
@@ -139,7 +139,7 @@ async fn gathered(
     all
 }
 
-/// If several findings have the same text or are about the same turn, keeps only the best one.
+/// Keeps only the best one of findings that have the same text or are about the same turn.
 fn keep_first_of_same(results: &mut Vec<Recalled>) {
     let mut seen = std::collections::HashSet::new();
     results.retain(|found| {
@@ -189,7 +189,7 @@ impl<'a> RecallQuery<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// Searches ended turns and ended tasks. The text of a turn is made from its calls.
+    /// Searches the ended turns and tasks. A turn's text is made from its calls.
     async fn workflows(self) -> SourceResult {
         let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
@@ -239,7 +239,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns indexes and scores.
+    /// Returns the best texts as indexes and scores.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -251,7 +251,7 @@ impl<'a> RecallQuery<'a> {
     }
 }
 
-/// Formats a time of the shard, in milliseconds since the epoch, as RFC 3339.
+/// Formats a time (ms since the epoch) as RFC 3339.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

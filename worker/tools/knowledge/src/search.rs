@@ -72,7 +72,7 @@ pub struct FoundPassage {
     pub(crate) fit: f32,
 }
 
-/// A passage, its score, and how well the passage matches the question on its own.
+/// A passage, its score, and its `fit` (see [`FoundPassage`]).
 type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
@@ -142,7 +142,8 @@ impl Knowledge {
         }
     }
 
-    /// If memory is short, the least recently searched bases are dropped.
+    /// Returns the knowledge base of a tenant. If the bases exceed the limit of memory, drops the least recently
+    /// searched bases.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -196,7 +197,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// More than three decimal places would not be meaningful.
+/// Rounds a score to three decimal places. More places would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

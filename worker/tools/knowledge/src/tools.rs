@@ -20,7 +20,7 @@ const QUERY_CHARS_MAX: usize = 1_000;
 /// Maximum characters of a tag or category.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Makes the tools for this shard.
+/// Makes the tools for the shard of `store`.
 #[must_use]
 pub fn all(store: &Store, knowledge: &Arc<Knowledge>) -> Vec<TypedTool> {
     vec![
@@ -182,7 +182,7 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Retries are safe: running a lookup or `remember` twice does no harm.
+/// Returns the error for a failed store request. Retries are safe: running a lookup or `remember` twice does no harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

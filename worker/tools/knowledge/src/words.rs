@@ -1,5 +1,5 @@
-//! Normalizes the words of texts and questions for comparison: lower case, without English endings. If a script has no
-//! spaces between words, pairs of characters count as words.
+//! Normalizes the words of texts and questions for comparison: lower case, without English endings. In scripts that do
+//! not separate words with spaces, pairs of characters count as words.
 
 /// Maximum bytes of a word that are compared. A longer string is data, not a word.
 const WORD_BYTES_MAX: usize = 48;

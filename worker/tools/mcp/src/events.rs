@@ -22,7 +22,7 @@ pub(super) struct Events {
     event: Option<String>,
     id: Option<String>,
     retry: Option<u64>,
-    /// True if the last byte was a carriage return. A line feed that follows it does not end a second line.
+    /// True if the last byte was a carriage return. If a line feed follows, both bytes together end one line.
     after_return: bool,
 }
 
@@ -45,8 +45,7 @@ impl Events {
         complete
     }
 
-    /// Adds a part of a line. If the bound is exceeded, drops the event's content and only marks the event as too
-    /// large.
+    /// Adds a part of a line. If the event exceeds the bound, drops its content and marks it as too large.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

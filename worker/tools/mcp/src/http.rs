@@ -1,6 +1,6 @@
 //! The HTTP client of a connection: sends requests with every digit preserved, and reads responses within bounds.
 //!
-//! Each HTTP response ends its request. An error without a request id is assigned to the request that was sent. A
+//! Each HTTP response ends the request that it answers. An error without a request id is assigned to that request: a
 //! restarted server sends such an error for an unknown session. If a response cannot be read, its request ends with an
 //! error.
 
@@ -118,7 +118,7 @@ impl StreamableClient {
         }
     }
 
-    /// The body of an unsuccessful response may contain a protocol error.
+    /// Interprets an unsuccessful response. Its body may contain a protocol error.
     async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =

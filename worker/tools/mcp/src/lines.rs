@@ -20,7 +20,7 @@ use super::scan::MessageScan;
 use super::wire::{self, DecodeError, Decoded, Decoder};
 
 const NOISE_BYTES_MAX: usize = 200;
-/// Some editors and runtimes put a byte order mark at the start of a text.
+/// The byte order mark, which some editors and runtimes put at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 pub(super) struct StdioTransport<R, W> {
@@ -31,7 +31,7 @@ pub(super) struct StdioTransport<R, W> {
     input: Arc<tokio::sync::Mutex<Option<W>>>,
     /// The line being read, up to the size limit.
     line: Vec<u8>,
-    /// Set if the line exceeds the size limit. The line is then scanned instead of stored.
+    /// Set if the line exceeds the size limit. The line is then only scanned, and its bytes are not stored.
     excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
     spread: Option<SplitMessage>,

@@ -1,4 +1,5 @@
-//! An open connection to a server. It receives notifications, and compares the server's tools with their pins.
+//! An open connection to a server, called a link. It receives notifications, and compares the server's tools with their
+//! pins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ const VERSION_BYTES_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PinStatus {
     AsPinned,
-    /// These parts of the definition differ from the pinned one.
+    /// The definition differs from the pinned one in these parts.
     Changed(Vec<&'static str>),
     /// The definition cannot be read. The text is the reason.
     Malformed(String),
@@ -104,7 +105,7 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 }
 
-/// A connection. Dropping it closes the connection and ends its child process.
+/// An open connection to a server. Dropping it closes the connection and ends the server's child process, if any.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
@@ -113,7 +114,7 @@ pub(super) struct Link {
     notifications: Arc<NotificationState>,
     /// Canceled when no more messages can arrive.
     closed: CancellationToken,
-    /// Canceled when a call has found that the session has ended or may have ended.
+    /// Canceled when a call has found that the session has ended, or may have ended.
     stale: CancellationToken,
     /// Canceled when the child process has also exited.
     gone: CancellationToken,
@@ -266,12 +267,13 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// Marks the session as ended or possibly ended. The next call uses a new connection.
+    /// Marks the session as ended, so that the next call uses a new connection. Use it also if the session may have
+    /// ended.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
 
-    /// Waits until a call has found that the session has ended.
+    /// Waits until a call has found that the session has ended, or may have ended.
     pub(super) async fn found_stale(&self) {
         self.stale.cancelled().await;
     }
@@ -341,7 +343,8 @@ impl Link {
         }
     }
 
-    /// Checks which pinned tools are unchanged. Calls that wait for the check then continue. Returns the pin statuses.
+    /// Lists the server's tools, and compares them with the pinned tools. Calls that wait for this check then continue.
+    /// Returns the pin statuses.
     ///
     /// # Errors
     /// The errors of [`Self::tools`].
@@ -363,13 +366,14 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// Sets whether the server is noisy. Calls do not wait for a check when a noisy server announces changes.
+    /// Sets whether the server announces changes too often. Calls do not wait for a check after such a server announces
+    /// a change.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns whether a tool's definition equals the pinned one. While the tools are being checked, waits for the
-    /// result. `None` if the connection ends first.
+    /// Returns the pin status of a tool. While the tools are being checked, waits for the result. `None` if the
+    /// connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
@@ -379,7 +383,7 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Returns the number of pinned tools that the last check found changed, malformed or gone.
+    /// Returns the number of pinned tools that the last check found changed, malformed or missing.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())

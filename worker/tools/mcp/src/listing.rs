@@ -189,7 +189,7 @@ fn schema(member: &str, value: Option<&RawValue>) -> Result<Option<Value>, Strin
     }
 }
 
-/// Reads the annotations. A hint that is not a boolean is ignored. If a tool has no hints, its effect is `once`.
+/// Reads a tool's annotations. A hint that is not a boolean is ignored. If a tool has no hints, its effect is `once`.
 fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -212,7 +212,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Removes secrets from the texts in a schema. Constraints on values stay unchanged.
+/// Removes secrets from the descriptions and other texts in a schema. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {
@@ -234,7 +234,8 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// The items of an array as text. Stores at most one item more than the limit of tools, to detect an excess.
+/// The items of an array, each as JSON text. Stores one item more than the limit of tools, so that an excess is
+/// detected.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

@@ -88,6 +88,8 @@ struct CallResult<'a> {
 }
 
 impl<'a> CallResult<'a> {
+    /// Reads the members of a result.
+    ///
     /// # Errors
     /// A description of what the server sent instead of a result.
     fn read(text: &'a str) -> Result<Self, &'static str> {
@@ -145,7 +147,8 @@ impl<'a> CallResult<'a> {
     }
 }
 
-/// Content as text. Parsed block by block, because a parsed list of short blocks would take many times the text's size.
+/// Content as text. Blocks are parsed one after another, because a parsed list of short blocks would take many times
+/// the text's size.
 struct TextContent(String);
 
 impl<'de> Deserialize<'de> for TextContent {
@@ -241,9 +244,9 @@ fn block(block: &str) -> String {
     }
 }
 
-/// Returns the failure for a response that does not show whether the tool took effect, and that a retry would not
-/// improve. If the tool must not run twice, the failure is transient, because a permanent failure would mean that
-/// nothing took effect. Otherwise it is permanent.
+/// Returns the failure for a response that could not be read. A retry would not help, and it is unknown whether the
+/// tool took effect. A permanent failure would mean that nothing took effect, so the failure is transient if the tool
+/// must not run twice. Otherwise it is permanent.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -287,7 +290,8 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// A restarted server with the transport of the TypeScript SDK returns this error before it looks for any tool.
+/// Returns true if the error means that the server does not know the session. After a restart, a server with the
+/// transport of the TypeScript SDK returns this error before it looks for the tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -307,7 +311,8 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure for a request that got no HTTP response, or for a message that could not be written.
+/// Returns the failure for a message that could not be sent, that got no HTTP response, or that the server answered
+/// with an HTTP error.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };

@@ -8,7 +8,8 @@ const DEPTH_MAX: usize = 128;
 /// Maximum bytes of a member's name that are compared.
 const NAME_BYTES_MAX: usize = 8;
 
-/// Returns the problem with syntactically valid JSON: nested too deeply, or a string that is not valid Unicode.
+/// Returns the problem with syntactically valid JSON, if any: it is nested too deeply, or a string is not valid
+/// Unicode.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -73,7 +74,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Every digit is preserved.
+/// Removes the whitespace outside of strings, with every digit preserved.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -130,7 +131,7 @@ impl MessageScan {
                 self.in_text = !self.in_text;
                 if self.in_text && of_message {
                     self.text.clear();
-                    // The client's ids are numbers, so a string id is not expected.
+                    // The ids that this client assigns are numbers, so a string cannot be an id of its requests.
                     self.is_odd |= self.member == Member::Id;
                 }
             }

@@ -90,7 +90,7 @@ impl Server {
         &self.inner.name
     }
 
-    /// Returns whether the server is connected, and the number of its quarantined tools.
+    /// Returns the server's current state: whether it is connected, and the number of its quarantined tools.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {
@@ -100,7 +100,7 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Starts connecting on the first call of this function. Requires a running runtime.
+    /// Starts connecting. Only the first call has an effect. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
@@ -120,8 +120,8 @@ impl Server {
     /// Returns the connection as soon as it is available.
     ///
     /// # Errors
-    /// [`LinkUnavailable`] if the server is not connected. If a connection is being made, waits for a bounded time
-    /// first.
+    /// [`LinkUnavailable`] if the server is not connected. While a connection is being made, the function waits for at
+    /// most `PATIENCE` first.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Number of announcements after which the tools are listed immediately. A server may send several announcements for
-/// one change.
+/// Number of consecutive announcements after which the tools are listed without delay. A server may send several
+/// announcements for one change.
 const AT_ONCE: u32 = 3;
 /// The first pause after the immediate listings. Each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// If no announcement arrives for this long after the last pause, the tools are again listed immediately.
+/// If no announcement arrives for this long after the last pause, the next listings again have no delay.
 const QUIET: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]

@@ -91,7 +91,7 @@ impl Handler for McpTool {
         }
         let link = self.admitted().await?;
         let request = self.request(context, arguments);
-        // An error means that the connection accepts no more messages.
+        // Sending fails only if the connection accepts no more messages.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| self.away(LinkUnavailable::Away))?;
         let answer = PendingRequest { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;

@@ -34,6 +34,8 @@ const WORDS_BYTES_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
+/// Encodes a message to a server as JSON.
+///
 /// # Errors
 /// None in practice: messages that this client sends can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
@@ -108,7 +110,7 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// The error's message is the reason why the response could not be read.
+/// Returns true if this error replaces a response that could not be read. Its message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }

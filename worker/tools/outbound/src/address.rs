@@ -37,7 +37,7 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// Returns the reason why an address is special. `None` if the address is public.
+/// Returns why an address is not public. `None` if the address is public.
 pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),

@@ -29,8 +29,8 @@ pub struct ConnectOptions {
     pub idle: Option<Duration>,
 }
 
-/// Builds a client that resolves names only to addresses that `guard` allows for a host of this `standing`. The client
-/// follows no redirects, retries nothing and uses no proxy from the environment.
+/// Builds a client for hosts with the trust `standing`. The client resolves names only to addresses that `guard` allows
+/// for such hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
 ///
 /// Literal addresses do not use the resolver: call [`Guard::check`] for each URL before sending a request.
 ///

@@ -13,8 +13,8 @@ use crate::runtime;
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Returns a digest of the names, sizes and modification times of the code files in the folders of `path`. If nothing
-/// has changed, the digest is equal. Modules in other places, such as installed ones, are not included.
+/// Returns a digest of the names, sizes and modification times of the code files in the folders of `path`. The digest
+/// changes when one of these files changes. Modules in other places, such as installed ones, are not included.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> String {
     let mut found = BTreeMap::new();

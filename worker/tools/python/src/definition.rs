@@ -47,7 +47,7 @@ pub(crate) struct Definition {
     durable: Option<Durability>,
 }
 
-/// The lookup that resolves the unknown outcome of a call.
+/// The lookup that determines whether a call with an unknown outcome took effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Lookup {
     tool: String,
@@ -76,7 +76,8 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Checks what the registry does not check. The Python and TypeScript packages also do this, and name the function.
+    /// Checks what the registry does not check. The Python and TypeScript packages make the same checks, and their
+    /// messages name the function.
     ///
     /// # Errors
     /// The field, its value, and what is allowed.
@@ -125,12 +126,12 @@ impl Definition {
         }
     }
 
-    /// The tool that looks up whether a call took effect.
+    /// Returns the name of the tool that looks up whether a call took effect.
     pub(crate) fn reconciled_by(&self) -> Option<&str> {
         self.reconcile.as_ref().map(|lookup| lookup.tool.as_str())
     }
 
-    /// `configured` is false if a secret of the tool's processes is missing.
+    /// Makes the tool's specification. `configured` is false if a secret of the tool's processes is missing.
     pub(crate) fn spec(&self, timeout: Duration, configured: bool) -> ToolSpec {
         ToolSpec {
             id: self.id.clone().unwrap_or_else(|| default_id(&self.name)),
@@ -172,7 +173,7 @@ impl Lookup {
     }
 }
 
-/// Two lists of definitions with the same digest are the same tools for a model.
+/// Returns a digest of the definitions. Two lists with the same digest define the same tools.
 pub(crate) fn digest(tools: &[Definition]) -> String {
     // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();

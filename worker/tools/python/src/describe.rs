@@ -47,7 +47,7 @@ async fn ask(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Defi
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.send_bye();
-    // If an interpreter does not exit by itself, it is killed.
+    // If the interpreter does not close its socket in time, `end` kills it.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
     tools.iter().try_for_each(Definition::check)?;

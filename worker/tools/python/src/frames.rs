@@ -19,6 +19,8 @@ pub(crate) enum FrameError {
     Socket(#[from] io::Error),
 }
 
+/// Encodes a message as a frame.
+///
 /// # Errors
 /// [`FrameError::TooLarge`] if the message is too long.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {

@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::messages::{CallFacts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
-/// The end of a call: JSON text or the failure.
+/// The result of a call: the output as JSON text, or the failure.
 pub(crate) type CallReply = Result<String, Failure>;
 
 /// A running interpreter. [`Process`] is the process in which it runs.
@@ -162,7 +162,7 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call. If the interpreter is gone, sends nothing and returns `None`.
+    /// Sends a call. If the interpreter has exited, sends nothing and returns `None`.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`] if the call is too long for a frame. Nothing was sent in that case.
@@ -175,11 +175,12 @@ impl Interpreter {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();
-        // The host requests at most this many inner calls.
+        // A correct host requests at most this many inner calls.
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         let (reports, progress) = watch::channel(Progress::default());
         {
-            // With the lock, a call is either rejected here or failed by the task that closes the interpreter.
+            // `close` takes the same lock. It therefore either closes the interpreter first, and the call is rejected
+            // here, or it finds the call and fails it.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -193,7 +194,7 @@ impl Interpreter {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// If the result is too long for a frame, sends a failure instead.
+    /// Sends the result of an inner call to the host. If the result is too long for a frame, sends a failure instead.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -211,7 +212,7 @@ impl Interpreter {
     }
 
     fn send(&self, message: &ToHost<'_>) {
-        // If the host is gone, the message is not needed. Messages of this kind are short and always fit a frame.
+        // If the host has exited, the message is not needed. Messages of this kind are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
         }
@@ -239,7 +240,7 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
         while let Ok(more) = frames.try_recv() {
             frame.extend(more);
         }
-        // If a write fails, the reading task detects the cause.
+        // If a write fails, the task that reads messages detects the cause.
         if to.write_all(&frame).await.is_err() {
             return;
         }

@@ -74,21 +74,21 @@ impl PoolShared {
         }
     }
 
-    /// The name of the entry without its section.
+    /// Returns the name of the entry without its section.
     pub(crate) fn entry_name(&self) -> &str {
         self.name.split_once('.').map_or(&self.name, |(_, name)| name)
     }
 
-    /// From now on, processes are started before calls need them.
+    /// From now on, starts processes before calls need them.
     pub(crate) fn be_eager(&self) {
         self.state.lock().eager = true;
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// Returns a lease on an interpreter.
+    /// Returns a lease on an interpreter with free capacity.
     ///
     /// # Errors
-    /// The receiver of a later lease if all interpreters are busy, or if no interpreter is available yet.
+    /// A receiver for a later lease, if all interpreters are busy or none is available yet.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -127,8 +127,8 @@ impl PoolShared {
         lease
     }
 
-    /// Assigns free capacity to waiting calls. Each lease is sent after the lock is released: if the receiver is gone,
-    /// the lease is dropped, which needs the lock.
+    /// Assigns free capacity to waiting calls. Each lease is sent after the lock is released. If the receiver no longer
+    /// exists, the lease is dropped, and dropping needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {

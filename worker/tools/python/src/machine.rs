@@ -22,7 +22,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// `launcher` starts the sandboxes.
+    /// Makes the description of this machine. `launcher` starts the sandboxes.
     pub(crate) fn new(environment: Environment, launcher: Launcher) -> Self {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }

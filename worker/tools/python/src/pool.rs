@@ -19,7 +19,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts no process.
+    /// Makes the pool, but starts no process.
     pub(crate) fn new(name: &str, def: &ModulesDef, digest: String, machine: Arc<Machine>) -> Self {
         let shared = Arc::new(PoolShared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();

@@ -38,9 +38,9 @@ struct KnownPools {
     eager: bool,
     /// The pools, by entry and digest of the entry's tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// The tools of the modules that were described. Only entries of the latest configuration are kept.
+    /// The tools of the described modules, by entry. Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
-    /// Entries that were left out when the modules were last described.
+    /// Entries without tools, because their tool host was absent when the modules were last described.
     left_out: BTreeSet<String>,
 }
 
@@ -112,13 +112,13 @@ impl Pools {
         Ok(names)
     }
 
-    /// Returns true if one of the modules that were last described has a tool of this name.
+    /// Returns true if a tool of this name was found when the modules were last described.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
     }
 
-    /// Returns true if a tool of the modules that were last described uses this tool to reconcile.
+    /// Returns true if one of the last described tools looks up its unknown outcomes with the tool `name`.
     #[must_use]
     pub fn reconciles_by(&self, name: &str) -> bool {
         let known = self.known.lock();

@@ -13,8 +13,9 @@ use crate::interpreter::{self, Interpreter};
 use crate::leases::PoolShared;
 use crate::process::Process;
 
-/// Waits before restarting a process that has exited by itself. The last wait repeats. A worker's default retry waits
-/// (1, 3, 9 s) together exceed the first five waits here. Retries of a call can therefore outlast several restarts.
+/// Waits before a new process is started after a process has exited or has failed to start. The last wait repeats. A
+/// worker's default retry waits (1, 3, 9 s) together exceed the sum of the first five waits. Retries of a call can
+/// therefore outlast several restarts.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -31,8 +32,8 @@ const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 enum ProcessEnd {
     /// The process has exited or must be ended. It accepts no more messages.
     Closed,
-    /// The process is to be replaced, because it has run enough calls or uses too much memory. Its running calls can
-    /// end.
+    /// The process is to be replaced, because it has run enough calls or uses too much memory. It receives no more
+    /// calls, but its running calls can end.
     Retired,
     Stopped,
 }
@@ -87,8 +88,8 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// Lets a process receive calls until it is to be ended. A retired process ends in the background while its successor
-/// already runs. At most one retired process of a slot ends at a time.
+/// Lets a process receive calls until it closes, retires or is stopped. A retired process ends in the background while
+/// the next process already runs. In each slot, at most one retired process ends at the same time.
 async fn serve(
     shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
@@ -140,7 +141,7 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
 }
 
 /// Ends a process after its last call. If a canceled call does not end, the other calls get a grace period, and then
-/// the process is killed. There is no other way to stop a function that does not check for cancellation.
+/// the process is killed. A function that does not check for cancellation can be stopped only in this way.
 async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

@@ -29,7 +29,7 @@ impl ModuleTool {
         Self { pool, name, timeout }
     }
 
-    /// Makes the failure of a call that was not sent. A retry does no harm, regardless of the tool's effect.
+    /// Makes the failure of a call that was not sent. A retry does no harm, even for a `once` tool.
     fn unsent(&self, what: &str) -> ToolFailure {
         let shared = &self.pool.shared;
         let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());
@@ -93,8 +93,8 @@ fn failed(failure: Failure) -> ToolFailure {
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             not_executed,
         },
-        // The worker cancels a call only when no one waits for its result anymore. If the host cancels a call by
-        // itself, the call did not complete.
+        // The worker cancels a call only when no one waits for its result anymore. If the host cancels a call without a
+        // request from the worker, the call did not complete.
         FailureKind::Cancelled => ToolFailure::Transient { message: text(), retry_after: None, not_executed: false },
         FailureKind::Internal => ToolFailure::Internal { message },
     }
@@ -148,7 +148,8 @@ impl Drop for RunningCall {
     }
 }
 
-/// Keeps the capacity of a dropped call occupied until the call has ended or the grace period is over.
+/// Keeps the capacity of a dropped call occupied until the call has ended. After the grace period, marks the
+/// interpreter as stuck and retired.
 async fn abandon(lease: Lease, ticket: PendingCall, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();

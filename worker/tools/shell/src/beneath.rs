@@ -7,7 +7,7 @@ pub(crate) use of_linux::{FOLDER, open};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use step_by_step::{FOLDER, open};
 
-/// The kernel resolves the whole path. Links that stay below the folder are followed.
+/// On Linux, the kernel resolves the whole path. Links that stay below the folder are followed.
 #[cfg(target_os = "linux")]
 mod of_linux {
     use std::os::fd::OwnedFd;

@@ -41,7 +41,7 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// Makes the tools that run commands. Use it on a machine that supports no sandbox level. Each call fails with
+/// Makes the tools that run commands, for a machine that supports no sandbox level. Each call fails with
 /// `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
@@ -210,7 +210,7 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
         let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
         let mut matches = Vec::new();
         for entry in all.into_iter().filter(|entry| !entry.is_folder) {
-            // Skips files that are not text or are too long, and links that lead out of the workspace.
+            // Skip files that are not text or are too long, and links that lead out of the workspace.
             let Ok(text) = text_of(files, &entry.path) else { continue };
             for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
                 if matches.len() == FOUND_MAX {

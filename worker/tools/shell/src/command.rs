@@ -15,6 +15,8 @@ enum Part {
 }
 
 impl Template {
+    /// Parses a template.
+    ///
     /// # Errors
     /// A `{{` without a `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {

@@ -22,26 +22,27 @@ enum UnsupportedSandbox {
     Refused,
     /// The tool is made, but each of its calls fails.
     CallsRefused,
-    /// The machine is not checked, because the tool runs elsewhere.
+    /// The machine is not checked, because another process runs the tool.
     NotAsked,
 }
 
 impl ShellKind {
-    /// For a process that runs the tools. Rejects declarations that this machine does not support.
+    /// Makes the kind for a process that runs the tools. The kind rejects declarations that this machine does not
+    /// support.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::Refused }
     }
 
-    /// For a process that runs the tools. If this machine does not support a tool, the tool's calls fail with
-    /// `not_configured`.
+    /// Makes the kind for a process that runs the tools. If this machine does not support a tool, the tool is made, and
+    /// its calls fail with `not_configured`.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
-    /// For a process that only checks declarations. The machine is not checked, because each worker checks its own
-    /// machine.
+    /// Makes the kind for a process that only checks declarations. The machine is not checked, because each worker
+    /// checks its own machine.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::NotAsked }

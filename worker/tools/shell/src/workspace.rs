@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 /// If the worker is root, the first id of the users that own workspaces.
 const FIRST_USER: u32 = 0x4000_0000;
-/// Number of user ids for workspaces. Two workspaces rarely have the same user, and Landlock isolates such workspaces
-/// from each other.
+/// Number of user ids for workspaces. Two workspaces rarely have the same user id. Landlock isolates two such
+/// workspaces from each other.
 const USERS: u32 = 0x1000_0000;
 /// Interval at which a process removes workspaces that have not been used for a long time.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
@@ -166,7 +166,7 @@ fn remove(marker: &Path) {
     }
 }
 
-/// The current time, from the same clock as the times of files.
+/// Returns the current time, from the same clock as the modification times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

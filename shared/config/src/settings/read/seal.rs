@@ -23,8 +23,8 @@ pub(super) fn seal(mut s: Section<'_>) -> SealSettings {
     seal
 }
 
-/// Reads an empty text, or the location of a secret. An error does not show any other text, because the text is
-/// possibly the secret itself.
+/// Reads an empty text, or the location of a secret. An error does not show any other text, because the text may be the
+/// secret itself.
 fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     let text = cursor.text()?;
     let named = |name: &str| !name.is_empty();

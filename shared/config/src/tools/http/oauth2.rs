@@ -49,7 +49,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
 fn secret(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<String> {
     let (text, names_one) = templates.of_secrets(cursor)?;
     if !names_one {
-        // The error does not show the text, because the text is possibly the secret itself.
+        // The error does not show the text, because the text may be the secret itself.
         let expected = "a reference such as ${CLIENT_SECRET} to one declared under `secrets`";
         cursor.errors.push(&cursor.node.place, &cursor.path, "a text without a reference", expected);
     }

@@ -34,8 +34,8 @@ pub struct AskApproval {
     pub demands: Vec<Demand>,
     /// How long people may decide. `None` if people may decide until the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// A message to send to this inbox when the call begins to wait. The placeholders `{requested_ms}` and `{until_ms}` are
-    /// replaced by the times.
+    /// An inbox, and a message to send to the inbox when the call begins to wait. The placeholders `{requested_ms}` and
+    /// `{until_ms}` in the message are replaced by the times.
     pub early: Option<(InboxKey, String)>,
     /// Maximum number of waiting approvals of the tenant.
     pub tenant_max: u64,
@@ -203,8 +203,8 @@ impl AskApproval {
     }
 }
 
-/// Approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so nothing else
-/// ends these approvals.
+/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so nothing
+/// else ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

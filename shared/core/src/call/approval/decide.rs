@@ -91,7 +91,7 @@ impl DecideApproval<'_> {
         Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms }
     }
 
-    /// The refusal, if the approval does not accept a decision by this person.
+    /// Returns the refusal if the approval does not accept a decision by this person.
     fn refusal(&self, approval: &Approval) -> Option<DecideResult> {
         if self.by == approval.agent.as_str() {
             return Some(DecideResult::Own);
@@ -171,7 +171,7 @@ impl DecideApproval<'_> {
         entry.to_string()
     }
 
-    /// Ends an approval because the person's decision came too late.
+    /// Ends an approval without counting the decision: the approval has expired, or its call no longer waits.
     fn end(&self, context: &Context, stored: &Stored<Approval>, state: ApprovalState) -> Transaction {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());
@@ -182,7 +182,7 @@ impl DecideApproval<'_> {
     }
 }
 
-/// True if the turn still waits for this approval.
+/// Returns true if the turn still waits for this approval.
 fn waits_for(turn: &Turn, approval: &Approval, id: &str, now_ms: i64) -> bool {
     turn.position <= approval.call.position
         && turn.approval.as_deref() == Some(id)

@@ -5,7 +5,8 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! If a receiver refuses an event, later events are still delivered. The record lists each later delivery separately.
+//! If a receiver refuses an event, later events are still delivered. The record lists each delivered event that comes
+//! after an undelivered event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::view::{Fields, Query, Undecided, Value, View};
 /// Which events of a tenant were delivered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
-    /// All events up to this one were delivered. Absent at the start.
+    /// The last event of the unbroken sequence of delivered events. Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
     /// Delivered events after `upto`.
@@ -42,7 +43,7 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Queries the next events. The result includes up to `count` events that were not delivered.
+    /// Returns the query for the next events. Its result includes up to `count` events that were not delivered.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }

@@ -44,7 +44,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
     }
 }
 
-/// Asks for approval in the same way as the park of a turn.
+/// Asks for approval, as a turn does when it parks.
 fn park(store: &mut MiniStore, ask: &AskApproval, turn: &Turn) -> AskResult {
     let asked =
         store.section(|transaction, view, context| ask.add_to(transaction, view, context, &tenant(), turn)).unwrap();
@@ -233,7 +233,7 @@ fn pending_approvals_are_bounded_per_tenant_and_agent() {
     assert_eq!(park(&mut store, &one("apr-4"), &fran), AskResult::Full { of_agent: false });
 }
 
-/// The requests read the sizes of the indexes before other calls asked.
+/// Each request reads the sizes of the indexes before other calls have asked for approval.
 #[test]
 fn concurrent_approval_requests_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {

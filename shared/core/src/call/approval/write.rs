@@ -68,7 +68,7 @@ impl Writing<'_> {
         transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
     }
 
-    /// The approval, if it waits or is approved. Guards that the record is unchanged.
+    /// Returns the approval if it waits or is approved. Guards that its record is unchanged.
     fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
         let stored = view.record::<Approval>(&self.key())?;
         if !mutant!("void_guards_the_approval") {
@@ -123,7 +123,7 @@ impl Section for LeaveApproval<'_> {
         let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
         let Some(approval) = writing.open(transaction, view)? else { return Ok(()) };
         if matches!(approval.state, ApprovalState::Approved { .. }) {
-            // No later transaction ends this approval, so give the record a lifetime.
+            // No later transaction ends this approval, so the record gets a lifetime now.
             transaction.put_for(&writing.key(), &approval, KEPT_MS);
             transaction.write(Write::DeleteParts(writing.key(), vec![EXACT.into()]));
         } else {

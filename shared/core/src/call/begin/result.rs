@@ -51,7 +51,7 @@ pub enum BeginResult {
 }
 
 impl BeginResult {
-    /// The word for logs and metrics.
+    /// Returns the word for logs and metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

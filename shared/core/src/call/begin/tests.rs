@@ -431,8 +431,8 @@ fn a_concurrent_cancel_or_deadline_stops_a_begin() {
     });
 }
 
-/// Plays begins: workers hold slices of one turn, old and new, and the turn's slice is redelivered. Returns the number
-/// of attempts that ran the call.
+/// Simulates workers that begin a call from old and new slices of one turn, while the turn's slice is redelivered.
+/// Returns the number of attempts that ran the call.
 fn play(steps: &[(u8, usize)]) -> usize {
     let mut store = MiniStore::default();
     let mut slices = vec![store.slice("t", &turn())];
@@ -442,7 +442,7 @@ fn play(steps: &[(u8, usize)]) -> usize {
         let holder = which % slices.len();
         match action {
             0 | 1 => {
-                // A holder makes one attempt for each step, and its old slice stays usable.
+                // A holder makes one attempt for each step. Its slice stays usable after a redelivery.
                 if let BeginResult::Started(_) = store.run(&once(&slices[holder], &names[holder])) {
                     ran.insert(holder);
                 }

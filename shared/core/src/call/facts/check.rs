@@ -21,7 +21,7 @@ use crate::view::{Query, Undecided, Value, View};
 
 /// Maximum number of calls under way in a session. A further call waits.
 pub(super) const UNDER_WAY_MAX: usize = 256;
-/// If the turn of an expected call is not admitted within this time (ms), the call counts as gone.
+/// If the turn of an expected call is not admitted within this time (ms), the call counts as ended.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,8 @@ pub enum Precondition {
     },
     /// The call passed an earlier check, and is not checked again.
     UnderWay,
-    /// The call waits for a call of this turn. If the turn is the call's own turn, the call only checks again later.
+    /// The call waits for a call of this turn. If this is the call's own turn, the call waits for no other turn, and is
+    /// checked again later.
     Waits { turn: TurnId },
     /// A condition is not met.
     Unmet { condition: usize, known: KnownFact },
@@ -108,7 +109,7 @@ struct Check<'a, 'v> {
     now_ms: i64,
     /// The number of the call's turn. `None` if the turn is the newest.
     number: Option<u64>,
-    /// Turns to wake, because a call that they may wait for is gone.
+    /// Turns to wake, because a call that they may wait for has ended.
     woken: Vec<TurnId>,
 }
 
@@ -120,7 +121,7 @@ enum Changer {
     Turn(TurnId),
     /// This call may change the fact, but waits for the checked call.
     Circle(CallName),
-    /// A call is gone. Its possible changes are applied, so the fact must be checked again.
+    /// A call has ended without a report. Its possible changes are applied, so the fact must be checked again.
     Gone,
 }
 
@@ -204,25 +205,26 @@ impl Check<'_, '_> {
         Ok(circle.map_or(Changer::None, Changer::Circle))
     }
 
-    /// True if a call is under way, or may still begin.
+    /// Returns true if a call is under way, or may still begin.
     fn is_live(&mut self, call: &CallName) -> Result<bool, Undecided> {
         let expected = self.session.expected.get(call).map(|entry| entry.since_ms);
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // Without a record, the turn will be admitted soon, or was refused.
+            // A turn without a record will be admitted soon, or was refused.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
 
-    /// Removes a call that is gone. If the call was under way, all its possible changes may have happened.
+    /// Removes a call that has ended without a report. If the call was under way, any of its possible changes may have
+    /// happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
     }
 
-    /// True if the session has room for the facts that the call may set, plus the facts that calls under way may set.
-    /// If needed, drops facts that have expired or were cleared.
+    /// Returns true if the session has room for the facts that the call may set, plus the facts that calls under way
+    /// may set. If needed, drops facts that have expired or were cleared.
     fn has_room(&mut self, changes: &[MayChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
@@ -233,7 +235,8 @@ impl Check<'_, '_> {
         self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
     }
 
-    /// The number of facts if this call and all calls under way set all facts that they may set.
+    /// Returns the number of facts that the session has if this call and all calls under way set all facts that they
+    /// may set.
     fn facts_with(&self, changes: &[MayChange]) -> usize {
         let under_way = self.session.under_way.values().flat_map(|entry| &entry.changes);
         let sets = under_way.chain(changes).filter(|change| change.sets);
@@ -241,7 +244,8 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// True if the session has room for one more call under way. If needed, removes calls that are gone.
+    /// Returns true if the session has room for one more call under way. If needed, removes calls that have ended
+    /// without a report.
     fn has_place(&mut self) -> Result<bool, Undecided> {
         if self.session.under_way.len() >= UNDER_WAY_MAX {
             self.turns.need(self.session.under_way.keys().map(|call| &call.turn))?;
@@ -261,8 +265,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// True if turns that were submitted before this turn are not decided yet. One of them may set the missing fact. A
-/// redelivered turn is behind later turns in the stream, so its position does not show its age.
+/// Returns true if turns that were submitted before this turn are not decided yet. One of them may set the missing
+/// fact. A redelivered turn is behind later turns in the stream, so its position does not show its age.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
@@ -276,9 +280,9 @@ fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult {
     pub precondition: Precondition,
-    /// The session, without the calls that are gone.
+    /// The session, without calls that have ended without a report.
     pub session: Session,
-    /// Turns to wake, because a call that they may wait for was gone.
+    /// Turns to wake, because a call that they may wait for had ended.
     pub woken: Vec<TurnId>,
 }
 
@@ -343,8 +347,8 @@ impl CheckFacts {
         Ok((before, checked))
     }
 
-    /// Adds guards. If the call may begin, also adds writes. A refusal, too, is valid only if these guards hold. `own`
-    /// is the record of the call's turn.
+    /// Adds guards. If the call may begin, also adds writes. A refusal also depends on the guards, so the caller
+    /// commits it. `own` is the record of the call's turn.
     ///
     /// # Errors
     /// [`Undecided`]: a record has to be read.

@@ -137,7 +137,7 @@ fn each_guard_of_facts_is_needed() {
         store.records.remove(&name("a").record());
         store.refuses_stale(check, |store| drop(store.put(&name("a").record(), &turn())))
     });
-    // A call begins while another one ends.
+    // A call begins while another call ends.
     detects("end_calls_guards_the_session", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -374,8 +374,8 @@ fn a_fact_change_lost_by_the_store_is_restated() {
     assert!(!store.run(&restate(Becomes::Cleared, 50)), "a later call set it");
 }
 
-/// True if the call's conditions are met: required facts are certain, and no other call under way may change a fact of
-/// the conditions.
+/// Returns true if the call's conditions are met: required facts are certain, and no other call under way may change a
+/// fact of the conditions.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.under_way.iter().filter(|(call, entry)| {

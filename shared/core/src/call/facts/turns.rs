@@ -27,7 +27,7 @@ pub(super) enum Dependence {
     None,
     /// The turn waits for work that includes the call.
     Own,
-    /// The turn waits, directly or through others, for a call that waits for the given call.
+    /// The turn waits, directly or through other turns, for a call that waits for the given call.
     Circle,
 }
 
@@ -42,7 +42,8 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// The turns of a tenant. `own` is the record of the checked call's turn, which the caller has and guards.
+    /// Creates the turns of a tenant, none of them read yet. `own` is the record of the checked call's turn, which the
+    /// caller has read and guards.
     #[must_use]
     pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
         Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
@@ -58,8 +59,8 @@ impl<'a> Turns<'a> {
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// A turn's record, or `None` if it is absent. An unreadable record must affect only its own turn, so such a record
-    /// counts as absent.
+    /// Returns a turn's record, or `None` if it is absent. An unreadable record also counts as absent, because it must
+    /// affect only its own turn.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -109,7 +110,7 @@ impl<'a> Turns<'a> {
         Ok((callers, permits))
     }
 
-    /// How the end of `turn` depends on the checked call.
+    /// Returns how the end of `turn` depends on the checked call.
     pub(super) fn dependence(&mut self, turn: &TurnId) -> Result<Dependence, Undecided> {
         let (callers, permits) = self.callers()?;
         let mut word = Dependence::Own;

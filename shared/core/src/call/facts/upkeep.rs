@@ -1,5 +1,5 @@
-//! Changes of sessions by decisions of their own: expected calls, and ends of calls that are reported again after a
-//! restart of the store.
+//! Separate decisions that change a session: [`Expect`] adds expected calls, and [`Restate`] reports ends of calls
+//! again after a restart of the store.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
-    /// end only makes the fact uncertain. Returns the number of changes that were lost.
+    /// end only makes the fact uncertain. Returns the number of changes that the store had lost.
     pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -69,8 +69,8 @@ impl Session {
                     changed.becomes = perhaps(changed.becomes);
                 }
             }
-            // The change counts from the time of the call's end. If the store also lost later ends, they are reported
-            // again after this one.
+            // The change counts from the time of the call's end. If the store also lost later ends, those ends are
+            // reported again after this end.
             if self.change(&changed, &end.call, end.ended_ms.min(now_ms), now_ms) {
                 begun.insert(changed.fact);
                 lost += 1;
@@ -119,7 +119,7 @@ pub struct Restate {
 }
 
 impl Decision for Restate {
-    /// True if a change was lost.
+    /// True if the store had lost a change.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {

@@ -20,8 +20,8 @@ pub const OUT_LOOK_MS: i64 = 250;
 /// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
 pub const WINDOW_LOOK_MS: i64 = 300_000;
-/// After this number of conflicts about a counter, the counter counts as full: concurrent decisions take its room
-/// faster.
+/// After this number of conflicts about a counter, the counter counts as full, because concurrent decisions take its
+/// room faster than this decision.
 const CONTENDED: usize = 3;
 /// After this number of conflicts, no more calls are refused in this decision. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
@@ -134,7 +134,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// How many of the first `calls` calls fit all counters, and the debit that has no room for the next call.
+    /// Returns how many of the first `calls` calls fit all counters, and the debit that has no room for the next call.
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
@@ -157,7 +157,7 @@ impl Evaluator<'_> {
         Ok(fit)
     }
 
-    /// The guards that debit the first `calls` calls.
+    /// Returns the guards that debit the first `calls` calls.
     fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<Room>, Undecided> {
         let mut rooms = Vec::with_capacity(debits.len());
         for debit in debits {
@@ -167,7 +167,7 @@ impl Evaluator<'_> {
         Ok(rooms)
     }
 
-    /// The known remaining room of a counter.
+    /// Returns the known remaining room of a counter.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
         let Some(state) = self.known(debit) else { return Ok(debit.row.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
@@ -176,14 +176,14 @@ impl Evaluator<'_> {
         Ok(debit.row.max.saturating_sub(state.used))
     }
 
-    /// The number of attempts that failed because the debit's counter had no room.
+    /// Returns the number of attempts that failed because the debit's counter had no room.
     fn conflicts(&self, debit: &Debit) -> usize {
         let about =
             |conflict: &&Conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == debit.counter);
         self.context.conflicts.iter().filter(about).count()
     }
 
-    /// The state of a debit's counter in the current window, if it is known well enough.
+    /// Returns the state of a debit's counter in the current window, if it is known well enough.
     ///
     /// A view may be stale. The usage in a window can only grow until the window ends, so known usage counts. Permits
     /// may have been returned, and queues may have become empty. So both count only if a conflict of this decision
@@ -202,7 +202,7 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// True if other turns that wait for the debit's counter come first. A turn never yields to turns that were
+    /// Returns true if other turns that wait for the debit's counter come first. A turn never yields to turns that were
     /// admitted later. Otherwise turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.row.is_shadow() {
@@ -219,8 +219,8 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// The calls that end because `stop` has no room for them. `None` if they wait. Calls that only take permits again
-    /// always wait.
+    /// Returns the calls that end because `stop` has no room for them. `None` if they wait. Calls that only take
+    /// permits again always wait.
     fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<Refusal>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -247,9 +247,9 @@ impl Evaluator<'_> {
         Ok(Some(refusal))
     }
 
-    /// True if a call with this amount ends, because `stop` has no room for it. The call waits instead in three cases:
-    /// the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that only
-    /// concurrent decisions take.
+    /// Returns true if a call with this amount ends, because `stop` has no room for it. The call waits instead in three
+    /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that
+    /// only concurrent decisions take.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.row.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.row.max {
             return Ok(false);
@@ -261,8 +261,8 @@ impl Evaluator<'_> {
         self.known(debit).map_or(0, |state| state.used)
     }
 
-    /// When the counter of `stop` gets room again, that is, when its window ends. `None` for a counter without a
-    /// window.
+    /// Returns the time (ms) when the counter of `stop` gets room again, that is, when its window ends. `None` for a
+    /// counter without a window.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
         match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {

@@ -1,5 +1,5 @@
 //! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
-//! agent's tick and day, a tenant's day, a task's budget, and a tenant's slices out.
+//! agent's tick and day, a tenant's day, a task's budget, and a tenant's number of dispatched slices.
 //!
 //! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of
 //! each call of a turn. [`evaluate`] compares debits with the counters in a view.
@@ -30,13 +30,13 @@ pub enum WindowKind {
     Rolling { length_ms: i64 },
     /// Concurrency permits, which slices return.
     Held,
-    /// No window, as for a task's budget or a tenant's slices out.
+    /// No window, as for a task's budget or a tenant's number of dispatched slices.
     Total,
 }
 
 impl WindowKind {
-    /// The window that contains `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length. So the
-    /// windows of different counters do not all open at the same time.
+    /// Returns the window that contains `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length. So
+    /// the windows of different counters do not all open at the same time.
     #[must_use]
     pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
         match self {
@@ -73,7 +73,8 @@ pub struct LimitRow {
 }
 
 impl LimitRow {
-    /// The row of a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy `owner`.
+    /// Returns the row of a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
+    /// `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
@@ -108,7 +109,8 @@ impl LimitRow {
         self.name.starts_with('_')
     }
 
-    /// The reason to end calls without room until `resets_ms` (0 if unknown).
+    /// Returns the reason with which calls without room end. `resets_ms` is the time when the limit has room again; 0
+    /// if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
             limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
@@ -131,7 +133,7 @@ pub struct Debit {
 }
 
 impl Debit {
-    /// A debit of 1 for each of `calls` calls.
+    /// Returns a debit of 1 for each of `calls` calls.
     fn of_each(row: &Arc<LimitRow>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
         let counter = CounterKey::new(&row.name, counter);
         Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
@@ -142,7 +144,7 @@ impl Debit {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// The guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
+    /// Returns the guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
     pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<Room> {
         let amount = self.sum(calls);
@@ -160,13 +162,13 @@ impl Debit {
         })
     }
 
-    /// Index of the first call with a debit.
+    /// Returns the index of the first call with a debit.
     #[must_use]
     pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
-    /// True if all calls debit the same amount.
+    /// Returns true if all calls debit the same amount.
     fn is_uniform(&self) -> bool {
         let first = self.amounts.first().copied().flatten();
         first.is_some() && self.amounts.iter().all(|amount| *amount == first)
@@ -182,7 +184,7 @@ pub struct CapRows {
 }
 
 impl CapRows {
-    /// Rows for these caps, with days in `zone`.
+    /// Returns the rows for these caps, with days in `zone`.
     #[must_use]
     pub fn new(caps: &Caps, zone: Tz) -> Self {
         let tick = WindowKind::Fixed { length_ms: caps.tick_ms };
@@ -198,7 +200,7 @@ impl CapRows {
         }
     }
 
-    /// The debits of `calls` calls of an agent. `stagger_ms` is the offset of the agent's ticks.
+    /// Returns the debits of `calls` calls of an agent. `stagger_ms` is the offset of the agent's ticks.
     #[must_use]
     pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
         let of_agent = format!("{tenant}:{agent}");
@@ -209,14 +211,15 @@ impl CapRows {
     }
 }
 
-/// The debit of a task's calls from its budget.
+/// Returns the debit of a task's calls from its budget.
 #[must_use]
 pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
     let row = LimitRow::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
     Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// The debit of one slice from the tenant's slices out. The amount is 1, regardless of the number of calls.
+/// Returns the debit of one slice from the tenant's bound on dispatched slices. The amount is 1, regardless of the
+/// number of calls.
 #[must_use]
 pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let row = LimitRow::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);

@@ -60,7 +60,7 @@ pub struct FactTurn {
     pub tenant: String,
     pub agent: String,
     pub id: String,
-    /// Time (ms) from which other turns wait for facts that this turn's calls possibly set.
+    /// Time (ms) from which other turns wait for facts that this turn's calls may set.
     pub at_ms: i64,
     pub calls: Vec<FactCall>,
 }
@@ -72,7 +72,7 @@ pub struct FactCall {
     pub tool: String,
     /// The call's tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// In order, without conditions in shadow mode.
+    /// The conditions in order, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
     pub may: Vec<PossibleChange>,
     /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
@@ -82,7 +82,7 @@ pub struct FactCall {
     pub began: (i64, i64),
     /// The earliest and latest possible end of the call (ms).
     pub ended: (i64, i64),
-    /// True if facts were evaluated when the call was first decided, by any policy.
+    /// True if the fleet evaluated facts for the call.
     pub was_asked: bool,
     pub fate: FactFate,
     pub was: String,
@@ -94,7 +94,7 @@ pub struct FactCall {
 pub enum FactFate {
     Passed,
     Stopped(String),
-    /// A guard stopped the call before its conditions, but would not have stopped it under the policy.
+    /// A guard stopped the call before its conditions were evaluated, but would not have stopped it under the policy.
     New,
     /// The call ended before its conditions were evaluated.
     NotReached,
@@ -138,10 +138,10 @@ pub struct ActualChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Set,
-    /// The fact was possibly set.
+    /// The fact may have been set.
     MaybeSet,
     Cleared,
-    /// The fact was possibly cleared.
+    /// The fact may have been cleared.
     MaybeCleared,
 }
 
@@ -229,7 +229,7 @@ impl FactCall {
     }
 }
 
-/// The tenant and session whose facts apply to a call; `None` if the log does not have the session.
+/// Returns the tenant and session whose facts apply to a call. Returns `None` if the log does not have the session.
 fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     let policy_inputs = call.policy_inputs.as_ref();
     let said = policy_inputs.and_then(|policy_inputs| policy_inputs.session.as_deref());
@@ -245,8 +245,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// The earliest and latest possible start of a call. The two times are the same if the entry has the time at which the
-/// shard evaluated facts for the call.
+/// Returns the earliest and latest possible start of a call. The two times are the same if the entry has the time at
+/// which the shard evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call
         .policy_inputs
@@ -264,8 +264,8 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// The earliest and latest possible end of a call. The two times are the same if a worker ended the call and the entry
-/// has the shard's time.
+/// Returns the earliest and latest possible end of a call. The two times are the same if a worker ended the call and
+/// the entry has the shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.policy_inputs.as_ref().is_some_and(|policy_inputs| policy_inputs.ran);
     let (one, other) = match call.over_ms {
@@ -309,8 +309,7 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// Returns the changes of facts at the end of a call. `None` if the log does not show whether the call had entered
-    /// its session.
+    /// Returns the changes of facts at the end of a call. `None` if the log does not show whether the call began.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::parse(&call.outcome)?;
         let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);

@@ -83,7 +83,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Reports differences to `tell`. `began` has the time from which the log is complete.
+    /// Reports differences to `report`. `began` has the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Turns must come in the order of [`FactTurn::at_ms`].
+    /// Adds the calls of a turn. Turns must come in the order of [`FactTurn::at_ms`].
     pub fn turn(&mut self, turn: FactTurn) {
         self.until(turn.at_ms);
         let number = self.next_turn;
@@ -132,7 +132,7 @@ impl<'a> FactReplay<'a> {
         self.events.push(Reverse((at_ms, class, self.order, next)));
     }
 
-    /// Runs all events that are due before this time.
+    /// Runs all events that are due before `at_ms`.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -187,7 +187,8 @@ impl<'a> FactReplay<'a> {
             return ConditionsResult::Passes;
         }
         let Some(session) = &call.session else { return ConditionsResult::Unsure(NO_SESSION) };
-        // A call that is later than in the fleet is evaluated now. Any other call is evaluated at its recorded time.
+        // A call that runs later in the replay than in the fleet is evaluated now. Any other call is evaluated at its
+        // recorded time.
         let is_moved = running.shift_ms > 0 || running.waits.is_some();
         let at = if is_moved { (now_ms, now_ms) } else { call.began };
         let time = EvaluationTime { turn: number, at, is_moved };
@@ -394,7 +395,7 @@ impl<'a> FactReplay<'a> {
         self.schedule_next(number, running, now_ms);
     }
 
-    /// Marks the facts that a call possibly changed as unknown.
+    /// Marks the facts that a call may have changed as unknown.
     fn mark_unknown(&mut self, scope: &str, call: &FactCall, at: (i64, i64)) {
         if call.did.as_ref().is_some_and(Vec::is_empty) {
             return;

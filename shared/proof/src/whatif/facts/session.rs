@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Change, PossibleChange};
 
 /// Maximum number of tracked calls in progress per session. No other call waits for calls beyond this number. The fleet
-/// does the same.
+/// has the same bound.
 const LIVE_MAX: usize = 256;
 
 /// Until when a fact is set (ms), by certainty. A change that may clear the fact only lowers the certainty. A change
@@ -37,7 +37,7 @@ struct KnownFact {
 pub(super) struct LiveCall {
     pub(super) turn: u64,
     pub(super) position: usize,
-    /// True if the call has begun. Other turns wait for a call that has not begun only if a required fact is missing.
+    /// True if the call has begun. If false, other turns wait for the call only if a required fact is missing.
     pub(super) entered: bool,
     pub(super) may: Vec<PossibleChange>,
     pub(super) waiters: Vec<u64>,
@@ -81,7 +81,7 @@ impl FactState {
 
 impl Session {
     /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show it. The outer
-    /// `None` means that nothing in the log sets the fact, but that the fact was possibly set before the log began.
+    /// `None` means that nothing in the log sets the fact, but that the fact may have been set before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -108,7 +108,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Records that a call possibly changed a fact: the log does not show whether the call did.
+    /// Records that a call may have changed a fact: the log does not show whether the call did.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -148,7 +148,7 @@ impl Session {
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns the call to wait for, if any. Such a call is of another turn, has begun, and can set (if `sets`) or
+    /// Returns the call to wait for, if any. Such a call belongs to another turn, has begun, and can set (if `sets`) or
     /// clear the fact. If the fact is missing, calls of earlier turns that have not begun are included.
     pub(super) fn call_to_wait_for(
         &mut self,

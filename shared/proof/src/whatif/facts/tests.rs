@@ -13,8 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// A permission row with these facts. The first letter says what the row does: `S` sets, `C` clears, `R` requires, `F`
-/// forbids. A number after the fact of `S` or `C` is the time for which the change is kept (ms).
+/// Returns a permission row with these facts. The first letter is the action of the row: `S` sets, `C` clears, `R`
+/// requires, `F` forbids. A number after the fact of `S` or `C` is the time for which the change is kept (ms).
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -60,7 +60,8 @@ struct Call {
     arguments: &'static str,
 }
 
-/// A call that ran in a session. `call` is turn and position. `times` are admission, evaluation of facts, and end (ms).
+/// Returns a call that ran in a session. `call` is turn and position. `times` are admission, evaluation of facts, and
+/// end (ms).
 fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
     let (admitted_ms, facts_evaluated_ms, ended_ms) = times;
     Call {
@@ -200,7 +201,7 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(reported(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for long, and a note sets the fact briefly. A look with unknown outcome possibly cleared the
+    // A mail sets a fact for long, and a note sets the fact briefly. A look with unknown outcome may have cleared the
     // fact. The look's change is also kept briefly.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
@@ -213,7 +214,7 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         at("f", "pay", 61_000),
     ];
     assert_eq!(reported(&[MAIL, PAY, look, note], &calls), (vec![], 3));
-    // The change by the look is kept longer than the fact that it possibly cleared.
+    // The change by the look is kept longer than the fact that it may have cleared.
     let look: (&str, &[&str]) = ("look", &["Ctainted 600000"]);
     let calls = [at("a", "mail", 0), unknown("b", "look", 30_000), at("c", "pay", 61_000)];
     assert_eq!(reported(&[MAIL, PAY, look], &calls), (vec![], 1));
@@ -299,7 +300,7 @@ fn missing_log_data_makes_a_call_undecidable() {
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
         summary.not_decidable.into_keys().next().unwrap()
     };
-    // Entries of an older version have no session. Such a call possibly affected any session of the tenant.
+    // Entries of an older version have no session. Such a call may have affected any session of the tenant.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
     assert_eq!(undecided(&[old()], &[MAIL, PAY], &LogStart::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };

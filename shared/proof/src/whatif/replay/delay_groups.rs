@@ -1,6 +1,6 @@
 //! Tracks whether a limit and a cap both delayed calls whose order depends on both.
 //!
-//! Agents whose calls waited for the same counter form a group, because a call of one agent can take the room of
+//! Agents form a group if their calls waited for the same counter: a call of one agent can use up the counter before
 //! another agent's call. If a limit and a cap both delayed calls of a group, the log does not show what determines the
 //! order of these calls.
 
@@ -83,7 +83,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The counter of `by` that the agent shares with other agents; `None` if the agent has its own counter.
+    /// Returns the name of the counter of `by` that the agent shares with other agents. `None` if the agent has its own
+    /// counter.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {
@@ -95,7 +96,7 @@ impl Replay<'_> {
             };
             return caller_of(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
-        // The fleet had this limit, but the policy does not. The limit possibly counted any call.
+        // The fleet had this limit, but the policy does not. The limit may have counted any call.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {
             return Some(by.to_owned());
         };

@@ -119,8 +119,8 @@ impl Replay<'_> {
     }
 }
 
-/// The time and the result of the fleet's final decision about a call; `None` if the call ended without a final
-/// decision.
+/// Returns the time and the result of the fleet's final decision about a call. Returns `None` if the call ended without
+/// a final decision.
 pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &DispatchDecision)> {
     let about = |decision: &&Decision| match &decision.what {
         DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => {
@@ -131,8 +131,8 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// The cause of a call's wait in the fleet, as far as the log shows it: the cause in a recorded wait of the call, or
-/// the cap or limit that the previous slice of the turn used up.
+/// Returns the cause of a call's wait in the fleet, as far as the log shows it: the cause in a recorded wait of the
+/// call, or the cap or limit that the previous slice of the turn used up.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -43,13 +43,15 @@ pub(super) struct TurnEvaluation {
 }
 
 impl TurnEvaluation {
-    /// Returns true if `by` is a limit that cannot be evaluated. Calls that such a limit stopped stay stopped.
+    /// Returns true if `by` is a limit that cannot be evaluated. If such a limit stopped calls in the fleet, it also
+    /// stops them in the replay.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
 }
 
-/// The core's decision about the next `wanted` calls, and the index of the debit that stops all or some of them.
+/// Returns the core's decision about the next `wanted` calls, and the index of the debit that stops all or some of
+/// them.
 fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (AdmissionVerdict, Option<usize>) {
     let mut view = View::default();
     for counter_debit in counter_debits {
@@ -114,7 +116,7 @@ fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown:
 }
 
 impl Replay<'_> {
-    /// Raises the tick and day counters of an agent to the use in the recorded note of an admission, without the
+    /// Raises the tick and day counters of an agent to the values in the recorded note of an admission, minus the
     /// admission's own calls. Does nothing once the replay has diverged for this agent. Returns the value of
     /// `TurnEvaluation::known_ms`.
     fn anchor(&mut self, turn: &Turn, counter_debits: &mut [CounterDebit], on: Option<&Decision>) -> (i64, i64) {
@@ -165,7 +167,7 @@ impl Replay<'_> {
         let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
-        // Store the counters without a debit, because the calls possibly wait although the caps have room.
+        // Store the counters without a debit, because the calls may wait although the caps have room.
         self.ledger.store_states(&counter_debits);
         let (of_limits, unknown) = self.ledger.limit_debits(&fleet, caller, turn, live.next, now_ms);
         counter_debits.extend(of_limits);
@@ -206,7 +208,8 @@ fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a Cou
     counter_debits.iter().find(|counter_debit| &*counter_debit.debit.row.name == limit)
 }
 
-/// The cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick cap.
+/// Returns the cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick
+/// cap.
 fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDebit> {
     let is_full = |counter_debit: &&CounterDebit| {
         counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.row.max
@@ -216,13 +219,13 @@ fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDeb
     full.or_else(|| of_cap(counter_debits, limits::TICK))
 }
 
-/// The earliest end of a wait for a counter (ms).
+/// Returns the earliest end of a wait for a counter (ms).
 fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
     match (&*counter_debit.debit.row.name, counter_debit.debit.row.window) {
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => counter_debit.state.ends_ms.max(until_ms),
-            // A cap of 0 never has room, so the call waits until it expires.
+            // A cap of 0 never admits a call, so the call waits until it expires.
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },

@@ -2,8 +2,8 @@
 //! to.
 //!
 //! If the result is the same, the turn continues as recorded. If the fleet dispatched calls that must wait in the
-//! replay, the replay dispatches these calls in order of arrival when there is room. If calls waited or were rejected
-//! in the fleet but can run in the replay, the replay dispatches them at once and debits counters.
+//! replay, they are dispatched in order of arrival when caps and limits allow. If calls waited or were rejected in the
+//! fleet but can run in the replay, the replay dispatches them at once and debits counters.
 
 mod delay_groups;
 mod dispatch;
@@ -61,7 +61,7 @@ enum ReplayEvent {
     Line(String, bool),
     /// A recorded decision about a turn: the turn's number, and the index of the decision.
     Decision(u64, usize),
-    /// Turns that wait only in the replay are dispatched from this throttle queue, if there is room.
+    /// Turns that wait only in the replay are dispatched from this throttle queue, as far as the limit allows.
     Room(String),
 }
 
@@ -89,7 +89,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// If the log does not have the maximum, `allowed` is 0.
+/// Returns true if a cap is used up. If the log does not have the maximum, `allowed` is 0, and the result is false.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -122,7 +122,7 @@ pub struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     /// Reports differences to `report`. `began` is the time from which the log is complete. If a limit's window started
-    /// earlier, the amount used in it is unknown.
+    /// earlier, the amount used in that window is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -156,7 +156,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Turns must come in the order of their first decisions ([`Turn::at_ms`]).
+    /// Adds a turn. Turns must come in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
         self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -201,7 +201,7 @@ impl<'a> Replay<'a> {
         self.events.push(Reverse((at_ms, class, tie, self.order, next)));
     }
 
-    /// Runs all events that are due before this time.
+    /// Runs all events that are due before `at_ms`.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -321,8 +321,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// How many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the fleet
-    /// dispatched together later, if known (`cut`).
+    /// Returns how many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the
+    /// fleet dispatched together later (`cut`), or 0 if unknown.
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -381,7 +381,8 @@ impl<'a> Replay<'a> {
             AdmissionVerdict::Wait { behind: false } => {
                 until_ms == 0 || evaluation.until_ms >= until_ms || evaluation.by != by && self.apart.is_empty()
             }
-            // If other turns already wait for the same limit, a new turn queues behind them, even if there is room.
+            // If other turns already wait for the same limit, a new turn queues behind them, even if the limit would
+            // admit it at once.
             AdmissionVerdict::Dispatch(_) => {
                 let is_waited_for = |counter_debit: &CounterDebit| {
                     counter_debit.by == by && counter_debit.is_limit() && self.parked.contains_key(&counter_debit.queue)
@@ -396,7 +397,7 @@ impl<'a> Replay<'a> {
         self.fleet.policy.limits.iter().any(is_it)
     }
 
-    /// The throttle queue of a turn that waits for this cap or limit.
+    /// Returns the throttle queue of a turn that waits for this cap or limit.
     fn queue_of(live: &ReplayTurn, by: &str, evaluation: &TurnEvaluation) -> String {
         let counter_debit = evaluation.counter_debits.iter().find(|counter_debit| counter_debit.by == by);
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
@@ -415,7 +416,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// `waits` is true if a turn joins the queue, and false if a turn leaves the queue.
+    /// Counts a turn that joins or leaves a throttle queue. `waits` is true if the turn joins the queue, and false if
+    /// the turn leaves the queue.
     fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
             *self.parked.entry(queue).or_default() += 1;
@@ -442,7 +444,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped calls began before the log. The use of such a window is unknown.
+    /// Returns true if the window that stopped calls began before the log. The used part of such a window is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -466,7 +468,7 @@ fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, Unkno
     Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
-/// The key of an agent's counters.
+/// Returns the key of an agent's counters.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

@@ -30,8 +30,8 @@ impl Pauses {
         Self(pauses)
     }
 
-    /// The end of the pause that stops a turn's calls now (ms); `None` without a pause. In the millisecond in which a
-    /// pause begins or ends, the recorded decision shows whether the pause applied.
+    /// Returns the end of the pause that stops a turn's calls now (ms); `None` without a pause. In the millisecond in
+    /// which a pause begins or ends, the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

@@ -14,8 +14,8 @@ struct PermitInterval {
     until_ms: i64,
 }
 
-/// The times in which calls of a slice held permits; `None` if the log does not show these times. `ends_ms` is the end
-/// of the slice.
+/// Returns the times in which calls of a slice held permits. `None` if the log does not show these times. `ends_ms` is
+/// the end of the slice.
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
@@ -100,7 +100,7 @@ impl Replay<'_> {
         true
     }
 
-    /// Records that calls queue for these permits between the two times. Turns that arrive in this time possibly queue
+    /// Records that calls queue for these permits between the two times. Turns that arrive in this time may queue
     /// behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
@@ -109,7 +109,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The permits that these calls take if they are dispatched together.
+    /// Returns the permits that these calls take if they are dispatched together.
     fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };

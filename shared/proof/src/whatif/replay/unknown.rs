@@ -1,12 +1,12 @@
-//! Finds decisions that are possibly caused by limits that cannot be evaluated. Such decisions stay as recorded.
+//! Finds decisions that limits may have caused although the replay cannot evaluate these limits. Such decisions stay as
+//! recorded.
 
 use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// If the policy would dispatch more calls than the fleet did and the reason is unknown, returns how many calls the
-/// fleet dispatched together. The reason is unknown if the log does not have all calls, or if a limit cannot be
-/// evaluated.
+/// Returns how many calls the fleet dispatched together, if the policy would dispatch more calls for an unknown reason.
+/// The reason is unknown if the log does not have all calls, or if a limit cannot be evaluated.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;

@@ -1,5 +1,5 @@
-//! Turns that wait only in the replay, or wait longer or shorter than recorded. Such turns are dispatched in order of
-//! arrival when there is room.
+//! Turns that wait only in the replay, or whose wait in the replay differs from the recorded wait. Such turns are
+//! dispatched in order of arrival when the policy permits.
 
 use super::dispatch::recorded_decision;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
@@ -80,7 +80,8 @@ impl Replay<'_> {
             live.divergence = None;
             return None;
         }
-        // Calls whose recorded dispatch is later than now keep the recorded time, unless no other calls are left.
+        // Evaluate only the calls whose recorded dispatch is not later than now. If the first call is later, evaluate
+        // all remaining calls.
         let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
@@ -91,7 +92,7 @@ impl Replay<'_> {
         self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// Continues [`Self::evaluate_first`] with the result for the `wanted` calls.
+    /// Applies the verdict that [`Self::evaluate_first`] got for the next `wanted` calls.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,
@@ -141,7 +142,7 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Returns true if the recorded decision about the next call is not later than now, or than the end of the turn's
+    /// Returns true if the fleet decided about the next call no later than now, or no later than the end of the turn's
     /// last slice.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()

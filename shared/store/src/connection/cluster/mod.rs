@@ -1,10 +1,10 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner. The reported node must then confirm that it is the owner, because nodes' views may be out of date after a
-//! failover or a move of the slot.
+//! owner. The reported node must then confirm that it owns the slot. After a failover or a move of the slot, nodes'
+//! views may be out of date.
 //!
-//! `ASK` is never followed. Scripts declare the bare prefix of a shard, which never exists as a key. While
-//! the slot is migrating, the old primary therefore replies `ASK` to each script, and the new primary has only some of
-//! the keys.
+//! `ASK` redirections are never followed. Scripts declare the bare prefix of a shard as their key, and no key with that
+//! name exists. While the slot is migrating, the old primary therefore replies `ASK` to each script, and the new
+//! primary has only some of the keys.
 
 mod placement;
 mod slot;
@@ -30,14 +30,15 @@ use view::{NodeAddress, View, place_in};
 
 /// Longest time for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks of whether slots have moved. A primary that was cut off accepts writes until
-/// `cluster-node-timeout` has passed. These writes are lost.
+/// Interval between checks of whether slots have moved. A primary that lost its connection to the other nodes accepts
+/// writes until `cluster-node-timeout` has passed. These writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive checks with the same node, because a node that was cut off never updates its view.
+/// Maximum number of consecutive checks with the same node, because a disconnected node never updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 /// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest search in total. In a large cluster, so many nodes can be down that asking all of them would take too long.
+/// Longest duration of a whole search. In a large cluster, so many nodes can be down that asking all of them would take
+/// too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
 /// The connections of a process share its views of a cluster.
@@ -56,7 +57,7 @@ pub(crate) struct Cluster {
 struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// The connection to the last asked node, the node's host, and the number of consecutive checks over this
+    /// The connection to the node that was asked last, the node's host, and the number of consecutive checks over this
     /// connection.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
@@ -84,7 +85,7 @@ impl Cluster {
         seeds.join(", ")
     }
 
-    /// The address of a node for this fleet's connections. The address includes TLS if the URL does.
+    /// Returns the address of a node for this fleet's connections. The address includes TLS if the URL does.
     fn address_of(&self, (host, port): &NodeAddress) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -106,7 +107,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// All nodes that can be asked, without duplicates. The first is the node that answered last.
+    /// Returns all nodes that can be asked, without duplicates. The node that answered last comes first.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -119,7 +120,7 @@ impl Cluster {
     fn answered(&self, asked: &NodeAddress, view: &View) {
         if let Ok(mut known) = self.known.write() {
             let nodes = view.nodes();
-            // An empty list does not mean that the known nodes are gone.
+            // An empty list does not mean that the known nodes no longer exist.
             if !nodes.is_empty() {
                 *known = nodes;
             }
@@ -129,7 +130,8 @@ impl Cluster {
         }
     }
 
-    /// The view of the node at this address and the connection to it, or the reason for the failure.
+    /// Returns the view of the node at this address and the connection to the node. The error is the reason for a
+    /// failure.
     async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
         // The time limit applies to the whole exchange, not to each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -140,7 +142,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// A view that a node reported within the last second. `None` if no node replies.
+    /// Returns a view that a node reported within the last second. `None` if no node replies.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -173,8 +175,8 @@ impl Cluster {
         cached.view.clone()
     }
 
-    /// The cached view, if it is at most a second old. Does not wait for a check in progress, because nodes may not
-    /// reply.
+    /// Returns the cached view, if it is at most a second old. Does not wait for a check in progress, because nodes may
+    /// not reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
         cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
@@ -191,7 +193,8 @@ pub(super) struct Holder {
     cluster: Arc<Cluster>,
     /// A key of the slot, and the slot; `None` for commands without a key.
     key: Option<(String, u16)>,
-    /// The owner's address at the last search, or why the owner was not found. `None` if no search has ended.
+    /// The owner's address at the last search, or why the owner was not found. `None` before the first search has
+    /// ended.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
@@ -236,7 +239,8 @@ impl Holder {
             };
             match redis::cmd("EXISTS").arg(key).query_async::<Value>(&mut connection).await {
                 Ok(_) => Ok(ReachResult::Primary(connection)),
-                // The node owns the slot, which is migrating. Until the migration ends, scripts wait at this node.
+                // The node owns the slot, and the slot is migrating. Until the migration ends, scripts wait at this
+                // node.
                 Err(error) if error.code() == Some("ASK") => Ok(ReachResult::Primary(connection)),
                 Err(error) => match moved_to(&error, &place.0) {
                     Some(elsewhere) => Ok(ReachResult::Moved(elsewhere)),
@@ -248,7 +252,7 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// Connects to an owner in this view. If that node reports another owner, tries the reported node. If the result is
+    /// Connects to an owner in `view`. If that node reports another owner, tries the reported node. If the result is
     /// `None`, `search` has the reasons.
     async fn follow(
         &self,
@@ -290,7 +294,7 @@ impl Holder {
         None
     }
 
-    /// Tries the recent view first, and then asks nodes one after the other.
+    /// Searches for the owner: tries the recent view first, and then asks nodes one after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
         if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await

@@ -1,4 +1,4 @@
-//! A whole cluster, as its nodes report it. For `doctor`.
+//! The slots and shards of a whole cluster, as its nodes report them. `doctor` shows this data.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct NodeReport {
     /// Host and port.
     pub node: String,
     /// For each shard in order: host and port of its primary, or `None` if the node does not report the primary. The
-    /// error is why the node did not answer.
+    /// error is the reason why the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }
 

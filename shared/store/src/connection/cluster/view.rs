@@ -3,17 +3,17 @@ use redis::Value;
 use super::slot::SLOTS;
 use crate::script::reply::{number_of, text_of};
 
-/// Maximum number of nodes that are recorded, far above real clusters.
+/// Maximum number of nodes to record. Real clusters have far fewer nodes.
 const NODES_MAX: usize = 2_000;
 
-/// Host and port.
+/// A node's host and port.
 pub(super) type NodeAddress = (String, u16);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Range {
     first: u16,
     last: u16,
-    /// `None` if the node that was asked does not report an address.
+    /// `None` if the reply does not contain the primary's address.
     primary: Option<NodeAddress>,
     replicas: Vec<NodeAddress>,
 }
@@ -62,7 +62,7 @@ impl View {
         found
     }
 
-    /// All nodes, primaries first, without duplicates.
+    /// Returns all nodes, primaries first, without duplicates.
     pub(super) fn nodes(&self) -> Vec<NodeAddress> {
         let mut found: Vec<NodeAddress> = self.primaries().into_iter().map(|(place, _)| place).collect();
         for replica in self.ranges.iter().flat_map(|range| &range.replicas) {
@@ -75,7 +75,7 @@ impl View {
 }
 
 /// Parses a node: `[endpoint, port, id, [more, …]]`. `None` if its address is unknown. If the endpoint is nil or empty,
-/// the node has the host that was asked.
+/// the node has the same host as the node that was asked.
 fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
@@ -94,8 +94,8 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     Some((host, port))
 }
 
-/// The IP address in the metadata of a node. The metadata is a list of alternating names and values, or a map. The
-/// address is empty if the node does not know its own IP address.
+/// Returns the IP address in the metadata of a node. The metadata is a list of alternating names and values, or a map.
+/// The address is empty if the node does not know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {
@@ -106,7 +106,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// The address in a `MOVED` error, `host:port`. An empty host means the host that was asked.
+/// Returns the address in a `MOVED` error, `host:port`. If the host is empty, the address has the host that was asked.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {

@@ -1,4 +1,4 @@
-//! Dead letters, and failed calls that operators have handled.
+//! Reads dead letters, and which failed calls operators have handled.
 
 use tickfleet_core::dead::handled_calls;
 use tickfleet_core::{Query, Value, keys};
@@ -9,8 +9,8 @@ use crate::seam::inspect::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Dead letters from `until` back to `from`, newest first. Each bound is an ID, `-` or `+`. `(` before an ID
-    /// excludes that entry.
+    /// Returns dead letters from `until` back to `from`, newest first. Each bound is an ID, `-` or `+`. `(` before an
+    /// ID excludes that entry.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -30,8 +30,8 @@ impl Store {
         self.dead_letters_back("+", "-", count).await
     }
 
-    /// Returns one value for each of these entries of the audit log: true if an operator has replayed or dropped its
-    /// call.
+    /// Returns one value for each entry in `entries`, which are entries of the audit log. The value is true if an
+    /// operator has replayed or dropped the entry's call.
     ///
     /// # Errors
     /// [`StoreError`].

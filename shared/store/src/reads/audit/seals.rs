@@ -13,7 +13,7 @@ use crate::script::reply::{into_text, text_of};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Approximate maximum number of chain heads in a stream.
+/// Approximate maximum number of chain heads in a stream. A chain head is the last seal of a tenant's chain of seals.
 const ANCHORS_MAX: usize = 100_000;
 const ANCHORS_PAGE: usize = 1_000;
 
@@ -29,7 +29,7 @@ pub struct LogEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSeal {
     pub id: String,
-    /// JSON.
+    /// The seal as JSON.
     pub body: String,
     pub signature: String,
 }
@@ -38,7 +38,7 @@ pub struct LogSeal {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
     pub entries: Vec<LogEntry>,
-    /// Number of entries that were ever added, including removed ones.
+    /// Number of entries that were ever added, including entries that were removed later.
     pub added: u64,
     pub length: u64,
     pub first: Option<String>,
@@ -58,8 +58,8 @@ impl Store {
         })
     }
 
-    /// Entries of the audit log from `from` to `until`. Each bound is an ID, a time in ms, `-` (the oldest entry) or
-    /// `+` (the newest). `(` before an ID excludes that entry.
+    /// Returns entries of the audit log from `from` to `until`. Each bound is an ID, a time in ms, `-` (the oldest
+    /// entry) or `+` (the newest). `(` before an ID excludes that entry.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -67,7 +67,7 @@ impl Store {
         Ok(log_entries(self.seam().entries(&keys::audit(), &range_of(from, until, count)).await?))
     }
 
-    /// Like [`Self::log_entries`], but with the newest entry first.
+    /// Works like [`Self::log_entries`], but returns the newest entry first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -90,7 +90,7 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// The head of each tenant's chain, in the order of `tenants`; `None` for a tenant without a chain.
+    /// Returns the head of each tenant's chain, in the order of `tenants`; `None` for a tenant without a chain.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -102,7 +102,7 @@ impl Store {
         }
     }
 
-    /// The public keys that have signed seals, by their IDs.
+    /// Returns the public keys whose private keys have signed seals, by their IDs.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -110,8 +110,8 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal that was anchored: its chain heads were copied to external storage. `None` if there is no such
-    /// copy.
+    /// Returns the last seal that was anchored: its chain heads were copied to external storage. `None` if no seal was
+    /// anchored.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -119,7 +119,7 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// Age of the oldest unsealed entry of the audit log. 0 if all entries are sealed.
+    /// Returns the age of the oldest unsealed entry of the audit log (ms). 0 if all entries are sealed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -129,13 +129,13 @@ impl Store {
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
-            // The store's clock numbers entries, so their age is not measured in shard time.
+            // An entry's ID contains the time of the store's clock, so its age is not measured in shard time.
             Some((id, _)) => Ok(age(Some(id), self.seam().vitals().await?.clock_ms)),
             None => Ok(0),
         }
     }
 
-    /// The position up to which the audit log is sealed; `None` if the shard was never sealed.
+    /// Returns the position up to which the audit log is sealed; `None` if the shard was never sealed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -161,9 +161,9 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Reads and writes streams of chain heads. The Redis server need not be a shard of the fleet.
+/// Reads and writes streams of chain heads. Such a stream may be on a Redis server outside the fleet.
 impl Pool {
-    /// Appends chain heads to a stream. The stream keeps about the newest `ANCHORS_MAX`.
+    /// Appends chain heads to a stream. The stream keeps about the newest `ANCHORS_MAX` chain heads.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -176,7 +176,7 @@ impl Pool {
         self.pipeline::<Reply>("anchors", &pipe).await.map(drop)
     }
 
-    /// The chain heads in a stream, the oldest first.
+    /// Returns the chain heads in a stream, the oldest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -194,7 +194,7 @@ impl Pool {
     }
 }
 
-/// The entries of a stream: the ID of each, and the chain head in it.
+/// Returns the ID of each entry of a stream, and the chain head in the entry.
 fn anchors_of(found: Reply) -> Vec<(String, Option<String>)> {
     let Reply::Array(entries) = found else { return Vec::new() };
     let read = |entry: Reply| {

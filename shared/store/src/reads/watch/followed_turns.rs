@@ -1,4 +1,4 @@
-//! The states of many turns, for callers that follow them. Takes a few round trips for all turns together.
+//! Reads the states of many turns, for callers that follow them. All turns together take a few round trips.
 
 use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::settings::{self, Setting};
@@ -17,30 +17,30 @@ const RESULTS_READ: usize = 16;
 #[derive(Debug, Clone)]
 pub struct FollowedTurn {
     pub turn: Turn,
-    /// The results as JSON, beginning with the requested index: at most 16.
+    /// At most 16 results as JSON, beginning with the requested index.
     pub results: Vec<String>,
     /// When the turn's timer is due, in shard time.
     pub timer_ms: Option<i64>,
     /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
-    /// If the turn is throttled: the pause of its agent or tenant. An unreadable note is empty; the pause still
-    /// applies.
+    /// If the turn is throttled: the pause of its agent or tenant. If the stored pause is unreadable, the value is
+    /// empty, and the pause still applies.
     pub pause: Option<Pause>,
     pub is_held: bool,
     /// The progress that the tool of the running call has reported.
     pub progress: Option<CallProgress>,
 }
 
-/// The state of one turn. `None` if the turn has ended or is unknown. If the turn's record cannot be read, only this
-/// turn has an error.
+/// The state of one turn. `None` if the turn has ended or is unknown. An unreadable record is an error of its own turn
+/// only.
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// The states of these turns, each with its results beginning with the given index. Suitable for a few hundred
-    /// turns at a time.
+    /// Returns the states of these turns, each with its results from the given index on. Suitable for a few hundred
+    /// turns per call.
     ///
     /// # Errors
-    /// [`StoreError`]. If the record of one turn cannot be read, only that turn has an error.
+    /// [`StoreError`]. If the record of one turn cannot be read, only the result for that turn is an error.
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
@@ -81,7 +81,8 @@ impl Store {
     }
 }
 
-/// The queries that depend on a turn's state: about its holder, or about its throttle queue and pauses.
+/// Returns the queries that depend on a turn's state: about the holder of its slice, or about its throttle queue and
+/// pauses.
 fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
     if let Some(entry) = stored.out_entry() {

@@ -10,7 +10,7 @@ pub struct ServerLoad {
     /// Commands per second, as averaged by the server.
     pub ops: u64,
     pub clients: u64,
-    /// Since the server's start.
+    /// CPU time since the server's start, in seconds.
     pub cpu_seconds: f64,
 }
 

@@ -29,11 +29,11 @@ use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of audit entries per poll. Further entries are counted, but their tools are not shown.
+/// Maximum number of audit entries to read per poll. Further entries are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
-/// Number of earliest timers per poll.
+/// Number of timers to read per poll, the earliest first.
 const TIMERS_SEEN: usize = 500;
-/// Approximate number of timers per step of a slow scan, which finds throttle queues among all timers.
+/// Approximate number of timers per step of a slow scan of all timers, which finds the remaining throttle queues.
 const TIMERS_SWEPT: usize = 128;
 const QUEUES_MAX: usize = 256;
 
@@ -41,15 +41,16 @@ const QUEUES_MAX: usize = 256;
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Number of audit entries that were read and are not about a call.
+    /// Number of entries among the audit entries read so far that are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Throttle queues with their timers: found by the current scan so far, and found by the previous scan.
+    /// Throttle queues with their timers. `found` has those of the current scan so far, and `known` those of the
+    /// previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }
 
-/// The first members of the set of timers, and one step of a scan of that set.
+/// The earliest members of the set of timers, and one step of a scan of that set.
 struct Timers {
     earliest: Vec<(std::sync::Arc<str>, u64)>,
     swept: Vec<(std::sync::Arc<str>, u64)>,
@@ -133,8 +134,8 @@ impl Watch {
         let (entries, state) = self.store.seam().page(&keys::audit(), &range).await?;
         view.ended = self.ended(&entries);
         view.calls = state.last.is_some().then(|| state.added.saturating_sub(self.not_calls));
-        // The store may have lost the newest entry that was read, and may number new entries below it. In that case,
-        // the next poll treats all entries as unread.
+        // The store may have lost the newest entry that this watch has read, and may give lower IDs to new entries. In
+        // that case, the next poll treats all entries as unread.
         let ms = |entry: &Option<EntryId>| entry.as_ref().and_then(|entry| entry_ms(entry.as_str()));
         if ms(&state.last) < ms(&self.audit_last) {
             self.audit_last = None;
@@ -142,7 +143,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The newest calls that ended since the last poll, newest first.
+    /// Returns the newest calls that ended since the last poll, newest first.
     fn ended(&mut self, entries: &[Entry]) -> Vec<EndedCall> {
         if let Some((newest, _)) = entries.first() {
             self.audit_last = Some(newest.clone());
@@ -155,7 +156,7 @@ impl Watch {
         calls
     }
 
-    /// Records the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
+    /// Remembers the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -171,7 +172,7 @@ impl Watch {
         late_ms
     }
 
-    /// The known throttle queues, each with the time of its next evaluation, the earliest first.
+    /// Returns the known throttle queues, each with the time of its next evaluation, the earliest first.
     fn queues(&self) -> Vec<(CounterKey, i64)> {
         let mut queues = self.known.clone().unwrap_or_default();
         queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
@@ -202,7 +203,7 @@ impl Watch {
                     (tenant.to_owned(), agent.to_owned(), None)
                 }
                 limits::TENANT_DAY => (waits.counter.to_string(), String::new(), None),
-                // The counter's name is not shown: it may be shared by tenants, or private.
+                // The counter's name is not shown, because tenants may share the counter, or the name may be private.
                 limit => (String::new(), String::new(), Some(limit.to_owned())),
             };
             view.throttle_queues.push(ThrottleQueueView {
@@ -221,7 +222,7 @@ impl Watch {
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
         for ((queue, record), value) in view.throttle_queues.iter_mut().zip(&turns).zip(found) {
-            // An unreadable record affects only the line of its own queue.
+            // If a record is unreadable, only the line of its queue lacks the age.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
             queue.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }

@@ -5,15 +5,15 @@ use crate::reads::nodes::NodeView;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamView {
-    /// `turns`, `tasks`, `ready:normal`…
+    /// The stream's name: `turns`, `tasks`, `ready:normal`…
     pub name: String,
     /// Number of unread entries.
     pub waiting: u64,
-    /// Number of entries that a consumer holds.
+    /// Number of entries that a consumer has taken and not acknowledged.
     pub held: u64,
     /// Age of the oldest unread entry.
     pub oldest_waiting_ms: i64,
-    /// Age of the oldest held entry.
+    /// Age of the oldest entry that a consumer has taken and not acknowledged.
     pub oldest_held_ms: i64,
     /// Number of entries that were ever written.
     pub added: Option<u64>,
@@ -29,7 +29,7 @@ pub struct ThrottleQueueView {
     /// The limit of the counter; `None` for caps of an agent or tenant. The counter's own name is not shown, because it
     /// may be private.
     pub limit: Option<String>,
-    /// The first waiting turn, `tenant:turn`.
+    /// The first waiting turn, as `tenant:turn`.
     pub first: String,
     pub turns: u64,
     /// Time since the admission of the first turn. `None` if the turn's record is missing.
@@ -56,12 +56,12 @@ pub struct ShardView {
     pub streams: Vec<StreamView>,
     /// The nodes of the shard that are alive, or stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
-    /// The throttle queues that contain turns, as far as they were found.
+    /// The throttle queues with turns, as far as they were found.
     pub throttle_queues: Vec<ThrottleQueueView>,
     /// True if `throttle_queues` is complete. It is incomplete until a scan of all timers has ended. The scan takes
     /// several polls, and each poll reads at most 256 queues.
     pub throttle_queues_whole: bool,
-    /// Number of timers: throttle queues, turns under way, retries.
+    /// Number of timers of throttle queues, running turns and retries.
     pub timers: u64,
     pub timer_late_ms: i64,
     pub dead: u64,

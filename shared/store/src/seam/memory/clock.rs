@@ -1,12 +1,12 @@
-//! The clock of a memory store. Shard time is derived from it, see [`super::shard`].
+//! The clock of a memory store. Shard time is derived from this clock, see [`super::shard`].
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A clock that can step forward and back.
+/// A clock that can be set forward and back.
 pub trait Clock: Send + Sync + Debug {
-    /// Milliseconds since 1970.
+    /// Returns the time in milliseconds since 1970.
     fn now_ms(&self) -> i64;
 }
 
@@ -34,7 +34,7 @@ impl ManualClock {
         self.0.store(now_ms, Ordering::SeqCst);
     }
 
-    /// A negative amount sets the time back.
+    /// Moves the clock by `by_ms`. A negative amount sets the clock back.
     pub fn step(&self, by_ms: i64) {
         self.0.fetch_add(by_ms, Ordering::SeqCst);
     }

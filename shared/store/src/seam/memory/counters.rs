@@ -1,10 +1,11 @@
-//! Counters: how their windows open, when a debit has room, and how a debit changes a counter.
+//! Counters: how their windows open, when a counter accepts a debit, and how the debit changes the counter.
 
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
-/// A fixed window of at most this length that began before a restart has no room, because its last debits may be lost.
-/// A longer window has room again, because calls would otherwise wait up to a day.
+/// A restart may lose the last debits of a fixed window. A window of at most this length that began before a restart
+/// therefore accepts no more debits. A longer window accepts debits again, because calls would otherwise wait up to a
+/// day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// Amounts of a rolling counter by the time (ms) at which the amounts expire, the earliest first.
@@ -17,20 +18,21 @@ pub struct Counter {
     pub buckets: Option<Buckets>,
 }
 
-/// The inputs of the decision about a debit, in addition to the counter itself.
+/// The times that the decision about a debit depends on, in addition to the counter.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub now_ms: i64,
-    /// 0 for the first epoch.
+    /// When the epoch began, in shard time (ms). 0 for the first epoch.
     pub epoch_began_ms: i64,
     pub lease_ms: i64,
 }
 
-/// The effect of a [`Room`] guard on its counter.
+/// The effect of a [`Room`] guard on its counter. The guard checks that the limit permits an amount, and debits the
+/// amount.
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,
-    /// `None` if the debit has room. Otherwise the state to report.
+    /// `None` if the limit permits the debit. Otherwise the state to report.
     pub refused: Option<CounterState>,
 }
 
@@ -45,7 +47,7 @@ impl Counter {
         Debit { debited, counter, refused }
     }
 
-    /// `None` if the debit has room. Otherwise the state to report.
+    /// Returns `None` if the limit permits the debit. Otherwise returns the state to report.
     fn refusal(&self, room: &Room, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&room.window, moment) {
@@ -57,7 +59,8 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// When the counter has room again, if a restart may have lost its debits. `None` if the counter is not blocked.
+    /// Returns when the counter accepts debits again, if a restart may have lost earlier debits. `None` if the counter
+    /// is not blocked.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
@@ -73,7 +76,7 @@ impl Counter {
 
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
-        // If the limit has another kind of window now, its counters start again.
+        // If the configuration changed the kind of the limit's window, its counters start from zero.
         let again = CounterState { queued: self.state.queued, ..CounterState::default() };
         let state = if rolling == self.buckets.is_some() { self.state } else { again };
         match window {
@@ -82,7 +85,7 @@ impl Counter {
         }
     }
 
-    /// The rolling counter without expired buckets.
+    /// Returns the rolling counter without expired buckets.
     fn without_left(&self, now_ms: i64) -> Self {
         let buckets = self.buckets.iter().flatten().copied().filter(|(leaves_ms, _)| *leaves_ms > now_ms).collect();
         let mut counter = Self { state: self.state, buckets: Some(buckets) };
@@ -112,8 +115,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds an amount, which can be negative. The result has no upper bound. If `ends_ms` is given, changes only the
-    /// window or bucket that ends then.
+    /// Adds an amount, which can be negative. The limit does not bound the result. If `ends_ms` is given, changes only
+    /// the window or bucket that ends at this time.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {

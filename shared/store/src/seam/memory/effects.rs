@@ -1,7 +1,8 @@
 //! The effects that change a shard, and their binary form.
 //!
 //! Commits, upkeep, and consumers that take entries change a shard only through effects. A journal stores the effects,
-//! and a replica applies them. A replayed shard therefore equals the original, even if decisions have other rules now.
+//! and a replay applies them again. A replayed shard therefore equals the original, even if a newer release makes other
+//! decisions.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ effects! {
     1 Record {
         key: RecordKey,
         text: Bytes,
-        /// The last moment of the record's lifetime, by the store's clock.
+        /// The last moment of the record's lifetime, by the store's clock (ms).
         expires_ms: Option<i64>,
     }
     2 DropRecord {
@@ -89,7 +90,7 @@ effects! {
         id: Id,
         fields: Arc<Fields>,
     }
-    /// The entry was removed. No consumer holds it any longer.
+    /// Removes the entry from the stream and from its holder.
     11 DropEntry {
         stream: StreamKey,
         id: Id,
@@ -99,7 +100,7 @@ effects! {
         id: Id,
         consumer: Arc<str>,
     }
-    /// The queue has this consumer, even if the consumer holds no entry.
+    /// Adds the consumer to the queue, even if the consumer holds no entry.
     13 Consumer {
         stream: StreamKey,
         consumer: Arc<str>,
@@ -108,14 +109,14 @@ effects! {
         stream: StreamKey,
         consumer: Arc<str>,
     }
-    /// The newest IDs of a stream. They are kept when the entries are removed.
+    /// Sets the newest IDs of a stream. They stay when the entries are removed.
     15 Reached {
         stream: StreamKey,
         last: Id,
         /// The ID of the newest entry that a consumer took.
         delivered: Id,
     }
-    /// The number of an inbox's last reply.
+    /// Sets the number of an inbox's last reply.
     16 Number {
         inbox: StreamKey,
         number: u64,
@@ -127,30 +128,30 @@ effects! {
     }
     18 Epoch {
         number: u64,
-        /// 0 for the first epoch.
+        /// When the epoch began, in shard time (ms). 0 for the first epoch.
         began_ms: i64,
     }
     19 Generations {
         policy: u64,
         settings: u64,
     }
-    /// The flag of the last memory sample.
+    /// Sets the flag from the last memory sample: true if memory is short.
     20 Pressure {
         short: bool,
     }
-    /// The number of entries that a stream ever had.
+    /// Sets the number of entries that were ever added to a stream.
     21 Added {
         stream: StreamKey,
         added: u64,
     }
-    /// A stream was removed, with its group. If the stream is an inbox, the number of its last reply was removed, too.
+    /// Removes a stream and its group. If the stream is an inbox, also removes the number of its last reply.
     22 DropStream {
         stream: StreamKey,
     }
 }
 
 impl Effect {
-    /// Approximate size of the effect's largest field in bytes.
+    /// Returns the approximate size of the effect's largest field in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Record { text, .. } => text.len(),

@@ -40,7 +40,7 @@ struct CallFaults {
     unanswered: bool,
 }
 
-/// A shard in memory that fails. Cheap to clone; all clones are the same shard, and share one connection.
+/// A shard in memory with simulated faults. Cheap to clone; all clones are the same shard, and share one connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
@@ -71,7 +71,7 @@ impl SplitMix64 {
 }
 
 impl FaultyStore {
-    /// An empty shard without faults. [`Self::lose`] can lose the writes of at most the last `history_ms`.
+    /// Creates an empty shard without faults. [`Self::lose`] can lose the writes of at most the last `history_ms`.
     #[must_use]
     pub fn new(options: MemoryOptions, seed: u64, history_ms: i64) -> Self {
         let lease_ms = options.lease_ms;
@@ -91,12 +91,12 @@ impl FaultyStore {
     }
 
     /// Severs this connection: from now on, no call gets a reply. Calls in progress may have been applied. This
-    /// simulates that the process on this connection is dead or cut off.
+    /// simulates the crash of the process, or a network failure.
     pub fn sever(&self) {
         self.severed.send_replace(true);
     }
 
-    /// The same shard without faults.
+    /// Returns the same shard without faults.
     #[must_use]
     pub const fn inner(&self) -> &MemoryStore {
         &self.store

@@ -1,4 +1,5 @@
-//! Frames: atomic groups of effects in a file, each with its length and checksum.
+//! Frames: groups of effects in a file, each with its length and checksum. A reader applies a frame completely or not
+//! at all.
 //!
 //! Format: `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`. Readers drop an incomplete frame.
 
@@ -33,7 +34,7 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The frames of a file, up to the first incomplete one.
+/// Iterates over the frames of a file, up to the first incomplete one.
 pub struct Frames<R> {
     from: R,
     /// Number of bytes in complete frames so far.
@@ -41,7 +42,7 @@ pub struct Frames<R> {
 }
 
 impl<R: Read> Frames<R> {
-    /// The frames of a file. `None` if the file has another format.
+    /// Opens the frames of a file. `None` if the file has another format.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -50,7 +51,7 @@ impl<R: Read> Frames<R> {
         Ok((magic == MAGIC).then_some(Self { from, good: MAGIC.len() as u64 }))
     }
 
-    /// The next frame. `None` at the end, or if the rest is torn or damaged.
+    /// Reads the next frame. `None` at the end, or if the remaining bytes are incomplete or damaged.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -1,4 +1,5 @@
-//! Checks guards. Checking changes nothing. The guards' debits and acknowledgments are applied once all guards hold.
+//! Checks guards, the conditions of a transaction. Checking changes nothing. The guards' debits and acknowledgments are
+//! applied after all guards hold.
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ use super::counters::Counter;
 use super::shard::Shard;
 use super::streams::Id;
 
-/// The changes that a transaction's guards make once all of them hold.
+/// The changes that a transaction's guards make after all of them hold.
 #[derive(Debug, Default)]
 pub struct GuardEffects {
-    /// Counters, as they are after the debits.
+    /// The counters after the debits.
     pub counters: Vec<(CounterKey, Counter)>,
-    /// The stamps of the debits, one for each [`Guard::Room`].
+    /// The debits of the [`Guard::Room`]s, in order.
     pub debited: Vec<Debited>,
-    /// Counters in shadow mode that had no room.
+    /// Counters of limits in shadow mode that would have rejected the debit.
     pub shadowed: Vec<CounterKey>,
     pub held: Vec<(StreamKey, Id)>,
     /// Inboxes that receive a reply.
@@ -30,12 +31,12 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// The place of an inbox is the shard time of its last use.
+/// Returns the set of a tenant's inboxes. An inbox's place in the set is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
 
-/// True if this stored text begins with this version.
+/// Returns true if the stored text begins with `version`.
 pub fn is_version(text: &Bytes, version: &Version) -> bool {
     text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
@@ -139,8 +140,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The counter that a guard debits: its own, or the shared counter if the limit already has its maximum number of
-    /// counters.
+    /// Returns the counter that a guard debits: the counter in the guard, or the shared counter if the limit already
+    /// has its maximum number of counters.
     fn counter_for(&self, room: &Room, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&room.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

@@ -46,8 +46,8 @@ struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Number of synced bytes. The lock is held during an fsync, so callers that wait for the lock share the next
-    /// fsync.
+    /// Number of synced bytes. The lock is held during an fsync, so all callers that wait for the lock need only one
+    /// further fsync.
     synced: Mutex<u64>,
 }
 
@@ -63,7 +63,7 @@ impl LogFile {
     }
 }
 
-/// A position in the log. The log must be synced up to the position before a reply.
+/// A position in the log. Before the reply, the log must be synced up to this position.
 #[derive(Debug)]
 pub struct Position {
     log: Arc<LogFile>,
@@ -92,7 +92,7 @@ pub struct Journal {
     snapshot_bytes: u64,
     log_min: u64,
     buffer: Vec<u8>,
-    /// True after a failed write. Memory is then ahead of the disk, and all further calls fail.
+    /// True after a failed write. Then memory has changes that are not on disk, and all further calls fail.
     failed: bool,
     syncing: Option<Syncing>,
     _lock: File,
@@ -142,7 +142,7 @@ impl Opened {
     /// [`StoreError::DataInUse`], [`StoreError::DataDamaged`], [`StoreError::Data`].
     pub fn read(dir: &Path) -> Result<Self, StoreError> {
         let failed = |error| data_error("open", dir, error);
-        // Records hold messages of agents and tenants, so other users must not read them.
+        // Stored data contains messages of agents and tenants, so other users must not read it.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock"));
         let lock = lock.map_err(failed)?;
@@ -155,7 +155,8 @@ impl Opened {
         let snapshot = newest("snapshot-")?;
         let log = newest("log-")?;
         let Some(generation) = snapshot else {
-            // The first snapshot is complete before the first log begins. A log without any snapshot means damage.
+            // A snapshot is always complete before the first log begins. A log without any snapshot is therefore
+            // damage.
             return match log {
                 Some(log) => Err(StoreError::DataDamaged { path: dir.join(format!("snapshot-{log}")), at: 0 }),
                 None => Ok(Self { contents: None, lock, generation: 0 }),
@@ -205,7 +206,7 @@ impl Journal {
         &self.log.path
     }
 
-    /// Fails if an earlier write failed.
+    /// Returns an error if an earlier write failed.
     ///
     /// # Errors
     /// [`StoreError::Data`].
@@ -217,8 +218,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the effects of one batch. `contents` is the state after the batch. Returns the position to sync before
-    /// the reply.
+    /// Appends the effects of one batch. `contents` is the state after the batch. Returns the position up to which the
+    /// log must be synced before the reply.
     ///
     /// # Errors
     /// [`StoreError::Data`]. After this error the journal accepts no writes.
@@ -244,8 +245,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation once the log is larger than the snapshot. Snapshots then write at most as many bytes as
-    /// the log.
+    /// Begins a new generation if the log is at least as large as the snapshot and `log_min`. So the bytes written for
+    /// snapshots stay in proportion to the bytes of the logs.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -307,7 +308,7 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     let failed = |error| data_error("read", path, error);
     let file = match File::open(path) {
         Ok(file) => file,
-        // The process died between the snapshot and its log.
+        // The process stopped after it wrote the snapshot and before it created the log.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
@@ -385,7 +386,7 @@ fn create_log(dir: &Path, generation: u64) -> Result<LogFile, StoreError> {
     Ok(LogFile { file, path, written: AtomicU64::new(bytes), synced: Mutex::new(bytes) })
 }
 
-/// Removes the files of older generations. If a file cannot be removed, it only costs disk space, because only the
+/// Removes the files of older generations. If a file cannot be removed, the only cost is disk space, because only the
 /// newest generation is read.
 fn remove_older(dir: &Path, generation: u64) {
     for kind in ["snapshot-", "log-"] {

@@ -1,7 +1,7 @@
 //! A store in memory, for development, tests, simulations and single machines.
 //!
-//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `queries`
-//! implements reads. With a directory, `journal` persists the effects. [`faults`] makes a store fail like a real one.
+//! `shard` has the data and the effects that change it. `guards` and `writes` implement commits, `queries` implements
+//! reads. With a directory, `journal` persists the effects. [`faults`] simulates the failures of a real store.
 
 mod clock;
 mod counters;
@@ -41,10 +41,10 @@ use crate::{Confirmed, StoreError};
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet. Within this time after a restart, [`tickfleet_core::Window::Held`] has no room.
+    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Held`] permits no debit.
     pub lease_ms: i64,
-    /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] checks the bound. The bound
-    /// never blocks a write.
+    /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with the
+    /// bound. The bound never blocks a write.
     pub bytes_max: u64,
 }
 
@@ -65,7 +65,7 @@ struct Shared {
     locked: Mutex<Locked>,
     clock: Arc<dyn Clock>,
     bytes_max: AtomicU64,
-    /// Wakes waiting takes when an entry is added to a queue.
+    /// Wakes `take` calls that wait, when an entry is added to a queue.
     enqueued: Notify,
     /// Wakes readers that follow a log or inbox when an entry is appended.
     appended: Notify,
@@ -82,12 +82,13 @@ struct Locked {
 }
 
 impl Locked {
-    /// Fails if an earlier write to the journal failed.
+    /// Returns an error if an earlier write to the journal failed.
     fn check(&self) -> Result<(), StoreError> {
         self.journal.as_ref().map_or(Ok(()), Journal::check)
     }
 
-    /// Writes the collected effects to the journal. Returns the position to sync before the reply.
+    /// Writes the collected effects to the journal. Returns the position up to which the log must be synced before the
+    /// reply.
     fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
@@ -109,15 +110,15 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty shard. Its data is gone when its last clone is dropped.
+    /// Creates an empty shard. Its data is lost when its last clone is dropped.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
         let shard = Shard::new(options.lease_ms);
         Self::of(Locked { shard, journal: None, history: None }, options)
     }
 
-    /// A shard that is loaded from `dir` and persisted there. Opening existing data counts as a restart, and begins a
-    /// new epoch.
+    /// Opens a shard that is loaded from `dir` and persisted there. Opening existing data counts as a restart, and
+    /// begins a new epoch.
     ///
     /// # Errors
     /// [`StoreError::DataInUse`] if another process has the directory open; [`StoreError::DataDamaged`],
@@ -152,7 +153,7 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Number of reads and of commits so far. On Redis, each read or commit would be a round trip.
+    /// Returns the number of reads and of commits so far. With Redis, each read or commit would be a round trip.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
@@ -163,7 +164,7 @@ impl MemoryStore {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
 
-    /// Begins a restart epoch. A new epoch means that the last writes may be lost.
+    /// Begins a new epoch. A new epoch means that the last writes before it may be lost.
     ///
     /// # Errors
     /// [`StoreError::Data`].
@@ -171,13 +172,13 @@ impl MemoryStore {
         self.change(Shard::restart).await
     }
 
-    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls could apply their times out of
-    /// order, as if the clock had stepped back.
+    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls could apply their times in the wrong
+    /// order, as if the clock had been set back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
 
-    /// Ignores poisoning: changes do not panic halfway, so the shard is still consistent.
+    /// Locks the shard and ignores poisoning: changes do not panic halfway, so the shard is still consistent.
     fn lock(&self) -> MutexGuard<'_, Locked> {
         self.shared.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,7 +187,7 @@ impl MemoryStore {
         self.look_at(|shard, _| look(&shard.contents))
     }
 
-    /// `look` also takes the time of the store's clock.
+    /// Reads the shard without changes. `look` also gets the time of the store's clock (ms).
     fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
@@ -238,7 +239,7 @@ impl Store for MemoryStore {
     ) -> Result<(BatchResult, Confirmed), StoreError> {
         let committed = self.commit(batch).await?;
         let position = self.lock().journal.as_ref().map(Journal::position);
-        // Without a directory, a crash loses the caller as well as the data, so there is nothing to wait for.
+        // Without a directory, a crash ends the caller together with the data, so no durability is needed.
         let (Some(position), false) = (position, durability == Durability::None) else {
             return Ok((committed, Confirmed::Yes));
         };
@@ -256,7 +257,7 @@ impl Store for MemoryStore {
         loop {
             let enqueued = self.shared.enqueued.notified();
             tokio::pin!(enqueued);
-            // From here on, every enqueue wakes this take.
+            // Register first, so that an entry that is added after the check below still wakes this call.
             enqueued.as_mut().enable();
             let taken = self.change(|shard, raw_ms| shard.take(raw_ms, take)).await?;
             if !taken.is_empty() || take.wait_ms == 0 {
@@ -346,7 +347,7 @@ impl Store for MemoryStore {
         loop {
             let appended = self.shared.appended.notified();
             tokio::pin!(appended);
-            // From here on, every append wakes this reader.
+            // Register first, so that an entry that is appended after the read below still wakes this call.
             appended.as_mut().enable();
             let found = self
                 .read_contents(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;

@@ -1,4 +1,4 @@
-//! Replies to the queries of decisions, and pages of records and counters.
+//! Replies to the queries of decisions, and returns pages of records and counters.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -75,11 +75,11 @@ impl Contents {
     pub fn backlog(&self, queue: &StreamKey) -> QueueCounts {
         let Some(stream) = self.streams.get(queue) else { return QueueCounts::default() };
         let held = stream.group.as_ref().map_or(0, |group| group.holders.len() as u64);
-        // Acknowledged entries are removed, so each entry is either waiting or held.
+        // Acknowledged entries are removed, so each entry is either waiting or held by a consumer.
         QueueCounts { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
-    /// Approximate size of a stream in bytes.
+    /// Returns the approximate size of a stream in bytes.
     pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
         let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
         entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
@@ -174,7 +174,8 @@ impl Shard {
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 
-    /// The consumer that holds an entry, and for how long (ms).
+    /// Returns the consumer that holds an entry, and for how long (ms). For an entry that was taken before the store's
+    /// start, returns the time since the start.
     pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
         let holder = self.contents.holder(queue, entry)?;
         let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
@@ -196,7 +197,7 @@ impl Shard {
     }
 }
 
-/// True if no ID can be within these bounds. A map would panic for such bounds.
+/// Returns true if no ID can be within these bounds. A map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,
@@ -205,8 +206,8 @@ fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     }
 }
 
-/// A page of items, ordered by the hash of the name. This order does not change while items are added and removed: an
-/// item that exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
+/// Returns a page of items, ordered by the hash of the name. The order does not change while items are added and
+/// removed, so an item that exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
 fn page<'a, I: Copy, T>(
     items: impl Iterator<Item = (&'a str, I)>,
     cursor: u64,
@@ -227,7 +228,7 @@ fn page<'a, I: Copy, T>(
     (rest.into_iter().map(|(_, item)| render(item)).collect(), next)
 }
 
-/// A nonzero hash, because cursor 0 means the start or the end of a scan.
+/// Returns a nonzero hash, because cursor 0 means the start or the end of a scan.
 fn hash(name: &str) -> u64 {
     let mut hasher = FxHasher::default();
     name.hash(&mut hasher);

@@ -12,14 +12,14 @@ use crate::seam::ShardState;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredRecord {
-    /// The stored text. `None` if there are only parts.
+    /// The stored text. `None` if the record has only parts.
     pub text: Option<Bytes>,
     pub parts: BTreeMap<Arc<str>, Bytes>,
-    /// The last moment of the record's lifetime, by the store's clock.
+    /// The last moment of the record's lifetime, by the store's clock (ms).
     pub expires_ms: Option<i64>,
 }
 
-/// The members of a sorted set, each with its place.
+/// The members of a sorted set. Each member has a place, the number by which the set is sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
     pub places: FxHashMap<Arc<str>, u64>,
@@ -27,7 +27,7 @@ pub struct Members {
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// Shard time is the store's clock plus an offset. The offset grows when the store's clock steps back.
+/// Shard time is the store's clock plus an offset. The offset grows when the store's clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardClock {
     pub offset_ms: i64,
@@ -46,7 +46,7 @@ pub struct Contents {
     pub numbers: FxHashMap<StreamKey, u64>,
     pub clock: ShardClock,
     pub epoch: u64,
-    /// 0 for the first epoch.
+    /// When the epoch began, in shard time (ms). 0 for the first epoch.
     pub epoch_began_ms: i64,
     pub policy: u64,
     pub settings: u64,
@@ -58,7 +58,7 @@ pub struct Contents {
 #[derive(Debug, Clone)]
 pub struct Shard {
     pub contents: Contents,
-    /// Lease of the fleet's consumers.
+    /// Lease of the fleet's consumers (ms).
     pub lease_ms: i64,
     /// Effects since the last [`Self::drain`]. `None` if effects are not collected.
     tape: Option<Vec<Effect>>,
@@ -70,7 +70,7 @@ pub struct Shard {
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     pub started_ms: i64,
-    /// Number of times that the store's clock has stepped back.
+    /// Number of times that the store's clock was set back.
     pub steps: u64,
     pub step_ms: i64,
     /// When each consumer last took entries, by the store's clock (ms).
@@ -79,7 +79,8 @@ pub struct Seen {
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// Advance of shard time (ms) after which the clock must be written, even if there are no other effects.
+/// If shard time has advanced by this number of milliseconds since the last write of the clock, the clock must be
+/// written again.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
@@ -96,8 +97,8 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// Returns the effects since the last call. Adds the changed clock if there are other effects, or if the clock must
-    /// be written.
+    /// Returns the effects since the last call. Adds the clock if there are other effects, if the offset has changed,
+    /// or after `CLOCK_TAPE_MS`.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -122,7 +123,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Advances shard time to the store's clock plus the offset. Shard time never steps back.
+    /// Advances shard time to the store's clock plus the offset. Shard time never decreases.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
@@ -151,7 +152,7 @@ impl Shard {
         self.change(Effect::Epoch { number, began_ms });
     }
 
-    /// The times that the evaluation of counters depends on.
+    /// Returns the times that decisions about debits depend on.
     pub const fn moment(&self) -> Moment {
         Moment {
             now_ms: self.contents.clock.last_ms,
@@ -366,7 +367,7 @@ impl Contents {
     }
 }
 
-/// Approximate memory of an item with this many bytes of text, including maps, keys and allocations.
+/// Returns the approximate memory of an item with this many bytes of text, including maps, keys and allocations.
 const fn weight(bytes: usize) -> u64 {
     bytes as u64 + 100
 }

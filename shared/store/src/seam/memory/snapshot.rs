@@ -1,4 +1,4 @@
-//! Converts the contents of a shard into effects. Applied to an empty shard, the effects restore the contents.
+//! Converts the contents of a shard into effects. These effects turn an empty shard into the same contents.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ impl Id {
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// The ID as a number, in the format of [`crate::seam::TrimBounds`].
+    /// Returns the ID as a number, in the format of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }
@@ -58,13 +58,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The ID of an entry that is appended at `raw_ms`. It is always greater than all earlier IDs.
+    /// Returns the ID of an entry that is appended at `raw_ms`. It is always greater than all earlier IDs.
     pub fn next_id(&self, raw_ms: i64) -> Id {
         let ms = u64::try_from(raw_ms).unwrap_or(0);
         if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }
     }
 
-    /// Entries without a holder, oldest first.
+    /// Returns the entries that no consumer has taken, oldest first.
     pub fn unread(&self) -> impl Iterator<Item = (&Id, &Arc<Fields>)> {
         let delivered = self.group.as_ref().map_or(Id::default(), |group| group.delivered);
         self.entries.range((std::ops::Bound::Excluded(delivered), std::ops::Bound::Unbounded))
@@ -74,7 +74,7 @@ impl Stream {
         self.group.as_ref()?.holders.get(&id)
     }
 
-    /// Removes an entry, held or not. Returns its fields.
+    /// Removes an entry, even if a consumer holds it. Returns its fields.
     pub fn remove(&mut self, id: Id) -> Option<Arc<Fields>> {
         if let Some(group) = &mut self.group
             && let Some(holder) = group.holders.remove(&id)

@@ -1,4 +1,5 @@
-//! Commits: guards, then the changes of the guards, then the writes in order. Also changes that are not transactions.
+//! Applies commits: checks the guards, applies the guards' changes, then applies the writes in order. Also has changes
+//! that are not transactions.
 
 use std::sync::Arc;
 
@@ -150,7 +151,8 @@ impl Shard {
         }
     }
 
-    /// The counter that a debit for `key` used: if `key` has no counter of its own, the limit's shared counter.
+    /// Returns the counter that a debit for `key` used. If `key` has no counter of its own, returns the limit's shared
+    /// counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -159,7 +161,7 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// Updates `queued` of a counter: whether the counter's throttle queue has members.
+    /// Updates `queued` of a counter: true if the counter's throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;
@@ -223,7 +225,7 @@ impl Shard {
         count
     }
 
-    /// Returns the number of removed entries.
+    /// Removes entries from a log as `keep` specifies. Returns the number of removed entries.
     pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: TrimBounds) -> u64 {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
@@ -278,7 +280,7 @@ impl Shard {
         }
     }
 
-    /// Compares the memory in use with its bound, and stores whether memory is short. Bound 0 means unlimited.
+    /// Compares the memory in use with 80 % of its bound, and stores whether memory is short. Bound 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

@@ -1,4 +1,4 @@
-//! Encodes transactions as the flat arguments of `commit.lua`, which documents their order.
+//! Encodes transactions as the flat arguments of `commit.lua`, which documents the order of the arguments.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,10 +55,10 @@ impl Arguments {
     }
 }
 
-/// The hash for the counters of all built-in limits. The size of this hash is not bounded.
+/// The Redis hash for the counters of all built-in limits. The size of the hash is not bounded.
 const BUILT_IN: &str = "_";
 
-/// The hash of a limit's counters. All built-in limits share one hash.
+/// Returns the Redis hash of a limit's counters. All built-in limits share one hash.
 pub(super) fn hash_of(limit: &str) -> &str {
     if tickfleet_core::keys::limits::is_built_in(limit) { BUILT_IN } else { limit }
 }
@@ -67,12 +67,12 @@ pub(super) fn field_of(counter: &CounterKey) -> String {
     field_before(&counter.limit).concat() + &counter.counter
 }
 
-/// The prefix of the counter's name in the field.
+/// Returns the prefix of the counter's name in the field of the hash.
 pub(super) fn field_before(limit: &str) -> [&str; 2] {
     if tickfleet_core::keys::limits::is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
-/// Names in groups: counters by hash, inboxes by tenant. Names are numbered from 1, in the order of the groups.
+/// Names in groups: counters by hash, inboxes by tenant. The names are numbered from 1, in the order of the groups.
 struct Numbered<'a> {
     groups: Vec<(&'a str, Vec<Name<'a>>)>,
     numbers: HashMap<Name<'a>, u32>,
@@ -81,7 +81,7 @@ struct Numbered<'a> {
 /// A limit and its counter, or a tenant and its inbox.
 type Name<'a> = (&'a str, &'a str);
 
-/// Maximum number of names in a group: the most that Lua passes to one command.
+/// Maximum number of names in a group. Lua cannot pass more arguments to one command.
 const GROUP_MAX: usize = 1_000;
 
 impl<'a> Numbered<'a> {
@@ -114,7 +114,8 @@ impl<'a> Numbered<'a> {
         self.numbers.get(&(group, name)).copied().unwrap_or_default()
     }
 
-    /// `before` is the prefix of each group, and `before_name` returns the prefix of each name.
+    /// Appends the groups to `arguments`. `before` is the prefix of each group, and `before_name` returns the prefix of
+    /// each name.
     fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
         let before = before.concat();
         arguments.show(self.groups.len());
@@ -128,14 +129,14 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The Redis commands that batches name. The Redis user needs the permission for each of them.
+/// The Redis commands that an encoded batch can contain. The Redis user needs the permission for each of them.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
 pub(super) struct Encoded {
-    /// The arguments after the run ID, lease and epoch.
+    /// The script's arguments after the run ID, lease and epoch.
     pub(super) arguments: Arguments,
-    /// The counter with number n has index n - 1.
+    /// The counters. The counter with number n in the arguments has index n - 1.
     pub(super) counters: Vec<CounterKey>,
 }
 
@@ -161,13 +162,14 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// The arguments that make the script store whether memory is short. If it is, Redis would refuse a plain command.
+/// Returns the arguments that make the script store whether memory is short. A plain command would fail while memory is
+/// full.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// The arguments that create queues. The script creates them even if memory is full, when Redis refuses a plain
-/// `XGROUP CREATE`.
+/// Returns the arguments that create queues. The script creates queues even if memory is full. Redis would refuse a
+/// plain `XGROUP CREATE` then.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -179,7 +181,7 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, one transaction of six words: version, proof, stamp, and the three words below.
+    // No counters, no inboxes, one transaction of six words: version, proof, stamp flag, `word`, `first` and `second`.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -210,7 +212,7 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// A number as Lua stores it, exact up to 2^53. Larger numbers only occur as bounds that are never reached.
+/// Converts a number as Lua stores it, exact up to 2^53. Larger numbers only occur as bounds that are never reached.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -226,7 +228,7 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive rooms or amounts, packed into one argument.
+    /// Consecutive rooms (debits of counters) or amounts, packed into one argument.
     packed: Vec<u8>,
 }
 
@@ -372,7 +374,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// `before` contains the earlier writes of the transaction.
+    /// Encodes the write of a record. `before` contains the earlier writes of the transaction.
     fn put(
         &mut self,
         transaction: &Transaction,
@@ -382,7 +384,7 @@ impl Encoder<'_> {
         ttl_ms: Option<i64>,
     ) {
         let fresh = is_fresh(transaction, before, key);
-        // Only the script can fill in the entry and the rooms of the record.
+        // The record contains the ID of an enqueued entry and the debits, and only the script knows them.
         let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
         if let (Some(ttl_ms), false) = (ttl_ms, framed) {
@@ -397,7 +399,7 @@ impl Encoder<'_> {
             self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
             self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            // If a record has no lifetime, its parts must have none either.
+            // If a record has no lifetime, its parts must not expire either.
             self.call(2, "PERSIST").parts_key(key);
         }
     }
@@ -417,7 +419,7 @@ impl Encoder<'_> {
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
-                // Runtimes read through the consumer group, but do not create it.
+                // Runtimes read through the consumer group but do not create it, so create it here.
                 if ["external:", "local:"].iter().any(|start| stream.as_str().starts_with(start)) {
                     self.words.push("group");
                     self.key(stream.as_str());
@@ -426,7 +428,7 @@ impl Encoder<'_> {
                 let stamp = usize::from(transaction.stamped);
                 self.key(stream.as_str()).show((fields.len() + stamp) * 2);
                 if transaction.stamped {
-                    // The script fills in the stamp.
+                    // The script fills in this field with the states of the debited counters.
                     self.words.push("d").push("");
                 }
                 self.fields(fields);
@@ -439,7 +441,7 @@ impl Encoder<'_> {
                 self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
-                // 0 means unlimited, so it becomes a number of entries that no stream reaches.
+                // 0 means unlimited, so encode a number of entries that no stream reaches.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
                 let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
                 command.push("MAXLEN").push("~").show(max_entries).push("*");
@@ -448,7 +450,8 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH is a placeholder: it only changes the reply, which is not read.
+                    // CH only fills the position of the option. It changes the command's reply, and the script does not
+                    // use the reply.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
                     TimerRule::Wake => {
@@ -556,8 +559,9 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     }
 }
 
-/// True if a guard fails when the transaction is repeated. Then the proof only has to be read after that failure. For
-/// example, an entry that was acknowledged is never held again.
+/// Returns true if a guard always fails when the transaction is repeated. For example, an entry that was acknowledged
+/// is never held again. The script then reads the proof (the record that identifies a repetition) only after the guard
+/// has failed.
 fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
@@ -567,7 +571,8 @@ fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     })
 }
 
-/// True if this write creates the record. Then the record has no parts yet whose lifetime would have to change.
+/// Returns true if the write creates the record. A new record has no parts yet, so no lifetime of parts must be
+/// changed.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

@@ -5,11 +5,11 @@
 //!
 //! | Key | Content |
 //! |---|---|
-//! | `<record>` | string: `<version> <entry> <rooms> <content>` |
+//! | `<record>` | string: `<version> <entry> <rooms> <content>`; `<rooms>`: the counters after the debits |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if the counter is rolling |
 //! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
-//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
+//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members, with the place as the score |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
 //! | `seqs:<tenant>` | hash: number of the last reply by inbox |
@@ -21,11 +21,12 @@
 //! first client that finds the library missing loads it on the shard's server, because each primary of a cluster has
 //! its own libraries. Redis saves and replicates libraries, so they survive a restart or a failover.
 //!
-//! The name includes the text's digest, so several versions coexist during a rolling upgrade. Remove old versions with
-//! `FUNCTION DELETE`.
+//! The library's name includes a digest of its text, so several versions coexist during a rolling upgrade. Remove old
+//! versions with `FUNCTION DELETE`.
 //!
-//! The Redis user needs `+fcall` and `+function|load`. If the server has no functions, refuses these commands, or lacks
-//! the memory to load the library, the same text runs as a script. Scripts need `+evalsha` and `+script|load`.
+//! The Redis user needs `+fcall` and `+function|load`. The text of the library runs as a script if the server has no
+//! functions, refuses these commands, or lacks the memory to load the library. Scripts need `+evalsha` and
+//! `+script|load`.
 
 mod encode;
 mod inspect;
@@ -64,16 +65,17 @@ pub(crate) fn function() -> &'static Function {
     &FUNCTION
 }
 
-/// A shard on Redis. Connects on first use.
+/// The store of one shard on Redis. Connects on first use.
 pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The epoch of the last commit, or 0 before the first commit. A server that has lost its data compares this epoch
-    /// with its own.
+    /// The restart epoch of the last commit, or 0 before the first commit. Each commit sends this epoch, so that a
+    /// server without data recognizes that it has lost its data.
     epoch: AtomicU64,
     idle: take::Idle,
-    /// False if the last take of several queues found no backlog. The next take then blocks on all queues at once.
+    /// False if the last take of several queues found fewer entries in each queue than its share of the request. The
+    /// next take then blocks on all queues at once.
     has_backlog: AtomicBool,
     /// The connections for durable commits: one for each kind of durability, because each wait blocks its connection.
     confirming: [Confirming; 2],
@@ -86,8 +88,8 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart of
-    /// the server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
+    /// Opens shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart
+    /// of the server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -96,13 +98,13 @@ impl RedisStore {
         Ok(Self::over(dial, shard, namespace, lease_ms))
     }
 
-    /// Shard `shard` of the Redis that `dial` connects to. For simulations.
+    /// Opens shard `shard` of the Redis that `dial` connects to. For simulations.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
         Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
     }
 
-    /// The shard with this prefix, on a connection that is also used for other purposes.
+    /// Creates the store of the shard with this prefix, on a connection that is also used for other purposes.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
         Self {
             connection,

@@ -55,8 +55,8 @@ fn pending(key: String) -> Cmd {
     cmd("XPENDING").arg(key).arg(GROUP).to_owned()
 }
 
-/// A key of another type counts as absent, and so does a stream without a group. The guards of a transaction report
-/// such keys.
+/// Converts the reply to a query into its value. A key of another type counts as absent, and so does a stream without a
+/// group. The guards of a transaction report such keys.
 pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
     let reply = reply.unwrap_or(Reply::Nil);
     match query {
@@ -101,7 +101,8 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// Members with their places. RESP3 replies with pairs, RESP2 with a flat list.
+/// Parses the members of a sorted set, each with its place (the score). RESP3 replies with pairs, RESP2 with a flat
+/// list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,

@@ -10,7 +10,7 @@ use crate::script::reply::{into_text, number_of, unexpected};
 use crate::seam::inspect::Vitals;
 use crate::seam::{BatchResult, ShardState};
 
-/// The operation's name in errors and metrics.
+/// The name of the operation in errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {
@@ -135,7 +135,8 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
 /// `commit.lua`. If shard time is further ahead, it is damaged.
 const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
-/// The shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
+/// Reads the shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua`
+/// writes.
 pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');

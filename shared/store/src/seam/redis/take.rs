@@ -43,8 +43,8 @@ impl RedisStore {
             for (queue, count) in waiting {
                 match self.read_made(take, &[queue], count, None).await {
                     Ok(more) => taken.extend(more),
-                    // The consumer already holds the entries that were taken before the error, so they must be
-                    // returned.
+                    // The consumer has already taken the entries of the earlier queues, so return these entries instead
+                    // of the error.
                     Err(error) if taken.is_empty() => return Err(error),
                     Err(_) => return Ok(taken),
                 }
@@ -77,7 +77,7 @@ impl RedisStore {
         }
     }
 
-    /// The queues with waiting entries, in order of preference, each with the number of entries to take.
+    /// Returns the queues with waiting entries, in order of preference, each with the number of entries to take.
     async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
@@ -121,7 +121,7 @@ impl RedisStore {
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }
 
-    /// Runs a command on a separate connection. If the caller is dropped, the connection is dropped, too. Otherwise
+    /// Runs a command on a separate connection. If the future is dropped, the connection is dropped, too. Otherwise
     /// Redis would deliver entries to a caller that no longer exists.
     pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {

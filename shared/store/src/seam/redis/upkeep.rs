@@ -25,8 +25,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The backlogs of queues, in their order. Acknowledged entries are removed, so each entry without a holder is
-    /// unread.
+    /// Counts the backlogs of queues, in the order of `queues`. Acknowledged entries are removed, so each entry that no
+    /// consumer has taken is unread.
     pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<QueueCounts>, StoreError> {
         let mut ask = pipe();
         for queue in queues {
@@ -61,7 +61,8 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Runs atomically on the server. Otherwise, entries that the consumer takes just before its removal would be lost.
+    /// Removes a consumer from a queue if it has no entries. Runs atomically on the server. Otherwise, entries that the
+    /// consumer takes just before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -91,8 +92,8 @@ impl RedisStore {
         Ok(went.into_iter().sum())
     }
 
-    /// The newest ID that a stream has ever had, as a number. If a reader's position is later, the server has lost
-    /// entries that the reader had read. Then all present entries are new to the reader.
+    /// Returns the newest ID that a stream has ever had, as a number. If a reader's position is later, the server has
+    /// lost entries that the reader had read. Then all present entries are new to the reader.
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
@@ -101,13 +102,14 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// Reads the groups first, and then their pending entries. Entries that a group takes in between do no harm: they
-    /// are newer than the group's last-delivered ID.
+    /// Returns the last ID up to which every group has acknowledged all entries, as a number. Reads the groups first,
+    /// and then their pending entries. Entries that a group takes in between do no harm: they are newer than the
+    /// group's last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
-        // An inbox that never had replies does not exist.
+        // The stream of an inbox that never had replies does not exist.
         let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
         if groups.is_empty() {
@@ -129,9 +131,9 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Entries are acknowledged and deleted in one step. So an entry is lost if it was delivered, still exists and is
-    /// not pending. XCLAIM skips an entry that a consumer took in the meantime, because the entry's idle time is short.
-    /// XCLAIM also skips a deleted entry.
+    /// Gives lost entries of a queue to `consumer`, at most `count`. Entries are acknowledged and deleted in one step.
+    /// So an entry is lost if it was delivered, still exists and is not pending. XCLAIM skips an entry that a consumer
+    /// took in the meantime, because the entry's idle time is short. XCLAIM also skips a deleted entry.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
@@ -172,7 +174,7 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
-    /// An estimate: Redis samples a few of the stream's nodes.
+    /// Estimates the memory of a stream in bytes: Redis samples a few of the stream's nodes.
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
@@ -216,7 +218,7 @@ impl RedisStore {
     }
 }
 
-/// Escapes a text. As a pattern, the result matches only the original text.
+/// Escapes a text for use in a pattern. The result matches only the original text.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
@@ -228,7 +230,7 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
-/// An entry's ID as a number, in the format of [`TrimBounds::read_upto`].
+/// Parses an entry's ID as a number, in the format of [`TrimBounds::read_upto`].
 fn entry_number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// The progress in a record. If the record is unreadable, all events are delivered again.
+/// Reads the progress in a record. If the record is unreadable, all events are delivered again.
 fn notified(value: &Value) -> Notified {
     match value {
         Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),

@@ -11,8 +11,8 @@ use crate::{Store, StoreError, TurnName};
 pub struct ApprovalView {
     pub id: String,
     pub record: Approval,
-    /// The exact arguments of the call as JSON. `None` in lists, and after the approval has ended, if the shown
-    /// arguments in `record` are abridged.
+    /// The exact arguments of the call as JSON. If `record` shows only abridged arguments, this is `None` in lists and
+    /// after the approval has ended.
     pub exact: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl ApprovalView {
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
-    /// Returns `None` if the approval was never requested, or is no longer kept.
+    /// Returns an approval. Returns `None` if the approval was never requested, or is no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -64,8 +64,8 @@ impl Store {
         Ok(None)
     }
 
-    /// The waiting approvals of a tenant, the earliest deadline first. At most `count` are read. Approvals whose call
-    /// has ended or changed are omitted.
+    /// Returns the waiting approvals of a tenant, the earliest deadline first. At most `count` are read. An approval is
+    /// omitted if its call has ended or changed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -74,8 +74,8 @@ impl Store {
     }
 
     /// Like [`Self::approvals`], but only approvals with deadlines at or after `from_ms`. Skips the first `skip` of
-    /// these approvals, and reads up to `count`. Also returns the number of approvals that were read, which is less
-    /// than `count` at the end.
+    /// these approvals, and reads up to `count`. Also returns the number of approvals that were read. This number is
+    /// less than `count` if no further approvals exist.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -85,7 +85,7 @@ impl Store {
         from_ms: i64,
         (skip, count): (usize, usize),
     ) -> Result<(usize, Vec<ApprovalView>), StoreError> {
-        // The set may exceed the bound by a few approvals: a new request replaces lost ones.
+        // Read more than the bound, because the set may exceed it by a few approvals: a new request replaces lost ones.
         let most = 2 * usize::try_from(limits::APPROVALS_WAITING_MAX).unwrap_or(usize::MAX);
         let all = self.query(Query::First { set: waiting_of(tenant), upto: None, count: most }).await?;
         let Value::Members(all) = all else { return Ok((0, Vec::new())) };

@@ -8,11 +8,11 @@ use crate::{Store, StoreError};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
-    /// The name under which the position is stored. Only one process at a time follows under one name.
+    /// The name under which the position is stored. Two processes never follow the log under one name at the same time.
     pub name: &'a str,
     pub process: &'a ConsumerId,
-    /// Duration of the process's lease after its last checkpoint. During the lease, no other process follows under this
-    /// name.
+    /// Duration of the process's lease after its last checkpoint. During the lease, no other process follows the log
+    /// under this name.
     pub lease_ms: u64,
 }
 

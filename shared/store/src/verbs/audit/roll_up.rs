@@ -20,7 +20,7 @@ impl Store {
         Ok(self.decide(count).await?.result == CountResult::Done)
     }
 
-    /// The last counted entry of the audit log. `None` if no entry was counted yet.
+    /// Returns the last counted entry of the audit log. Returns `None` if no entry was counted yet.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -29,7 +29,7 @@ impl Store {
         Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
     }
 
-    /// The counts of a day (days since 1970), by name.
+    /// Returns the counts of a day (days since 1970), by name.
     ///
     /// # Errors
     /// [`StoreError`].

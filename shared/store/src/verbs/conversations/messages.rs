@@ -22,11 +22,11 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// Returns at most `count` unread messages of an agent, oldest first, and marks them as read. A repeated call under
-    /// the same name returns the same messages.
+    /// Returns at most `count` unread messages of an agent, oldest first, and marks them as read. A repeated call with
+    /// the same `name` returns the same messages.
     ///
     /// # Errors
-    /// [`StoreError`]; the caller should repeat the call under the same name.
+    /// [`StoreError`]; the caller should repeat the call with the same `name`.
     pub async fn receive_messages(
         &self,
         tenant: &TenantId,

@@ -8,9 +8,9 @@ use crate::{Store, StoreError, Submission};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadItemRef<'a> {
-    /// A dead letter, by its entry in the dead log.
+    /// A dead letter, identified by its entry in the dead log.
     Letter(&'a str),
-    /// A call that failed permanently, by its entry in the audit log.
+    /// A permanently failed call, identified by its entry in the audit log.
     Call(&'a str),
 }
 

@@ -10,7 +10,7 @@ impl Store {
     /// Stores a document, completely or not at all. Replaces a document with the same ID.
     ///
     /// # Errors
-    /// [`StoreError`]; the document is possibly stored already. The caller can repeat the call.
+    /// [`StoreError`]; the document may have been stored. The caller can repeat the call.
     pub async fn keep_document(
         &self,
         tenant: &TenantId,
@@ -24,7 +24,7 @@ impl Store {
     /// Removes documents, in bounded steps. Returns the number of removed documents.
     ///
     /// # Errors
-    /// [`StoreError`]; some documents are possibly removed already.
+    /// [`StoreError`]; some documents may have been removed.
     pub async fn drop_documents(&self, tenant: &TenantId, ids: &[String]) -> Result<u64, StoreError> {
         let mut removed = 0;
         for some in ids.chunks(limits::BATCH_ENTRIES_MAX) {

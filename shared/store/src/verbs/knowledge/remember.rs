@@ -9,7 +9,7 @@ impl Store {
     /// Adds a memory. A memory with the same ID is added only once.
     ///
     /// # Errors
-    /// [`StoreError`]; the memory is possibly added already. The caller can repeat the call.
+    /// [`StoreError`]; the memory may have been added. The caller can repeat the call.
     pub async fn remember(
         &self,
         tenant: &TenantId,
@@ -22,7 +22,7 @@ impl Store {
         Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
     }
 
-    /// Returns the number of removed memories.
+    /// Removes memories of an agent. Returns the number of removed memories.
     ///
     /// # Errors
     /// [`StoreError`].

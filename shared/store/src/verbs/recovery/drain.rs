@@ -17,8 +17,8 @@ impl From<DrainResult> for PauseResult {
 }
 
 impl Store {
-    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. Also removes the flags of
-    /// `gone`: drained workers that will not come back.
+    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. Also removes the drain flags
+    /// of the workers in `gone`, which will not start again.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -20,7 +20,7 @@ pub enum AnnounceResult {
 }
 
 impl Store {
-    /// Digest of the policy in force. `None` before the first announcement.
+    /// Returns the digest of the policy in force. Returns `None` before the first announcement.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -29,8 +29,8 @@ impl Store {
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// The generation of a policy, or its last generation if the policy is not in force any more. `None` if the policy
-    /// was never in force.
+    /// Returns the generation of a policy, or its last generation if the policy is not in force any more. Returns
+    /// `None` if the policy was never in force.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,4 +1,5 @@
-//! Paused tenants and agents, whose calls are not admitted, and paused tools, whose calls wait.
+//! Pauses of tenants and agents, which stop the admission of their calls, and pauses of tools, which make the tools'
+//! calls wait.
 
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};

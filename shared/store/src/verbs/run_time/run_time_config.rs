@@ -25,7 +25,7 @@ pub struct RunTimeConfig {
 }
 
 impl Store {
-    /// All run-time settings of this shard, at one generation.
+    /// Reads all run-time settings of this shard, at one generation.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -45,7 +45,7 @@ impl Store {
         })
     }
 
-    /// The generation of the run-time settings. If it has changed, [`Self::run_time_config`] has changed, too.
+    /// Reads the generation of the run-time settings. If it has changed, [`Self::run_time_config`] has changed, too.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -9,8 +9,8 @@ use crate::{Store, StoreError};
 const PAGE: u64 = 32;
 
 impl Store {
-    /// The history of a task beginning with entry `from`, oldest first. Empty if the task has no history, or if the
-    /// history is no longer kept. Reads in pages, so that no reply is large.
+    /// Returns the history of a task beginning with entry `from`, oldest first. The result is empty if the task has no
+    /// history, or if the history is no longer kept. Reads in pages, so that no reply is large.
     ///
     /// # Errors
     /// [`StoreError`].

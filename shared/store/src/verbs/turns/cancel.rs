@@ -7,13 +7,13 @@ use crate::{Store, StoreError, TurnName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelResult {
     Ok,
-    /// A worker or runtime holds the turn or task: its current call ends first.
+    /// A worker or runtime has taken the turn or task. The turn or task ends after its current call.
     Flagged,
     Ended,
     /// The turn or task has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends
     /// without running.
     Waiting,
-    /// The turn or task has not arrived yet, and the tenant has too many waiting cancels. This cancel is not stored.
+    /// The turn or task has not arrived yet, and the tenant has too many waiting cancels. The new cancel is not stored.
     Full,
     /// The turn or task was admitted before, and its record is lost.
     Unknown,
@@ -21,10 +21,10 @@ pub enum CancelResult {
 
 impl Store {
     /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below these
-    /// tasks. A scheduler ends all of these in steps.
+    /// tasks. A scheduler ends these turns and tasks in several steps.
     ///
     /// # Errors
-    /// [`StoreError`]; the cancel is possibly stored already.
+    /// [`StoreError`]; the cancel may have been stored.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };

@@ -19,9 +19,9 @@ pub struct ClaimedLocal {
 }
 
 impl Store {
-    /// Claims the local call that this turn offers. `None` if the turn offers none, or if another process has claimed
-    /// the call. A repeated claim of the same `claimant` returns the same call, because the response to the first
-    /// claim may be lost.
+    /// Claims the local call that this turn offers. Returns `None` if the turn offers no local call, or if another
+    /// process has claimed the call. A repeated claim of the same `claimant` returns the same call, because the
+    /// response to the first claim may be lost.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -64,7 +64,8 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// Removes an empty queue. A take creates it if the call has already ended and its queue was removed.
+    /// Removes a queue if it is empty. Taking entries from a queue creates the queue. So an empty queue remains if the
+    /// call has already ended and its queue was removed.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

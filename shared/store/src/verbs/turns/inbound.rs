@@ -10,15 +10,15 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 use crate::{Store, StoreError, TurnName};
 
 /// Maximum number of lookups of a message. If the message's scheduler crashes during a lookup, the message moves to
-/// another entry.
+/// another entry, so one lookup can miss it.
 const LOOKUPS_MAX: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedMessage {
     pub from: Inbound,
-    /// JSON.
+    /// The message as JSON.
     pub message: String,
-    /// True if the turn's name is derived from the entry.
+    /// True if the turn's name is derived from the ID of the entry.
     pub is_minted: bool,
 }
 
@@ -49,9 +49,9 @@ impl Store {
         Ok(())
     }
 
-    /// The message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes the
-    /// record in one transaction. So if a caller finds nothing here, and then reads the record, the caller misses no
-    /// turn.
+    /// Returns the message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes
+    /// the record in one transaction. So if a caller finds nothing here, and then reads the record, the caller misses
+    /// no turn.
     ///
     /// Two kinds of messages are not found. If a message's ID is derived from its entry, the message is not found after
     /// its scheduler has crashed. If a task was added to the stream without [`Self::enqueue_task`], the task is not
@@ -92,7 +92,8 @@ impl Store {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// The digest of the turn or task with this producer's ID. `None` if the ID is unknown or no longer kept.
+    /// Returns the digest of the turn or task with this producer's ID. Returns `None` if the ID is unknown or no longer
+    /// kept.
     ///
     /// # Errors
     /// [`StoreError`].

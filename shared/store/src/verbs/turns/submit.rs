@@ -9,19 +9,20 @@ use crate::{Store, StoreError};
 #[derive(Debug, Clone)]
 pub struct Submission {
     pub tenant: TenantId,
-    /// The producer's ID for the turn or task. It makes the submission idempotent.
+    /// The producer's ID for the turn or task. The ID makes the submission idempotent.
     pub turn: Option<TurnId>,
     pub digest: String,
     /// The inbox for the reply. If the inbox has too many unread replies, the submission is refused.
     pub reply_to: Option<InboxName>,
-    /// JSON.
+    /// The message as JSON.
     pub payload: Bytes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted {
-        /// The message's entry. If the turn has no ID, its ID is derived from the entry.
+        /// The ID of the message's entry in the inbound stream. If the turn has no ID, its ID is derived from the ID of
+        /// the entry.
         entry: String,
     },
     /// This ID was accepted before with the same content.
@@ -86,8 +87,8 @@ fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, St
     let Receipt { result, committed } = result?;
     Ok(match result {
         Decided::Accepted => {
-            // If there is no entry, an earlier attempt of the same commit was applied. This only happens if the message
-            // has an ID.
+            // If there is no entry, an earlier attempt of the same commit was applied. A commit is only repeated if the
+            // message has an ID.
             let entry = committed.and_then(|committed| committed.entries.into_iter().next());
             Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }
         }

@@ -1,4 +1,4 @@
-//! Check of a whole shard. [`Store::check`] finds the records, timers and queues, and the core checks each of them.
+//! Checks a whole shard. [`Store::check`] finds the records, timers and queues, and the core checks each of them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -39,7 +39,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// The word for people and the audit log.
+    /// Returns the name of the fault for people and the audit log.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -97,10 +97,10 @@ struct Checker<'a> {
     store: &'a Store,
     repair: bool,
     report: ShardCheck,
-    /// Turns that were counted. A scan may return a turn twice.
+    /// The turns that were counted so far. A scan may return a turn twice, but each turn counts only once.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
-    /// Tenants with an unreadable turn, whose counters cannot be compared.
+    /// Tenants with an unreadable turn. The counters of these tenants cannot be compared.
     uncounted: BTreeSet<TenantId>,
     queues: BTreeSet<CounterKey>,
 }
@@ -150,7 +150,7 @@ impl Store {
         Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
     }
 
-    /// The sums over the unfinished turns of a tenant. `None` if a turn cannot be read.
+    /// Returns the sums over the unfinished turns of a tenant. Returns `None` if a turn cannot be read.
     async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
         let mut sums = Sums::default();
         let mut seen = HashSet::new();
@@ -257,7 +257,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the counters of tenants. A tenant whose turns changed during the comparison is skipped.
+    /// Compares the counters of tenants. Skips a tenant if its turns changed during the comparison.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Grants from token services whose refresh tokens can be used only once, see [`tickfleet_core::grants`].
+//! Grants from token services with refresh tokens that can be used only once, see [`tickfleet_core::grants`].
 
 use tickfleet_core::grants::{GRANT_PART, KeepGrant, RenewGrant, key};
 use tickfleet_core::{Query, Value};

@@ -30,7 +30,7 @@ pub struct ShardHistory {
     pub now_ms: i64,
 }
 
-/// The calls that ended since the previous sample, and the new position.
+/// The calls that ended since the previous sample, and the new position in the audit log.
 struct Counted {
     upto: Option<EntryId>,
     entries: u64,
@@ -38,8 +38,8 @@ struct Counted {
 }
 
 impl Store {
-    /// Samples the last minute that has ended, unless it has a sample. The first sample of a shard only notes the
-    /// position. Counts the waiting turns of `tenants`.
+    /// Stores a sample of the last minute that has ended, unless that minute has a sample. The first sample of a shard
+    /// only stores the position in the audit log. Counts the waiting turns of `tenants`.
     ///
     /// # Errors
     /// [`StoreError`]; a repeated call does not count twice.

@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Agents or names of tools per transaction.
+/// Maximum number of agents, or of tool names, in one transaction.
 const PER_TRANSACTION: usize = 250;
 /// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
@@ -31,23 +31,24 @@ pub struct ToolLists {
     pub lists: Vec<ToolList>,
     /// Tenant, agent and the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
-    /// Number of agents whose list does not fit.
+    /// Number of agents whose list is not written, because it would exceed the byte limit of all lists together.
     pub left_out: usize,
     /// The name of each tool by its ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
     pub names: BTreeMap<String, String>,
 }
 
-/// The sources of the published lists.
+/// The policy and tools from which the published lists were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
     /// Fingerprint of the policy and tools.
     pub fingerprint: String,
-    /// Number of agents whose list did not fit.
+    /// Number of agents whose list was not written, because it would have exceeded the byte limit of all lists
+    /// together.
     pub left_out: usize,
 }
 
 impl Store {
-    /// Reads the sources of the published lists. `None` if the lists have to be written again.
+    /// Reads the fingerprint of the published lists. Returns `None` if the lists have to be written again.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -56,8 +57,8 @@ impl Store {
         Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
     }
 
-    /// Reads the list of one agent in the shared format. `None` if no worker has written a list, or if the list has
-    /// expired.
+    /// Reads the list of one agent in the shared format. Returns `None` if no worker has written a list, or if the list
+    /// has expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,7 +77,8 @@ impl Store {
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 
-    /// Reads the names of tools by their IDs. Empty if no worker has published names, or if the names have expired.
+    /// Reads the names of tools by their IDs. The result is empty if no worker has published names, or if the names
+    /// have expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -94,7 +96,7 @@ impl Store {
     /// fingerprint has expired, a worker writes the lists again.
     ///
     /// # Errors
-    /// [`StoreError`]; some lists are possibly written already.
+    /// [`StoreError`]; some lists may have been written.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,

@@ -15,7 +15,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError, TenantUsage};
 use tickfleet_tools::{CallContext, ToolError};
 
-/// Maximum agents of one tenant that a call reads. A fleet may have very many agents, and Redis must also serve other
+/// Maximum agents of one tenant that a call reads. A tenant may have very many agents, and Redis must also serve other
 /// requests.
 const AGENTS_SEEN_MAX: usize = 1_000;
 
@@ -29,7 +29,7 @@ struct Caller {
 fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolError> {
     let active = active.load();
     let found = active.policy.look_up(&context.tenant, &context.agent);
-    // The call has just passed the guards, so the tenant or agent was removed after that.
+    // The call has just passed the permission checks. The tenant or the agent was therefore removed after these checks.
     let gone = |_| ToolError::Permanent("Your tenant or you are no longer configured here.".into());
     let (tenant, agent) = found.map(|(tenant, agent)| (tenant.clone(), agent.clone())).map_err(gone)?;
     Ok(Caller { active, tenant, agent })

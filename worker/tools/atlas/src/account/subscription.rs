@@ -125,7 +125,7 @@ struct Resets {
     agent: String,
 }
 
-/// Makes the tool for this shard.
+/// Makes the tool for the shard of `store`.
 #[must_use]
 pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -212,8 +212,8 @@ fn subscription(
     })
 }
 
-/// Returns the tenant's lowest daily limit, from the enforced limits that apply to all agents of the tenant together.
-/// `amount` returns the number of a bound, or `None` if the bound has another kind.
+/// Returns the lowest daily limit of the tenant. Considers only enforced limits that count all agents of the tenant
+/// together. `amount` returns the number of a bound, or `None` if the bound has another kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce

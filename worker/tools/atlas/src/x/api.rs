@@ -16,7 +16,7 @@ use super::sign_in::Account;
 
 /// Maximum bytes of a response. A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum bytes of X's own message in an error message.
+/// Maximum bytes of X's message that an error message of a tool quotes.
 const SAID_BYTES_MAX: usize = 600;
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,8 @@ pub(super) struct ApiRequest {
     pub(super) query: Vec<(&'static str, String)>,
     /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// True if the request itself is the effect. The outcome is then unknown if the response is lost.
+    /// True if the request itself has the tool's effect: it creates the post. If its response is lost, the outcome is
+    /// unknown.
     pub(super) is_effect: bool,
 }
 
@@ -52,12 +53,12 @@ impl ApiRequest {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// Returns the error for a lost response. If the request is the effect, its outcome is unknown.
+    /// Returns the error for a lost response. If the request has the tool's effect, the outcome is unknown.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }
 
-    /// Like [`Self::lost`], with the wait that X requested.
+    /// Like [`Self::lost`], with the wait that X requested. The wait is dropped if the outcome is unknown.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -71,14 +72,14 @@ impl Api {
     /// Sends a request to X. If X rejects the token, requests a new token and sends the request once more.
     ///
     /// # Errors
-    /// [`ToolError`], depending on the response and on whether the request is the effect.
+    /// [`ToolError`], depending on the response and on whether the request has the tool's effect.
     pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.send_as(ask, &token).await?;
         if answered.status != 401 {
             return answered.into_result(ask);
         }
-        // X responds with 401 before it executes the request, so a retry repeats nothing.
+        // X sends a 401 response before it executes the request, so a retry repeats nothing.
         match self.account.token_after_rejection(&token).await? {
             Some(newer) => self.send_as(ask, &newer).await?.into_result(ask),
             None => answered.into_result(ask),
@@ -165,7 +166,7 @@ impl ApiResponse {
     }
 }
 
-/// Returns the time until X's rate limit is reset (docs.x.com, Rate limits). The reset time is compared with the
+/// Returns the time until X resets its rate limit (docs.x.com, Rate limits). The reset time is compared with the
 /// response's own `Date`, so an incorrect local clock has no influence.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);

@@ -40,7 +40,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// `None` if X does not accept the media.
+    /// Returns the kind of the media that begins with the bytes `head`. `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -129,7 +129,7 @@ fn agrees(declared_type: &str, mime: &str) -> bool {
         || family(declared_type) == family(mime)
 }
 
-/// Nothing was posted, and a retry may succeed.
+/// Returns the error for a transient failure. Nothing was posted, and a retry may succeed.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
@@ -145,14 +145,14 @@ impl Media {
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Returns false at the end of the media.
+    /// Reads the next bytes from the server. Returns false at the end of the media.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
             return Ok(false);
         };
         self.read += chunk.len() as u64;
-        // The limit depends on the kind. `fetch` checks the bytes that arrive before the kind is known.
+        // The limit depends on the kind of media. Until the kind is known, `fetch` limits the bytes.
         if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
             return Err(self.too_large());
         }

@@ -33,8 +33,8 @@ use sign_in::{Account, SignIn};
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes both tools. If a token is missing, the tool is still made, but it is not configured. Only an unusable variable
-/// is an error.
+/// Makes both tools. If a token is missing, the tool that needs it is still made, but calls fail with `not_configured`.
+/// Only an unusable variable is an error.
 ///
 /// # Errors
 /// The variable that cannot be used, and the reason.
@@ -44,7 +44,8 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // Services may have private addresses. A model must not reach such services through the addresses of media.
+    // Services may have private addresses that the guard of the API client allows. A model chooses the addresses of
+    // media and must not reach such services, so media have their own guard.
     let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// The fields are constants, so they need no escaping.
+/// Returns the body and its content type. The fields are constants, so they need no escaping.
 pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     let boundary = boundary(file);
     let mut body = Vec::with_capacity(file.len() + 1024);
@@ -21,8 +21,8 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     (body.into(), format!("multipart/form-data; boundary={boundary}"))
 }
 
-/// Returns a boundary that does not occur in the file. It is derived from the file's digest, which a file cannot
-/// contain.
+/// Returns a boundary that does not occur in the file. The boundary is derived from the file's digest, and no one can
+/// make a file that contains its own digest.
 fn boundary(file: &[u8]) -> String {
     Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

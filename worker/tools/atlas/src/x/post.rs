@@ -18,9 +18,9 @@ use super::upload::upload;
 const MEDIA_MAX: usize = 4;
 const ADDRESS_BYTES_MAX: usize = 2_048;
 const CONTENT_CHARS_MAX: usize = 280;
-/// Time limits of the whole call, and of all steps before the post. The second limit is shorter, so that a timeout
-/// before the post is reported as not executed. A timeout of the whole call is reported as an unknown outcome. A
-/// draining worker waits 45 s for its calls, so the call cannot have more time.
+/// Time limits of the whole call, and of all steps before the request that creates the post. The second limit is
+/// shorter: a timeout before the request is then reported as not executed. A timeout of the whole call has an unknown
+/// outcome. A draining worker waits 45 s for its calls, so a call must end sooner.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum posts per process that upload media at the same time. Each upload takes some megabytes of memory.
@@ -119,7 +119,7 @@ async fn media(
     Ok(ids)
 }
 
-/// This request is the effect (docs.x.com, Create Post).
+/// Creates the post (docs.x.com, Create Post). This request is the tool's only effect.
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {

@@ -1,4 +1,5 @@
-//! A grant as stored in Redis. It is encrypted, so that a reader of Redis cannot obtain the tokens.
+//! An OAuth grant (an access token and a refresh token) as stored in Redis. It is encrypted, so that a reader of Redis
+//! cannot obtain the tokens.
 //!
 //! The key is derived from the configured refresh token. All workers of the fleet have this token, and Redis does not.
 //! If another refresh token is configured, grants that were stored under the previous one can be neither found nor
@@ -13,19 +14,20 @@ use sha2::{Digest, Sha256};
 /// Maximum bytes of an encrypted grant. A larger value was not stored by the fleet.
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
-/// The last grant of a token service.
+/// The last grant that a token service returned.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct StoredGrant {
     pub(super) access: String,
     /// The refresh token for the next request.
     pub(super) refresh: String,
-    /// The end of the access token's use, in milliseconds of the clock of the shard that stores the grant.
+    /// Time at which workers stop using the access token (ms of the clock of the shard that stores the grant).
     pub(super) good_until_ms: i64,
     /// The number of the grant. Each new grant has a higher number.
     pub(super) number: u64,
 }
 
-/// Encrypts and decrypts the grants that follow from one configured refresh token.
+/// Encrypts and decrypts the grants of one sign-in. The sign-in begins with a configured refresh token, and each new
+/// grant replaces the previous one.
 pub(super) struct Seal {
     key: LessSafeKey,
     /// The name under which the grants are stored.
@@ -33,7 +35,7 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// Makes the seal for the grants of this client that begin with this refresh token.
+    /// Makes the seal for the sign-in that begins with `refresh_token`.
     ///
     /// # Errors
     /// The cipher rejects the key. This would be a bug.

@@ -1,6 +1,6 @@
 //! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). X's
-//! access tokens are valid for two hours, and each refresh token can be used once. Therefore only one worker at a time
-//! requests a new grant. Before this worker uses the new access token, it stores the next refresh token in Redis,
+//! access tokens are valid for two hours, and each refresh token can be used once. Therefore no two workers request a
+//! new grant at the same time. Before a worker uses a new access token, it stores the next refresh token in Redis,
 //! encrypted.
 
 use std::fmt;
@@ -16,16 +16,16 @@ use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
-/// How long one worker has the exclusive right to request the next grant. This is longer than a request takes. If a
-/// request fails, no worker requests a grant until this time is over.
+/// How long one worker has the exclusive right to request the next grant (ms). This is longer than a request takes. If
+/// a request fails, no worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Interval and maximum number of the checks of a call that waits for another worker's grant.
+/// A call that waits for another worker's grant checks for the grant at this interval, at most `LOOKS` times.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
 /// Maximum attempts to store a grant. A grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
-/// How long a grant is stored. X's refresh tokens are valid for half a year. Each use returns a new refresh token.
+/// How long a grant is stored (ms). X's refresh tokens are valid for half a year. Each use returns a new refresh token.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
 /// The account that sends requests to X.
@@ -61,8 +61,8 @@ impl Account {
         }
     }
 
-    /// Declares the secrets that the tool needs. If a secret is missing, the tool is not configured. The secrets'
-    /// values are removed from results.
+    /// Declares the secrets that the tool needs. If a secret is missing, the tool is not configured. Values of secrets
+    /// are removed from results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -73,7 +73,7 @@ impl Account {
         }
     }
 
-    /// Returns a token that is not known to be invalid.
+    /// Returns an access token that has not expired and that X has not rejected, as far as this worker knows.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -93,7 +93,7 @@ impl Account {
     }
 }
 
-/// A sign-in. Each new grant replaces the previous one.
+/// A user's sign-in to X. Each new grant replaces the previous one.
 pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
@@ -133,8 +133,8 @@ impl SignIn {
         }))
     }
 
-    /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped. X may
-    /// already have replaced the refresh token by then, and the new token must be stored.
+    /// Returns a valid token other than `refused`. The work runs in a separate task, which continues if the call is
+    /// dropped. X may already have replaced the refresh token, and the new one must be stored.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();
@@ -152,8 +152,8 @@ impl SignIn {
                 return Ok(SecretString::from(kept.access.clone()));
             }
             if self.home.may_renew_grant(&self.seal.id, RENEWAL_MS).await.map_err(away)? {
-                // Another worker may have obtained a grant in the meantime: after the check above, but before this
-                // worker got the right to request one.
+                // Another worker may have obtained a grant after the check above, but before this worker got the right
+                // to request one.
                 let (kept, now_ms) = self.newest().await?;
                 return match kept.filter(|kept| is_good(kept, now_ms)) {
                     Some(kept) => Ok(SecretString::from(kept.access)),
@@ -165,7 +165,7 @@ impl SignIn {
         Err(not_signed_in("another worker is at it; try again later", None))
     }
 
-    /// Returns the newest grant in Redis or in this process, and the current time of the shard.
+    /// Returns the grant with the highest number in Redis or in this process, and the current time of the shard (ms).
     async fn newest(&self) -> Result<(Option<StoredGrant>, i64), ToolError> {
         let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
@@ -177,7 +177,7 @@ impl SignIn {
         Ok((last.clone(), now_ms))
     }
 
-    /// Requests the next grant, and stores it before it is used.
+    /// Requests the next grant, and tries to store it before its access token is used.
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
@@ -219,7 +219,7 @@ fn away(error: StoreError) -> ToolError {
     not_signed_in(&error.to_string(), None)
 }
 
-/// The tool's own request was not sent, so a retry repeats nothing.
+/// Returns the error for a failed sign-in. The tool's own request was not sent, so a retry repeats nothing.
 fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
     ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
 }

@@ -13,7 +13,7 @@ use super::multipart;
 
 /// Bytes of one piece. X accepts up to 5 MB.
 const PIECE_BYTES: usize = 2 * 1024 * 1024;
-/// Minimum and maximum wait between two requests for X's progress, in seconds.
+/// Minimum and maximum wait between two requests for the progress of X's processing (s).
 const WAIT_S: (u64, u64) = (1, 10);
 
 /// Uploads media. Returns X's id of the media. Other users cannot see the media until a post refers to it.
@@ -66,7 +66,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
     }
 }
 
-/// X's ids have up to 19 digits. The id is validated because it becomes part of addresses.
+/// Returns the id in X's response. X's ids have up to 19 digits. The id is validated because it becomes part of URLs.
 fn id_of(answer: &Value) -> Result<String, ToolError> {
     let id = answer.pointer("/data/id").and_then(Value::as_str);
     let sound = |id: &&str| (1..=19).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());

@@ -11,7 +11,7 @@ use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
-/// Maximum number of problems in one message: a model corrects a few at a time.
+/// Maximum number of problems in one message. A model corrects only a few in one step.
 pub(super) const PROBLEMS_MAX: usize = 5;
 /// Maximum bytes of a wrong value that a message quotes.
 const QUOTED_BYTES_MAX: usize = 80;
@@ -29,13 +29,13 @@ pub(super) struct CheckedValueName {
     /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// Singular and plural.
+    /// How messages begin if members are missing: the singular and the plural form.
     missing: [&'static str; 2],
-    /// Singular and plural.
+    /// How messages begin if members are unknown: the singular and the plural form.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// True if messages quote the value that was found. Results are not quoted, because a withheld result must not
-    /// appear in messages.
+    /// True if messages quote wrong values. Values of results are not quoted, because a withheld result must not appear
+    /// in messages.
     quoted: bool,
 }
 
@@ -85,7 +85,7 @@ impl ArgumentError {
         Self { problems: vec![Problem { path: String::new(), message }], more: false, is_cut: false }
     }
 
-    /// The message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
+    /// Returns the message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
     /// `Missing required argument 'path' for tool 'write_file'.`
     #[must_use]
     pub fn message(&self, tool: &str) -> String {
@@ -105,8 +105,8 @@ impl ArgumentError {
         wording::cut(&text, limits::ERROR_BYTES_MAX)
     }
 
-    /// The error as JSON: `{"problems": [{"path", "message"}]}`. If there are more problems, `"more": true` is added.
-    /// If the arguments were cut off, `"reason": "cut"` is added.
+    /// Returns the error as JSON: `{"problems": [{"path", "message"}]}`. If there are more problems, `"more": true` is
+    /// added. If the arguments were cut off, `"reason": "cut"` is added.
     #[must_use]
     pub fn details(&self) -> Value {
         let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
@@ -135,7 +135,7 @@ pub(super) fn all<'e>(
         let room = problems.len() < PROBLEMS_MAX;
         if let ValidationErrorKind::Required { property } = error.kind() {
             let name = join(&path, property.as_str().unwrap_or_default());
-            // All missing members of one object are reported as one problem.
+            // Report all missing members of one object as one problem.
             match missing.iter_mut().find(|(at, _)| *at == path) {
                 Some((_, lacking)) => lacking.push(name),
                 None if room => {
@@ -297,14 +297,14 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// `error` comes from the meta-schema's validator.
+/// Describes why a schema is invalid. `error` comes from the validator of the meta-schema.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Describes a value that a message reports as found. If the argument's name marks a secret, only the kind of value is
-/// given: messages reach more places than arguments. Null and booleans are shown.
+/// Describes a wrong value for a message. If the argument's name marks a secret, the description gives only the kind of
+/// value, because more people and systems see messages than arguments. Null and booleans are always shown.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -325,7 +325,8 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// A long string is cut before it is serialized, so a large argument costs little.
+/// Returns a value as JSON, cut to `bytes_max`. A long string is cut before it is serialized, so a large argument costs
+/// little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -339,7 +340,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Entries beyond `bytes_max` are only counted.
+/// Joins the items with commas, up to `bytes_max`. Further items are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;

@@ -7,9 +7,9 @@ use serde_json::Value as Schema;
 use tickfleet_model::limits;
 use tickfleet_protocol::json::{Document, Kind, Value, push_quoted};
 
-/// Maximum digits of a rewritten number. A number that would be longer stays as it is.
+/// Maximum digits of a rewritten number. If the rewritten number would be longer, the number stays unchanged.
 const DIGITS_MAX: usize = 400;
-/// Maximum number of references followed in a row.
+/// Maximum length of a chain of references and combined schemas.
 const HOPS_MAX: usize = 16;
 /// Maximum number of schemas considered for one value.
 const SCHEMAS_MAX: usize = 256;
@@ -35,7 +35,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Rewrites one value. Returns `None` if nothing changes. All of `schemas` apply to the value.
+/// Rewrites one value, to which all of `schemas` apply. Returns `None` if nothing changes.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;
@@ -93,7 +93,7 @@ fn is_integer(kind: &Schema) -> bool {
     }
 }
 
-/// Returns these schemas and all schemas that they refer to or combine. Each of these may apply to the same value.
+/// Returns `schemas` and all schemas that they refer to or combine. Each returned schema may apply to the same value.
 fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     let mut found: Vec<&Schema> = Vec::new();
     let mut open: Vec<(&Schema, usize)> = schemas.iter().map(|schema| (*schema, 0)).collect();
@@ -116,7 +116,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// `schemas` apply to the object that contains the member.
+/// Returns the schemas of the member `name`. `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -125,7 +125,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// `schemas` apply to the list that contains the item.
+/// Returns the schemas of the item at `index`. `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -151,7 +151,7 @@ fn whole(text: &str) -> Option<String> {
     }
     let power: i64 = power.parse().ok()?;
     let behind = i64::try_from(behind.len()).ok()?;
-    // The number of zeros to append to the digits. If negative, the number of digits to cut off.
+    // Number of zeros to append to the digits. If it is negative, that many digits are cut off.
     let zeros = power.checked_sub(behind)?;
     let digits = if zeros < 0 {
         let cut = digits.len().checked_sub(usize::try_from(zeros.unsigned_abs()).ok()?)?;

@@ -73,7 +73,7 @@ impl fmt::Display for ValuePath<'_> {
 struct Bounded<'a> {
     at: ValuePath<'a>,
     depth: usize,
-    /// The number of further values that are allowed.
+    /// The number of further values that the text may contain.
     left: &'a Cell<usize>,
 }
 

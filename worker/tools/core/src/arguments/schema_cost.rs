@@ -51,8 +51,8 @@ impl Step {
 /// Checks that the cost of validation against `schema` is at most a small multiple of the instance's size.
 ///
 /// # Errors
-/// The place (a JSON pointer) and the reason: too many subschemas, a reference that is not local, or a recursion that
-/// doubles its work.
+/// The place (a JSON pointer) and the reason. Reasons are too many subschemas, a reference that is not local, or a
+/// recursion that doubles its work.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -69,12 +69,13 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// References that the walk has followed and not left. Each has its target and the length of `steps` when it was
-    /// followed.
+    /// References that the walk is currently inside of. Each entry has the reference's target and the length of `steps`
+    /// when the reference was followed.
     open: Vec<(&'a str, usize)>,
     /// The steps from the root to the current place.
     steps: Vec<Step>,
-    /// Recursive uses of open references. Each has its target and the steps since the reference was followed.
+    /// Recursive uses of open references. Each entry has the reference's target and the steps from the reference to the
+    /// recursive use.
     returns: Vec<(&'a str, Vec<Step>)>,
     /// The weight for each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
@@ -204,8 +205,9 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// Handles a definition that uses itself. If the definition applies itself once per part of the instance, the work
-    /// is linear. If it does so twice, the work is exponential in the instance's depth.
+    /// Handles a definition that uses itself. If the definition applies itself once to each part of the instance, the
+    /// work is linear. If it applies itself twice to the same part, the work is exponential in the instance's depth,
+    /// and the schema is rejected.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -229,7 +231,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// In a URI fragment, a JSON pointer may be percent-encoded.
+/// Decodes percent-encoding. A JSON pointer in a URI fragment may be percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -5,11 +5,11 @@ use super::escapes;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
-    /// Standard or URL-safe alphabet, with lines of any length.
+    /// Base64 in the standard or URL-safe alphabet, with lines of any length.
     Base64,
-    /// In upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
+    /// Hexadecimal digits in upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
     Hexadecimal,
-    /// `65, 66, 67`, as programs write a buffer into JSON.
+    /// Decimal numbers, as programs write a buffer into JSON: `65, 66, 67`.
     Decimal,
 }
 
@@ -25,7 +25,7 @@ static BASE64: DigitTable = Encoding::Base64.kinds();
 static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
 static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
-/// A series of digits in one encoding.
+/// A series of digits in one encoding. Separators may be between the digits.
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,

@@ -37,7 +37,8 @@ fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
         read(b"\\", doubled);
     }
-    // Each level of nesting doubles the backslashes and adds one before a quote.
+    // Each level of nesting doubles the backslashes and adds one before a quote. Longer runs are nested too deeply to
+    // be read.
     if run > NESTED_MAX {
         return;
     }
@@ -85,7 +86,7 @@ fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) 
     }
 }
 
-/// Reads `%2F`, and also `%252F` (a URL inside a URL).
+/// Reads the URL escape at the start of `tail`: `%2F`, and also `%252F` (a URL inside a URL).
 fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for at in (0..NESTED_MAX).map(|nested| 1 + 2 * nested) {
         if let Some(byte) = hex_byte(tail, at) {
@@ -120,7 +121,8 @@ fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)
     }
 }
 
-/// Reads `#65` and `#x41`. If the `;` is missing, the last digits may be ordinary text, so each prefix is a reading.
+/// Reads a numeric HTML reference: `#65` or `#x41`. If the `;` is missing, the last digits may be ordinary text, so
+/// each prefix is a reading.
 fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let (radix, from) =
         if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };

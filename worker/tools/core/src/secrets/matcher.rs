@@ -1,8 +1,8 @@
 //! Finds secrets in text that a service returned, in every encoding that a service might use.
 //!
 //! The search covers the text and the decoded bytes of its encoded parts. Escapes ([`escapes`]) are resolved during
-//! matching. The search decodes the text and does not encode the secret, because encoders differ in the characters that
-//! they escape and in the case of the digits. The cost is linear in the length of the text.
+//! matching. The search decodes the text instead of encoding the secret: encoders differ in the characters that they
+//! escape, and in the case of digits. The cost is linear in the length of the text.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,8 @@ const SECRET_BYTES_MIN: usize = 4;
 const CASELESS_BYTES_MIN: usize = 8;
 /// Maximum depth of nested encodings that are decoded.
 const ENCODED_MAX: usize = 2;
-/// Maximum steps from one position, per byte of the secret. Keeps the cost linear for text with nested escapes.
+/// Maximum number of comparisons that start at one position of the text, per byte of the secret. The limit keeps the
+/// cost linear for text with nested escapes.
 const STEPS_PER_BYTE: usize = 16;
 
 /// The values that must not appear in a text.
@@ -121,8 +122,8 @@ impl SecretMatcher {
     }
 }
 
-/// Returns the bytes of a secret: as they are, and as they become if a program reads the secret in a wrong character
-/// set.
+/// Returns the bytes of a secret in all forms to search for. The first form is unchanged. The other forms arise if a
+/// program reads or writes the secret in a wrong character set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -147,7 +148,8 @@ fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// If `at` is inside an escape, returns the escape's start: a cut inside an escape would break the surrounding JSON.
+/// Returns the start of the backslash escape that contains `at`, otherwise `at`. A cut inside an escape would break the
+/// surrounding JSON.
 fn whole_escape(bytes: &[u8], at: usize) -> usize {
     let slashes = bytes.iter().take(at).rev().take_while(|byte| **byte == b'\\').count();
     at - slashes % 2

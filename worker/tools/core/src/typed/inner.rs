@@ -39,7 +39,8 @@ impl InnerResult {
 /// Makes inner calls on behalf of the worker.
 #[async_trait]
 pub trait InnerCalls: Send + Sync {
-    /// Begins inner call number `number` of `context`'s call. If the inner call has ended, returns its result.
+    /// Begins the inner call with the number `number` of the call that `context` describes. If the inner call has
+    /// ended, returns its result.
     ///
     /// # Errors
     /// [`ToolError::Waits`] while the inner call is in progress. Another error if the inner call cannot be made.

@@ -115,7 +115,7 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// The interpreter is a descendant of the launcher.
+    /// Returns the process id of the launcher. The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }

@@ -1,8 +1,9 @@
-//! Finds processes that a tool has started and left behind outside the process group of its interpreter.
+//! Finds processes that a tool has started and that still run outside the process group of their interpreter.
 //!
 //! A signal to the group does not reach a process that called `setsid`. After the parent of such a process has exited,
-//! no chain of parents leads back to the interpreter. But the process has inherited the environment, which includes the
-//! interpreter's mark. Processes that also clear their environment are not found. A sandbox is needed to end these.
+//! no chain of parents connects the process with the interpreter. But the process has inherited the environment, which
+//! includes a variable with the interpreter's unique mark. Processes that also clear their environment are not found.
+//! Only a sandbox ends such processes.
 
 use std::path::Path;
 
@@ -15,7 +16,8 @@ pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
 /// child.
 const LOOKS_MAX: usize = 10;
 
-/// Kills every process with this mark, and blocks until done. On systems without `/proc`, no process is found.
+/// Kills every process whose environment contains this mark, and blocks until done. Without `/proc`, no process is
+/// found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {

@@ -128,8 +128,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit. Then kills the
-    /// processes that the host left behind. Returns the exit status, if known.
+    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit in time. Then kills
+    /// the processes that the host has started and that still run. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
