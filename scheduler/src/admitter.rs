@@ -58,7 +58,7 @@ impl BatchHandler for Admitter {
         self.admit_batch(reader, clean).await;
         for suspect in suspects {
             // This consumer keeps the remaining entries and returns them when it stops.
-            if self.policy_tracker.is_over() || !reader.mark_suspect(&suspect.entry.entry).await {
+            if self.policy_tracker.is_over() || !reader.mark_suspect(&suspect.entry.id).await {
                 return;
             }
             self.admit_batch(reader, vec![suspect]).await;
@@ -90,7 +90,7 @@ impl Admitter {
                 Ok(turn) => candidates.push(Candidate::new(turn, arrival)),
                 Err(refusal) => {
                     self.metrics.admitted(Decision::Rejected, 1);
-                    tracing::debug!(entry = %arrival.entry.entry, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
+                    tracing::debug!(entry = %arrival.entry.id, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
                     rejections.push(self.intake.rejection(
                         Inbound::Turns,
                         &arrival,
@@ -300,7 +300,7 @@ impl Admitter {
         refusal: &tickfleet_protocol::RejectedMessage,
     ) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        let entry = &candidate.arrival.entry.entry;
+        let entry = &candidate.arrival.entry.id;
         let code = refusal.code.as_str();
         let reason = &refusal.message;
         tracing::debug!(%entry, code, reason, "turn rejected");
@@ -371,7 +371,7 @@ impl Admitter {
 
     /// Returns the rejection of a turn that cannot be decided. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
-        tracing::error!(%error, entry = %candidate.arrival.entry.entry, "turn cannot be admitted");
+        tracing::error!(%error, entry = %candidate.arrival.entry.id, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
         let refusal = refuse(RejectionCode::Internal, message, &candidate.turn);
         self.intake.rejection(Inbound::Turns, &candidate.arrival, &refusal, RejectionStatus::Rejected)

@@ -175,7 +175,7 @@ impl Intake {
                     Ok(Rejected::Done { .. }) => self.count_rejected(from, rejection),
                     Ok(Rejected::NotHeld | Rejected::Later(_)) => {}
                     Err(error) => {
-                        tracing::error!(%error, entry = %rejection.entry.entry, "cannot reject an inbound entry")
+                        tracing::error!(%error, entry = %rejection.entry.id, "cannot reject an inbound entry")
                     }
                 }
             }
@@ -214,6 +214,6 @@ fn arrival(from: Inbound, entry: HeldEntry, epoch: u64) -> Arrival {
         origin: origin(&entry),
         crashes: crashes(&entry.fields),
         raw: raw.unwrap_or_default(),
-        entry: TakenInbound { entry: entry.entry, epoch },
+        entry: TakenInbound { id: entry.entry, epoch },
     }
 }

@@ -54,7 +54,7 @@ impl BatchHandler for TaskQueues {
             if self.policy_tracker.is_over() {
                 return;
             }
-            if arrival.crashes > 0 && !reader.mark_suspect(&arrival.entry.entry).await {
+            if arrival.crashes > 0 && !reader.mark_suspect(&arrival.entry.id).await {
                 return;
             }
             self.handle_message(reader, &arrival).await;
@@ -99,7 +99,7 @@ impl TaskQueues {
 
     async fn refuse_task(&self, reader: &InboundReader, arrival: &Arrival, refusal: &RejectedMessage) {
         tracing::debug!(
-            entry = %arrival.entry.entry,
+            entry = %arrival.entry.id,
             code = refusal.code.as_str(),
             reason = refusal.message,
             "task message rejected"

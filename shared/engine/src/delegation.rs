@@ -265,7 +265,7 @@ impl PlannedTask {
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {
-            Source::Inbound(taken) => entry_ms(taken.entry.as_str()),
+            Source::Inbound(taken) => entry_ms(taken.id.as_str()),
             Source::Call => None,
         };
         let head = Head {

@@ -266,7 +266,7 @@ impl MeasuredRedis {
             Admit {
                 name: TurnName { tenant: tenant(), turn: TurnId::new(format!("t{}", taken.entry)).unwrap() },
                 origin: taken.entry.clone(),
-                entry: TakenInbound { entry: taken.entry, epoch },
+                entry: TakenInbound { id: taken.entry, epoch },
                 given: false,
                 head: serde_json::from_value(head).unwrap(),
                 priority: Priority::Normal,

@@ -112,7 +112,7 @@ impl Decision for NameSuspect {
 /// the entry: the store may have lost the entry, and may have given the entry's ID to another message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
-    pub entry: EntryId,
+    pub id: EntryId,
     /// The restart epoch before the scheduler took the entry.
     pub epoch: u64,
 }
@@ -132,7 +132,7 @@ impl TakenInbound {
         if !mutant!("an_inbound_entry_is_of_its_epoch") {
             transaction.guard(Guard::Epoch { number: self.epoch, lease_ms: 0 });
         }
-        transaction.guard(Guard::Held(stream, self.entry.clone()));
+        transaction.guard(Guard::Held(stream, self.id.clone()));
     }
 }
 

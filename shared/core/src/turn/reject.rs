@@ -112,7 +112,7 @@ impl Decision for Reject<'_> {
         let stream = self.from.stream();
         let letter = DeadLetter {
             from: stream.as_str(),
-            entry: self.entry.entry.as_str(),
+            entry: self.entry.id.as_str(),
             reason: self.reason,
             raw: self.raw.clone(),
             tenant,

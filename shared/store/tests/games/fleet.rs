@@ -444,7 +444,7 @@ impl Process {
         }
         for (entry, agent, name, calls) in &messages {
             admits.push(Admit {
-                entry: TakenInbound { entry: entry.clone(), epoch },
+                entry: TakenInbound { id: entry.clone(), epoch },
                 origin: entry.clone(),
                 name: name.clone(),
                 given: true,

@@ -217,7 +217,7 @@ impl Fleet {
         let admit = |of: &'_ usize| {
             let (entry, head, calls) = &turns[*of];
             Admit {
-                entry: TakenInbound { entry: entry.clone(), epoch },
+                entry: TakenInbound { id: entry.clone(), epoch },
                 origin: entry.clone(),
                 name: given.map_or_else(|| turn_name(&format!("t{entry}")), turn_name),
                 given: given.is_some(),

@@ -733,7 +733,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
         let entry = fleet.take(0, 1).await.remove(0);
         let bounds = fleet.bounds.clone();
         let epoch = fleet.shard.epoch;
-        let taken = |entry: &EntryId| TakenInbound { entry: entry.clone(), epoch };
+        let taken = |entry: &EntryId| TakenInbound { id: entry.clone(), epoch };
         let reject = || {
             let tenant = TenantId::new("acme").unwrap();
             let reply = Some((InboxName::new("box").unwrap(), Bytes::from_static(b"{}")));
@@ -819,7 +819,7 @@ fn what_has_begun_is_never_refused() {
             let bounds = fleet.bounds.clone();
             let reject = Reject {
                 from: Inbound::Turns,
-                entry: TakenInbound { entry, epoch: fleet.shard.epoch },
+                entry: TakenInbound { id: entry, epoch: fleet.shard.epoch },
                 reason: code,
                 raw: Bytes::from_static(b"raw"),
                 tenant: None,

@@ -73,7 +73,7 @@ fn external<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
 fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     trial.enqueue(&keys::tasks(), vec![("task".into(), "{}".into())]);
     let entry = trial.take(&keys::tasks(), "s1", 1).remove(0).0;
-    Delegate { source: Source::Inbound(TakenInbound { entry, epoch: 1 }), given: true, ..task(name, bounds) }
+    Delegate { source: Source::Inbound(TakenInbound { id: entry, epoch: 1 }), given: true, ..task(name, bounds) }
 }
 
 /// Ends a task, as its holder or its timer would.
