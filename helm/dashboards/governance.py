@@ -238,7 +238,7 @@ def audit():
                 (more("seal_failures"), "not sealed"),
                 (more("anchor_failures"), "not anchored"),
                 (more("export_failures"), "not exported"),
-                (more("export_refused"), "refused by the collector"),
+                (more("export_rejected"), "rejected by the collector"),
             ],
         ),
     ]

@@ -278,7 +278,7 @@ async function stops(page, fleet) {
     await here;
     return (answers, status) => replays.at(-1).fulfill(json(answers, status));
   };
-  const ok = [{ answer: "ok" }, { answer: "ok" }];
+  const ok = [{ result: "ok" }, { result: "ok" }];
   const dialog = page.getByRole("dialog");
   const begin = async () => {
     replays.length = 0;
@@ -297,11 +297,11 @@ async function stops(page, fleet) {
     await says(/^4 of 4 replayed. Stopped/);
     check(replays.length === 2, `after the stop nothing is sent: ${replays.length}`);
   }
-  await (await begin())([{ answer: "ok" }, { answer: "queue_full" }]);
+  await (await begin())([{ result: "ok" }, { result: "queue_full" }]);
   await says(/^3 of 4 replayed. 1 not: the queue is full. It stopped there/);
   await (await begin())({ error: { message: "Redis is away." } }, 429);
   await dialog.getByText("2 of 2 replayed. Then: Redis is away.").waitFor();
-  await (await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click()))([{ answer: "full" }]);
+  await (await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click()))([{ result: "full" }]);
   await says(/^0 of 1 replayed. 1 not: too many handled at once. It stopped there/);
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }

@@ -135,7 +135,7 @@ pub enum ApprovalError {
     #[error("an agent never approves its own call")]
     Own,
     /// The person has none of the required roles.
-    #[error("none of {0}'s roles may approve this call")]
+    #[error("{0} may not approve this call")]
     Role(String),
     /// The approval was decided before, has expired, or was used by its call.
     #[error("it has ended: {0}")]

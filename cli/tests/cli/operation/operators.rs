@@ -462,7 +462,7 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
     counted(&served);
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "allow_duplicate_effects": true});
-    assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
+    assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["replayed_as"], "demo:maybe.again-0");
 
     // Calls that failed again are listed again until they are dropped.
     served.until("dead", |seen| count(seen, "dead") == 2);
