@@ -102,7 +102,7 @@ struct ReplayMessage {
 }
 
 /// Replays or drops one item. One transaction sends the message and marks the item as handled. The message is therefore
-/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::Gone`] for an item that does not belong to the
+/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item that does not belong to the
 /// tenant `within`.
 ///
 /// # Errors
