@@ -102,8 +102,8 @@ struct ReplayMessage {
 }
 
 /// Replays or drops one item. One transaction sends the message and marks the item as handled. The message is therefore
-/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item that does not belong to the
-/// tenant `within`.
+/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item that does not belong to
+/// the tenant `within`.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
