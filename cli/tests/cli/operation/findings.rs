@@ -202,6 +202,13 @@ async fn an_invalid_amount_is_rejected_and_does_not_change_the_approval() {
         served.run(&["approvals", "approve", &name, "--by", "ann", "--set", set]).exits(2).prints_error(why);
         unchanged(set);
     }
+    for reason in ["", "  "] {
+        served
+            .run(&["approvals", "deny", &name, "--by", "ann", "--reason", reason])
+            .exits(2)
+            .prints_error("reason: expected");
+        unchanged(reason);
+    }
     for wrong in ["amount", "=5", "amount="] {
         let said = served.run(&["approvals", "approve", &name, "--by", "ann", "--set", wrong]).exits(2);
         said.prints_error("such as amount=400");

@@ -121,8 +121,12 @@ async fn decide(
     changes: Changes<'_>,
 ) -> Result<VerdictResult, VerbError> {
     let reason = reason.trim();
-    if reason.len() > limits::CANCEL_REASON_BYTES_MAX {
-        return Err(VerbError::Invalid(format!("reason: at most {} bytes", limits::CANCEL_REASON_BYTES_MAX)));
+    let max = limits::CANCEL_REASON_BYTES_MAX;
+    if reason.len() > max {
+        return Err(VerbError::Invalid(format!("reason: at most {max} bytes")));
+    }
+    if reason.is_empty() && !agrees {
+        return Err(VerbError::Invalid(format!("reason: expected 1 to {max} bytes; the agent receives it")));
     }
     let Changes { narrow, seen } = changes;
     let verdict = ApprovalVerdict {
@@ -164,7 +168,7 @@ pub fn rejected_decision(approval: &Approval, error: ApprovalError) -> VerbError
         ApprovalError::Own => VerbError::Forbidden(message),
         ApprovalError::Changed => {
             let now = approval.narrowed.as_ref().map_or("none", |narrowed| narrowed.get());
-            VerbError::Conflict(format!("{message}: {now}. Accept these changes, or set further ones"))
+            VerbError::Conflict(format!("{message}: {now}. Accept them (narrowed), or change more (set)"))
         }
         ApprovalError::Ended(_) | ApprovalError::Gone | ApprovalError::Again(_) => VerbError::Conflict(message),
         ApprovalError::Narrow(_) | ApprovalError::Schema(_) | ApprovalError::TooLong(_) => VerbError::Invalid(message),

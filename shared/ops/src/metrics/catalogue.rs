@@ -210,8 +210,8 @@ catalogue! {
          (validate), ends (answer), and summaries of old steps (compact).";
     GATEWAY_REQUESTS = "gateway_requests_total", Counter, Gateways,
         ["request": Words(|| labels::REQUESTS.to_vec()), "status": Words(|| labels::STATUSES.to_vec())],
-        "Requests by route and status class. gone: the client disconnected before the response. view, operate and \
-         approve are operator requests by permission; other has no route.";
+        "Requests by route and status class. client_closed: the client disconnected before the response. view, \
+         operate and approve are operator requests by permission; other has no route.";
     GATEWAY_DURATION = "gateway_request_duration_seconds", Histogram(&CALL_SECONDS), Gateways,
         ["request": Words(|| labels::REQUESTS.to_vec())],
         "Time from a request to the start of its response. submit_wait and reply_wait include the wait for a reply, \
