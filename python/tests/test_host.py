@@ -18,7 +18,7 @@ TOOLS = '''
 import asyncio, os, subprocess, sys, threading, time
 from collections.abc import Iterable
 from pydantic import BaseModel, model_serializer
-from tickfleet import Context, ToolError, tool
+from tickfleet import Context, Image, ToolError, tool
 
 print("printed while it is imported")
 
@@ -118,6 +118,11 @@ def people() -> Iterable[Public]:
     """Lists people."""
     yield User(name="ann", secret="hidden")
 
+@tool(effect="read")
+def chart(size: int) -> list[str | Image]:
+    """Draws."""
+    return ["a chart", Image(b"GIF89a" + b"x" * size)]
+
 @tool(effect="once")
 def pay_each(count: int) -> list[int]:
     """Pays one after the other."""
@@ -189,7 +194,7 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
-        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "people", "put", "refuse", "sleep", "wait",
+        "add", "chart", "facts", "fail", "look", "meet", "pay", "pay_each", "people", "put", "refuse", "sleep", "wait",
         "wait_in_a_thread", "work",
     ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
@@ -300,6 +305,16 @@ def test_whatever_a_tool_says_in_a_failure_or_a_log_is_a_frame_that_a_worker_can
     assert (error["kind"], error["message"]) == ("permanent", "no ? cover")
     assert error["details"] == ("?" if why == "pair" else None)
     assert "output" in host.answer(2, "add", a=1), "the host goes on"
+
+
+def test_images_are_content_blocks_and_a_frame_bounds_them(host: Host):
+    answer = host.answer(1, "chart", size=0)
+    blocks = [{"type": "text", "text": "a chart"}, {"type": "image", "data": "R0lGODlh", "mimeType": "image/gif"}]
+    assert (json.loads(answer["output"]), answer["content_blocks"]) == (blocks, True)
+    host.call(2, "chart", size=4 << 20)
+    assert host.hear()["type"] == "log"
+    withheld = host.hear()
+    assert "takes more than" in withheld["error"]["message"] and "content_blocks" not in withheld
 
 
 def test_a_generator_that_fails_on_its_way_is_not_told_as_done(host: Host):

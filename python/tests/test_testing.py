@@ -6,8 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic_core import PydanticSerializationError
 
-from tickfleet import Context, ToolError, testing, tool
+from tickfleet import Context, Image, ToolError, testing, tool
 
 
 def test_a_tool_stays_a_plain_function():
@@ -90,3 +91,34 @@ def test_progress_reaches_the_reporter_of_a_test_and_is_checked():
     for wrong in (1.1, -0.1, float("nan"), "40%"):
         with pytest.raises(ValueError, match="fraction is .*; expected a number from 0 to 1, or None"):
             testing.context().progress(wrong)  # type: ignore[arg-type]
+
+
+def test_a_result_with_images_is_a_list_of_content_blocks():
+    @tool(effect="read", name="test_images")
+    def draw(kind: str) -> Any:
+        """Draws."""
+        png = Image(b"\x89PNG\r\n\x1a\n")
+        return {"alone": png, "mixed": ("text", png), "nested": {"image": png}, "no image": ["text"]}[kind]
+
+    image = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
+    assert testing.call(draw, {"kind": "alone"}) == [image]
+    assert testing.call(draw, {"kind": "mixed"}) == [{"type": "text", "text": "text"}, image]
+    assert testing.call(draw, {"kind": "no image"}) == ["text"]
+    with pytest.raises(PydanticSerializationError):
+        testing.call(draw, {"kind": "nested"})
+
+
+def test_an_image_has_a_format_that_models_can_read():
+    formats = {b"\xff\xd8\xff\xe0": "image/jpeg", b"GIF87a": "image/gif", b"RIFF1234WEBPVP8 ": "image/webp"}
+    assert {data: Image(data).media_type for data in formats} == formats
+    for data in (b"", b"<svg/>", b"RIFF1234WAVE"):
+        with pytest.raises(ValueError, match="expected PNG, JPEG, GIF or WebP"):
+            Image(data)
+
+
+def test_a_parameter_cannot_be_an_image():
+    with pytest.raises(TypeError, match="has no JSON Schema"):
+
+        @tool(effect="read", name="test_image_parameter")
+        def show(image: Image) -> None:
+            """Shows."""

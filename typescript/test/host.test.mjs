@@ -91,6 +91,9 @@ test("it describes its tools, runs calls, and ends", async (t) => {
   assert.equal(add.input_schema.$schema, undefined);
   assert.deepEqual([add.effect, add.timeout_ms, add.output_schema], ["read", null, null]);
   assert.deepEqual((await worker.result(1, "add", { a: 1 })).output, "3");
+  const chart = await worker.result(2, "chart");
+  const blocks = [{ type: "text", text: "a chart" }, { type: "image", data: "R0lGODlh", mimeType: "image/gif" }];
+  assert.deepEqual([JSON.parse(chart.output), chart.content_blocks], [blocks, true]);
   worker.send({ type: "bye" });
   assert.equal(await worker.exited, 0);
 });

@@ -5,7 +5,7 @@ import test from "node:test";
 import { z } from "zod";
 
 import { callTool, toolContext } from "../dist/testing.js";
-import { DuplicateTool, InnerResult, ToolError, tool } from "../dist/tools/index.js";
+import { DuplicateTool, Image, InnerResult, ToolError, tool } from "../dist/tools/index.js";
 
 let made = 0;
 const declared = (options, run = () => null) => tool({ name: `t${(made += 1)}`, description: "Does.", input: z.object({}), ...options }, run);
@@ -14,6 +14,25 @@ test("arguments and results are JSON", async () => {
   const later = declared({ input: z.object({ day: z.iso.date(), n: z.int().default(1) }) }, ({ day, n }) => ({ day: new Date(day), n }));
   assert.deepEqual(await callTool(later, { day: "2026-02-28" }), { day: "2026-02-28T00:00:00.000Z", n: 1 });
   assert.equal(await callTool(declared({})), null);
+});
+
+test("a result with images is a list of content blocks", async () => {
+  const png = new Image(Buffer.from("\x89PNG\r\n\x1a\n", "latin1"));
+  const block = { type: "image", data: "iVBORw0KGgo=", mimeType: "image/png" };
+  const results = { alone: png, mixed: ["text", png], nested: { image: png }, strings: ["text"] };
+  const draw = (kind) => callTool(declared({}, () => results[kind]));
+  assert.deepEqual(await draw("alone"), [block]);
+  assert.deepEqual(await draw("mixed"), [{ type: "text", text: "text" }, block]);
+  assert.deepEqual(await draw("nested"), { image: block });
+  assert.deepEqual(await draw("strings"), ["text"]);
+});
+
+test("an image has a format that models can read", () => {
+  const types = ["\xff\xd8\xff\xe0", "GIF87a", "RIFF1234WEBPVP8 "].map((text) => new Image(Buffer.from(text, "latin1")).mediaType);
+  assert.deepEqual(types, ["image/jpeg", "image/gif", "image/webp"]);
+  for (const text of ["", "<svg/>", "RIFF1234WAVE"]) {
+    assert.throws(() => new Image(Buffer.from(text, "latin1")), /expected PNG, JPEG, GIF or WebP/);
+  }
 });
 
 test("wrong arguments are reported in words", async () => {

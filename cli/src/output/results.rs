@@ -8,6 +8,7 @@ use tickfleet_client::{Client, RecordedReply, Replies, Reply, ReplyStatus};
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::outcome::Tone;
 use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
+use tickfleet_protocol::{content_blocks, content_text};
 use tickfleet_store::{DeadLetter, StoreError, TurnName};
 
 use crate::failure::Failure;
@@ -184,10 +185,12 @@ pub(crate) fn results(results: &[CallResult], output: &Output) -> String {
 }
 
 fn output_text(result: &CallResult) -> String {
-    let text = match (&result.output, &result.error) {
-        (Some(output), _) => output.get(),
-        (None, Some(error)) => &error.message,
-        (None, None) => "",
+    let blocks = content_blocks(result).map(|blocks| content_text(&blocks));
+    let text = match (&blocks, &result.output, &result.error) {
+        (Some(text), ..) => text,
+        (None, Some(output), _) => output.get(),
+        (None, None, Some(error)) => &error.message,
+        (None, None, None) => "",
     };
     short(text, OUTPUT_CHARS)
 }

@@ -11,7 +11,7 @@ MODULES = (
     ("Clients", "client/__init__.py", ("Fleet", "AsyncFleet", "SyncSubmitted", "Submitted", "SyncTask", "SubmittedTask", "SyncReplies", "Replies", "Reply", "Result", "PendingApproval", "CallError", "Event", "TurnFields", "TaskFields")),
     ("Types", "client/__init__.py", ("ApiKey", "Deadline", "Dialect", "Format", "Priority", "Status")),
     ("Errors", "client/__init__.py", None),
-    ("Tools", "__init__.py", ("tool", "Approval", "Cache", "Reconcile", "Context", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
+    ("Tools", "__init__.py", ("tool", "Approval", "Cache", "Reconcile", "Context", "Image", "InnerResult", "ToolError", "Effect", "Tool", "registered", "DuplicateTool")),
     ("Test a tool", "testing.py", ("call", "context")),
     ("Adapters", "adapters", (("__init__", "CallOptions"), ("openai_agents", "fleet_tools"), ("openai_agents", "FleetTools"), ("langgraph", "fleet_tools"), ("langgraph", "fleet_node"), ("pydantic_ai", "FleetToolset"))),
 )

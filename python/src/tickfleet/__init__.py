@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tickfleet._context import Context, InnerResult
 from tickfleet._errors import DuplicateTool, ToolError
+from tickfleet._image import Image
 from tickfleet._options import Approval, Cache, Effect, Reconcile
 from tickfleet._tool import Tool, registered, tool
 
@@ -77,6 +78,7 @@ __all__ = [
     "Fleet",
     "FleetError",
     "Forbidden",
+    "Image",
     "InnerResult",
     "InvalidMessage",
     "NoDefinitions",

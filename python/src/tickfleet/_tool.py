@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from tickfleet import _json, _schema
 from tickfleet._context import Context
 from tickfleet._errors import DuplicateTool, ToolError
+from tickfleet._image import content_blocks
 from tickfleet._options import Approval, Cache, Checks, Durability, Effect, Reconcile
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -80,13 +81,15 @@ class Tool:
         return model.model_validate_json(arguments)
 
     def dump(self, result: Any) -> str:
-        """Converts the return value to JSON text. The worker checks the output schema.
+        """Converts the return value to JSON text: content blocks, if the value is an image or a list of texts and images.
+        The worker checks the output schema.
 
         Raises:
             ValueError: The value has NaN or Infinity, which JSON cannot represent.
             PydanticSerializationError: Another part of the value cannot be written as JSON.
         """
-        return _json.dump(self.signature.result, result)
+        blocks = content_blocks(result)
+        return _json.dump(self.signature.result, result) if blocks is None else json.dumps(blocks)
 
 
 class _Written(float):

@@ -6,10 +6,12 @@ pub mod entry;
 
 use std::borrow::Cow;
 
+use super::content::{content_blocks, content_text};
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::result::cached_json;
 use super::write::{Object, time};
+use serde_json::Value;
 use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
@@ -115,7 +117,11 @@ fn meta(input: &AuditInput<'_>) -> String {
     }
     arguments(&mut meta, input.arguments, redactor);
     match &result.output {
-        Some(output) => meta.text("result", &shown(output.get(), input.result_chars_max, redactor)),
+        Some(output) => {
+            let text = content_blocks(result).map(|blocks| Value::from(content_text(&blocks)).to_string());
+            let json = text.as_deref().unwrap_or_else(|| output.get());
+            meta.text("result", &shown(json, input.result_chars_max, redactor));
+        }
         None => meta.raw("result", "null"),
     }
     meta.raw("duration_ms", &result.duration_ms.to_string());
@@ -234,7 +240,7 @@ mod tests {
 
     use proptest::prelude::*;
     use serde_json::value::RawValue;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use tickfleet_model::{CallId, Outcome, TurnId};

@@ -6,6 +6,7 @@
 //! [`text`] for models without function calling. [`audit`] writes the audit log.
 
 pub mod audit;
+pub mod content;
 pub mod cut;
 pub mod definitions;
 mod dialects;
@@ -35,6 +36,7 @@ pub use audit::act::{
 };
 pub use audit::entry::{AuditEffect, AuditEntry};
 pub use audit::{AuditInput, audit_entry};
+pub use content::{CONTENT_BLOCKS, ContentBlock, bounded_content, content_blocks, content_text, usable_blocks, write_blocks};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
 pub use dialects::{Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut};

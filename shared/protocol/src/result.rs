@@ -100,6 +100,7 @@ mod tests {
     use serde_json::value::RawValue;
     use serde_json::{Value, json};
 
+    use super::super::content::{CONTENT_BLOCKS, ContentBlock, write_blocks};
     use super::super::cut::cut_output;
     use super::*;
     use tickfleet_model::{CallError, CallId, Outcome, TurnId};
@@ -173,6 +174,41 @@ mod tests {
         assert_eq!(message(Dialect::Mcp, &ok(None, &cut))["structuredContent"], Value::Null);
         let huge = message(Dialect::OpenaiChat, &failed(Some(json!({"x": "y".repeat(9_000)}))));
         assert!(huge["content"].as_str().unwrap().len() < 1_100);
+    }
+
+    #[test]
+    fn images_are_native_in_dialects_that_permit_them_and_text_in_the_others() {
+        let image = ContentBlock::image(b"GIF89a;").unwrap();
+        let blocks = write_blocks(&[ContentBlock::Text { text: "a chart".into() }, image]);
+        let note = Some("Paid twice.".to_owned());
+        let result = CallResult { content_type: CONTENT_BLOCKS.into(), note, ..ok(Some("c1"), blocks.get()) };
+        let message = |dialect| read(&tool_message(dialect, &result).unwrap());
+        let data = "R0lGODlhOw==";
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let source = json!({"type": "base64", "media_type": "image/gif", "data": data});
+        let parts = json!([text("a chart"), {"type": "image", "source": source}, text("(Paid twice.)")]);
+        assert_eq!(message(Dialect::Anthropic)["content"], parts);
+        let parts = json!([
+            {"type": "input_text", "text": "a chart"},
+            {"type": "input_image", "image_url": format!("data:image/gif;base64,{data}")},
+            {"type": "input_text", "text": "(Paid twice.)"},
+        ]);
+        assert_eq!(message(Dialect::OpenaiResponses)["output"], parts);
+        let parts =
+            json!([text("a chart"), {"type": "image", "data": data, "mimeType": "image/gif"}, text("(Paid twice.)")]);
+        for dialect in [Dialect::Mcp, Dialect::Mcp2026_07_28] {
+            assert_eq!(message(dialect)["content"], parts);
+            assert_eq!(message(dialect)["structuredContent"], Value::Null);
+        }
+        let words = "a chart\n[an image (image/gif), about 9 bytes, not shown]\n(Paid twice.)";
+        let function = &message(Dialect::Gemini)["functionResponse"];
+        assert_eq!(function["response"], json!({"output": "a chart\n[image attached]", "note": "Paid twice."}));
+        assert_eq!(function["parts"], json!([{"inlineData": {"mimeType": "image/gif", "data": data}}]));
+        assert_eq!(message(Dialect::OpenaiChat)["content"], words);
+        assert!(message(Dialect::Text)["text"].as_str().unwrap().contains(words));
+        // An output that only looks like content blocks is data.
+        let data = CallResult { content_type: "application/json".into(), ..result.clone() };
+        assert_eq!(read(&tool_message(Dialect::Anthropic, &data).unwrap())["content"].as_str().unwrap()[..8], blocks.get()[..8]);
     }
 
     proptest! {

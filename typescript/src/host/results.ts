@@ -2,10 +2,17 @@
  * Encodes results for the worker. If a result cannot be encoded, the function has still done its work, and the response
  * states so.
  */
+import { contentBlocks } from "../tools/image.js";
 import { written } from "../tools/result.js";
 import type { Tool } from "../tools/tool.js";
 import { type Failure, stack } from "./failures.js";
 import { BOUND, type FrameTooLarge } from "./frames.js";
+
+/** The output of a call: JSON text. If `content_blocks` is true, it is a list of texts and images. */
+export interface Output {
+  output: string;
+  content_blocks?: true;
+}
 
 /** A result that cannot be encoded. */
 export class Withheld extends Error {
@@ -40,13 +47,14 @@ export class Withheld extends Error {
 }
 
 /**
- * Encodes a function's result as JSON text.
+ * Returns the message fields of a function's result.
  *
  * @throws {Withheld} The result cannot be encoded as JSON.
  */
-export async function dump(tool: Tool, result: unknown): Promise<string> {
+export async function dump(tool: Tool, result: unknown): Promise<Output> {
   try {
-    return written(await tool.shown(result));
+    const output = written(await tool.shown(result));
+    return contentBlocks(result) === undefined ? { output } : { output, content_blocks: true };
   } catch (error) {
     const why = "cannot be written as JSON and is not shown. The error has been logged for investigation";
     throw new Withheld(why, `what ${tool.name} returned cannot be written as JSON: ${stack(error)}`);

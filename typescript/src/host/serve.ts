@@ -7,7 +7,7 @@ import { type Failure, bare, failureOf, stack } from "./failures.js";
 import { FrameReader, FrameTooLarge, encode } from "./frames.js";
 import { InnerCalls } from "./inner.js";
 import { Progress } from "./progress.js";
-import { Withheld, dump } from "./results.js";
+import { type Output, Withheld, dump } from "./results.js";
 
 /** Maximum characters of one line of a tool's log. */
 const LINE_CHARS_MAX = 4_000;
@@ -19,8 +19,7 @@ interface Running {
   progress: Progress;
 }
 
-interface Ended {
-  output?: string;
+interface Ended extends Partial<Output> {
   error?: Failure;
 }
 
@@ -95,7 +94,7 @@ export class Host {
     let ended: Ended;
     try {
       const result = await tool.callWith(args, this.#context(facts, running));
-      ended = { output: await dump(tool, result) };
+      ended = await dump(tool, result);
     } catch (error) {
       if (error instanceof Withheld) ended = this.#withheld(tool, facts.call_id, error);
       else if (running.controller.signal.aborted) ended = { error: { kind: "cancelled", message: "It was cancelled." } };

@@ -13,6 +13,7 @@
  */
 export { InnerResult, type ToolContext, type ToolLogger } from "./context.js";
 export { ToolError, type ToolErrorKind, type ToolErrorOptions } from "./error.js";
+export { type ContentBlock, Image } from "./image.js";
 export type { Approval, Cache, Durability, Reconcile } from "./options.js";
 export type { JsonSchema, Received, Returned, Schema, SchemaIssue, StandardSchema } from "./schema.js";
 export { DuplicateTool, type Effect, Tool, type ToolOptions, tool } from "./tool.js";

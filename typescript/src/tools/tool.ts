@@ -1,6 +1,7 @@
 /** The declaration of a tool, and the registered tools. */
 import { read } from "../json.js";
 import type { ToolContext } from "./context.js";
+import { contentBlocks } from "./image.js";
 import { type Approval, type Cache, Checks, type Durability, type Reconcile } from "./options.js";
 import { type JsonSchema, type Received, type Returned, type Schema, invalid, jsonSchemaOf, validate } from "./schema.js";
 
@@ -157,12 +158,12 @@ export class Tool<Args = any, Result = unknown> {
 
   /**
    * Returns a result as the output schema shows it: validators can remove or convert members. If the result does not
-   * fit, returns it unchanged, because the worker reports it.
+   * fit, returns it unchanged, because the worker reports it. Images become content blocks.
    *
    * @internal
    */
   async shown(result: unknown): Promise<unknown> {
-    if (this.#options.output === undefined) return result;
+    if (this.#options.output === undefined) return contentBlocks(result) ?? result;
     const checked = await validate(this.#options.output, result);
     return checked.issues === undefined ? checked.value : result;
   }

@@ -5,7 +5,7 @@ import { execFileSync } from "node:child_process";
 
 import { z } from "zod";
 
-import { ToolError, tool } from "../../dist/tools/index.js";
+import { Image, ToolError, tool } from "../../dist/tools/index.js";
 
 const nothing = z.object({});
 const put = { what: z.string() };
@@ -20,6 +20,8 @@ tool({ name: "who", description: "Shows its context.", input: nothing }, (_args,
   execFileSync("echo", ["a line of a child"], { stdio: "inherit" });
   return { ...facts, left: facts.deadline - Date.now() };
 });
+
+tool({ name: "chart", description: "Draws.", input: nothing, effect: "read" }, () => ["a chart", new Image(Buffer.from("GIF89a"))]);
 
 tool({ name: "wait", description: "Waits until it is canceled.", input: nothing, effect: "read" }, async (_args, { signal }) => {
   await sleep(600_000, undefined, { signal });

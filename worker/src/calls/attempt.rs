@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
-use tickfleet_protocol::bounded_output;
+use tickfleet_protocol::bounded_content;
 use tickfleet_protocol::json::repaired;
 
 use crate::calls::messages::{self, CallEnding};
@@ -190,7 +190,7 @@ pub(crate) fn succeeded(
     let none = CallError { code: String::new(), message: String::new(), details: None };
     CallResult {
         success: true,
-        output: Some(bounded_output(output.json, bytes_max)),
+        output: Some(bounded_content(output.json, output.content_type, bytes_max)),
         error: None,
         content_type: output.content_type.into(),
         ..result(Outcome::Ok, none)

@@ -15,7 +15,7 @@ use tickfleet_core::call::claim::{Claim, ClaimEffect, ClaimState, Claimant, Effe
 use tickfleet_core::turn::Slice;
 use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{Call, CallResult, Effect, EffectKey, EffectNote, Outcome};
-use tickfleet_protocol::{bounded_output, result_json, without_nulls};
+use tickfleet_protocol::{bounded_content, result_json, without_nulls};
 use tickfleet_store::Store;
 
 use crate::Common;
@@ -124,7 +124,7 @@ impl EffectClaims {
     ) -> AttemptOutcome {
         let is_own = *by == claim.by;
         let output = known.output.filter(|_| known.success);
-        let output = output.map(|output| bounded_output(output, attempt.output_bytes_max));
+        let output = output.map(|output| bounded_content(output, &known.content_type, attempt.output_bytes_max));
         let result = CallResult {
             tool_call_id: attempt.call.provider_id.clone(),
             call: attempt.id.to_string(),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::binary::{CommandOutput, DevFleet, command, until_printed};
+use crate::support::binary::{CommandOutput, DevFleet, command, submit, until_printed};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
@@ -57,6 +57,47 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let said = CommandOutput::of(check.current_dir(folder.path()), "").exits(1);
     said.prints_error("python.shop: a module cannot be imported:").prints_error("No module named 'nowhere'");
     assert!(!said.stderr.contains("importlib"), "only lines of the tools: {}", said.stderr);
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+const CHART: &str = r#"
+from tickfleet import Image, tool
+
+PNG = bytes.fromhex("89504e470d0a1a0a")
+
+@tool(effect="read")
+def sales_chart(month: str, size: int = 0) -> list[str | Image]:
+    """Draws the sales of a month."""
+    return [f"Sales in {month}", Image(PNG + b"x" * size)]
+"#;
+
+#[test]
+fn an_image_of_a_python_tool_reaches_the_model_and_the_audit_log_describes_it() {
+    let folder = folder();
+    write(folder.path(), "chart.py", CHART);
+    let tools = format!("python:\n  charts:\n    module: chart\n    path: ['.']\n    interpreter: {}\n", interpreter().display());
+    write(folder.path(), "conf/tools.yaml", &tools);
+    write(folder.path(), "conf/permissions.yaml", "permissions:\n  sales_chart: {everyone: true}\n");
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
+    let reply_with = |size: usize| {
+        let input = json!({"month": "May", "size": size});
+        let content = json!([{"type": "tool_use", "id": "c1", "name": "sales_chart", "input": input}]);
+        let submit = submit(&["-", "--format", "anthropic", "--wait", "--json"]);
+        fleet.run_with(&submit, &content.to_string()).json()
+    };
+    let reply = reply_with(0);
+    let image = json!({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="});
+    let expected = json!([{"type": "text", "text": "Sales in May"}, {"type": "image", "source": image}]);
+    assert_eq!(reply["messages"][0]["content"][0]["content"], expected, "{reply}");
+    assert_eq!(reply["results"][0]["content_type"], "application/vnd.tickfleet.content+json");
+    assert_eq!(reply["results"][0]["output"][1]["mimeType"], "image/png");
+    let reply = reply_with(100_000);
+    let note = "[an image (image/png), about 100008 bytes, larger than a result may be, not shown]";
+    let expected = json!([{"type": "text", "text": "Sales in May"}, {"type": "text", "text": note}]);
+    assert_eq!(reply["messages"][0]["content"][0]["content"], expected, "{reply}");
+    let search = || fleet.run(&["audit", "search", "--tool", "sales_chart", "--json"]);
+    until_printed("[an image (image/png), about 9 bytes, not shown]", search);
+    assert!(!search().stdout.contains("iVBORw0KGgo="));
     assert_eq!(fleet.stop(), Some(0));
 }
 

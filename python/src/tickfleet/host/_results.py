@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tickfleet._image import content_blocks
 from tickfleet._tool import Tool
 from tickfleet.host import _failures, _frames
 
@@ -42,8 +43,8 @@ class Withheld(Exception):
         return {"output": json.dumps({"executed": True, "note": note})}
 
 
-def dump(tool: Tool, result: Any) -> str:
-    """Encodes a function's result as JSON text.
+def dump(tool: Tool, result: Any) -> dict[str, Any]:
+    """Returns the message fields of a function's result.
 
     Raises:
         Withheld: The result cannot be encoded as JSON.
@@ -52,7 +53,8 @@ def dump(tool: Tool, result: Any) -> str:
         # A generator does its work while it is read. If it fails, the function has not completed.
         result = iter(list(result))
     try:
-        return tool.dump(result)
+        output = {"output": tool.dump(result)}
+        return output if content_blocks(result) is None else output | {"content_blocks": True}
     except BaseException as error:  # noqa: BLE001 - a user's serializer may do anything; the function has returned.
         why = "cannot be written as JSON and is not shown. The error has been logged for investigation"
         log = f"what {tool.name} returned cannot be written as JSON: {_failures.stack(error)}"

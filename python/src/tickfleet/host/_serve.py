@@ -99,7 +99,7 @@ class Host:
     async def _call(self, identity: int, tool: Tool, arguments: str, context: Context) -> None:
         answer: dict[str, Any] = {"type": "result", "id": identity}
         try:
-            answer["output"] = await self._run(tool, arguments, context)
+            answer |= await self._run(tool, arguments, context)
         except _results.Withheld as withheld:
             answer |= self._withheld(tool, context, withheld)
         except BaseException as error:  # noqa: BLE001 - a tool that calls sys.exit() fails, and ends nothing else.
@@ -128,12 +128,12 @@ class Host:
         """Writes an error to the worker's log. The tool's own logger may be silent."""
         self.send({"type": "log", "call": context.call_id, "level": "error", "message": line[:_LINE_CHARS_MAX]})
 
-    async def _run(self, tool: Tool, arguments: str, context: Context) -> str:
+    async def _run(self, tool: Tool, arguments: str, context: Context) -> dict[str, Any]:
         keywords = tool.bind(arguments, context)
         if tool.is_async:
             return _results.dump(tool, await tool.function(**keywords))
 
-        def run() -> str:
+        def run() -> dict[str, Any]:
             try:
                 result = tool.function(**keywords)
             except StopIteration as error:
@@ -151,7 +151,7 @@ class Host:
             raise
 
 
-async def _ended(future: asyncio.Future[str]) -> None:
+async def _ended(future: asyncio.Future[dict[str, Any]]) -> None:
     while not future.done():
         try:
             await asyncio.wait([future])

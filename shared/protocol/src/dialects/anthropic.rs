@@ -2,13 +2,14 @@
 
 use serde_json::json;
 
+use super::super::content::ContentBlock;
 use super::super::json::{Kind, Value};
 use super::super::message::fields::Fields;
 use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
-use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
+use super::content::{IN_ONE_USER_MESSAGE, content, id_of, list_of, parts, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec};
 
@@ -73,11 +74,13 @@ impl DialectRules for Rules {
     }
 
     fn message(&self, result: &CallResult) -> Option<String> {
-        let content = content(result);
-        let mut block = Object::new(content.len() + 96);
+        let mut block = Object::new(256);
         block.text("type", "tool_result");
         block.text("tool_use_id", id_of(result));
-        block.text("content", &content);
+        match parts(result) {
+            Some(parts) => block.raw("content", &list_of(&parts, push_part)),
+            None => block.text("content", &content(result)),
+        }
         block.raw("is_error", if result.success { "false" } else { "true" });
         Some(block.end())
     }
@@ -96,6 +99,20 @@ impl DialectRules for Rules {
 
     fn names(&self) -> Option<NameRules> {
         Some(NameRules::STRICTEST)
+    }
+}
+
+fn push_part(object: &mut Object, part: &ContentBlock) {
+    match part {
+        ContentBlock::Text { text } => push_text_part(object, text),
+        ContentBlock::Image { data, media_type } => {
+            let mut source = Object::new(data.len() + 64);
+            source.text("type", "base64");
+            source.text("media_type", media_type);
+            source.text("data", data);
+            object.text("type", "image");
+            object.raw("source", &source.end());
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::super::content::{ContentBlock, content_blocks, content_text};
 use super::super::cut::cut_output;
 use super::super::json::unescape;
 use super::super::write::Object;
@@ -28,6 +29,24 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
         None => text,
         Some(beside) => Cow::Owned(format!("{text}\n({beside})")),
     }
+}
+
+/// Returns the parts of a result with images, for dialects whose results can contain images. Notes are the last part.
+/// `None` if the result is only text.
+pub(super) fn parts(result: &CallResult) -> Option<Vec<ContentBlock>> {
+    let mut blocks = content_blocks(result)?;
+    blocks.extend(beside(result).map(|text| ContentBlock::Text { text: format!("({text})") }));
+    Some(blocks)
+}
+
+/// Writes parts as a JSON list. `push` writes a part into its object.
+pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &ContentBlock)) -> String {
+    let written = parts.iter().map(|part| {
+        let mut object = Object::new(64);
+        push(&mut object, part);
+        object.end()
+    });
+    format!("[{}]", written.collect::<Vec<_>>().join(","))
 }
 
 /// Returns the notes for the model about a result: people approved the call with other arguments, an equal call ran
@@ -61,6 +80,9 @@ fn said(result: &CallResult) -> Cow<'_, str> {
                 Cow::Owned(format!("{}\n{}", error.message, cut_output(&details, limits::ERROR_BYTES_MAX)))
             }
         };
+    }
+    if let Some(blocks) = content_blocks(result) {
+        return Cow::Owned(content_text(&blocks));
     }
     let json = result.output.as_ref().map_or("null", |output| output.get());
     let inner = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(unescape);

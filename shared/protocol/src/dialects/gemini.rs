@@ -3,13 +3,14 @@
 
 use serde_json::json;
 
+use super::super::content::{ContentBlock, content_blocks};
 use super::super::json::{Kind, Value};
 use super::super::message::fields::{Fields, ObjectPath};
 use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
-use super::content::{beside, content};
+use super::content::{beside, content, list_of};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
@@ -100,14 +101,18 @@ impl DialectRules for Rules {
     }
 
     /// Writes a `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts
-    /// by order and name.
+    /// by order and name. Images are parts of the response, and the output marks their places.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
-        let mut response = Object::new(output.len() + 64);
+        let blocks = content_blocks(result);
+        let mut response = Object::new(256);
         if result.error.is_some() {
             response.text("error", &content(result));
         } else {
-            response.raw("output", output);
+            match &blocks {
+                Some(blocks) => response.text("output", &text_beside_images(blocks)),
+                None => response.raw("output", output),
+            }
             response.optional("note", beside(result).as_deref());
         }
         let response = response.end();
@@ -115,6 +120,12 @@ impl DialectRules for Rules {
         function.optional("id", result.tool_call_id.as_deref());
         function.text("name", &result.tool);
         function.raw("response", &response);
+        if let Some(mut images) = blocks {
+            images.retain(|block| matches!(block, ContentBlock::Image { .. }));
+            if !images.is_empty() {
+                function.raw("parts", &list_of(&images, push_image));
+            }
+        }
         let mut part = Object::new(response.len() + 128);
         part.raw("functionResponse", &function.end());
         Some(part.end())
@@ -142,6 +153,23 @@ impl DialectRules for Rules {
     /// Returns the rules of the Gemini API. The rules of Vertex AI permit longer names (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
+    }
+}
+
+fn text_beside_images(blocks: &[ContentBlock]) -> String {
+    let texts = blocks.iter().map(|block| match block {
+        ContentBlock::Text { text } => text.as_str(),
+        ContentBlock::Image { .. } => "[image attached]",
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn push_image(object: &mut Object, block: &ContentBlock) {
+    if let ContentBlock::Image { data, media_type } = block {
+        let mut inline = Object::new(data.len() + 64);
+        inline.text("mimeType", media_type);
+        inline.text("data", data);
+        object.raw("inlineData", &inline.end());
     }
 }
 

@@ -2,13 +2,14 @@
 
 use serde_json::{Value as Json, json};
 
+use super::super::content::{ContentBlock, write_blocks};
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
 use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
-use super::content::{content, push_text_part};
+use super::content::{content, parts};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
 
@@ -44,12 +45,11 @@ impl DialectRules for Rules {
 
     /// Writes a `CallToolResult`, which has no field for an ID. So `_meta` identifies the call.
     fn message(&self, result: &CallResult) -> Option<String> {
-        let content = content(result);
-        let mut object = Object::new(content.len() + 192);
-        push_content(&mut object, &content);
+        let mut object = Object::new(256);
+        let is_structured = push_content(&mut object, result);
         // An output that was cut is also an object, but it does not match the tool's output schema.
         let output = result.output.as_ref().map_or("", |output| output.get());
-        if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
+        if is_structured && output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
         }
         push_ending(&mut object, result);
@@ -69,11 +69,14 @@ impl DialectRules for Rules {
     }
 }
 
-/// Writes the unstructured result: one part of text.
-pub(super) fn push_content(object: &mut Object, text: &str) {
-    let mut part = Object::new(text.len() + 32);
-    push_text_part(&mut part, text);
-    object.raw("content", &format!("[{}]", part.end()));
+/// Writes the unstructured result: one part of text, or the content blocks of an output with images. Returns false for
+/// content blocks, which have no structured form.
+pub(super) fn push_content(object: &mut Object, result: &CallResult) -> bool {
+    let blocks = parts(result);
+    let is_structured = blocks.is_none();
+    let blocks = blocks.unwrap_or_else(|| vec![ContentBlock::Text { text: content(result).into_owned() }]);
+    object.raw("content", write_blocks(&blocks).get());
+    is_structured
 }
 
 /// Writes the flag `isError`, and the ID of the call.

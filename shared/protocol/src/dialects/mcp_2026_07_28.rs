@@ -7,7 +7,6 @@ use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::Element;
-use super::content::content;
 use super::mcp::{self, definition, push_content, push_ending};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
@@ -37,11 +36,10 @@ impl DialectRules for Rules {
     /// Writes a `CallToolResult`, always `complete`. Every output becomes structured content, except an output that was
     /// cut, which does not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
-        let content = content(result);
-        let mut object = Object::new(content.len() + 256);
+        let mut object = Object::new(256);
         object.text("resultType", "complete");
-        push_content(&mut object, &content);
-        let output = result.output.as_ref().map(|output| output.get());
+        let is_structured = push_content(&mut object, result);
+        let output = result.output.as_ref().map(|output| output.get()).filter(|_| is_structured);
         if let Some(output) = output.filter(|output| !output.starts_with(CUT_OBJECT)) {
             object.raw("structuredContent", output);
         }

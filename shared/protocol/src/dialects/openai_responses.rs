@@ -2,13 +2,14 @@
 
 use serde_json::json;
 
+use super::super::content::ContentBlock;
 use super::super::json::Value;
 use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::call::{Element, arguments, cut_off, id, tool};
-use super::content::{content, id_of};
+use super::content::{content, id_of, list_of, parts};
 use super::openai_chat::parameters;
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
@@ -74,11 +75,13 @@ impl DialectRules for Rules {
     }
 
     fn message(&self, result: &CallResult) -> Option<String> {
-        let content = content(result);
-        let mut item = Object::new(content.len() + 96);
+        let mut item = Object::new(256);
         item.text("type", "function_call_output");
         item.text("call_id", id_of(result));
-        item.text("output", &content);
+        match parts(result) {
+            Some(parts) => item.raw("output", &list_of(&parts, push_part)),
+            None => item.text("output", &content(result)),
+        }
         Some(item.end())
     }
 
@@ -111,5 +114,18 @@ impl DialectRules for Rules {
 
     fn names(&self) -> Option<NameRules> {
         Some(NameRules::STRICTEST)
+    }
+}
+
+fn push_part(object: &mut Object, part: &ContentBlock) {
+    match part {
+        ContentBlock::Text { text } => {
+            object.text("type", "input_text");
+            object.text("text", text);
+        }
+        ContentBlock::Image { data, media_type } => {
+            object.text("type", "input_image");
+            object.text("image_url", &format!("data:{media_type};base64,{data}"));
+        }
     }
 }

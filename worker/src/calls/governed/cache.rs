@@ -11,7 +11,7 @@ use tickfleet_core::call::cache::{CacheName, CachedResult, Fill};
 use tickfleet_model::tool::CacheInputs;
 use tickfleet_model::{CacheHit, CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::{CachedRead, Metrics};
-use tickfleet_protocol::bounded_output;
+use tickfleet_protocol::bounded_content;
 use tickfleet_store::Store;
 
 use crate::Common;
@@ -108,7 +108,7 @@ fn result_of(attempt: &CallAttempt<'_>, cached: CachedResult, now_ms: i64) -> Ca
     let age_ms = cached.age_ms(now_ms).unsigned_abs();
     CallResult {
         success: true,
-        output: Some(bounded_output(cached.output, attempt.output_bytes_max)),
+        output: Some(bounded_content(cached.output, &cached.media, attempt.output_bytes_max)),
         error: None,
         content_type: cached.media,
         cached: Some(CacheHit { age_ms, call: cached.by.to_string() }),

@@ -36,6 +36,8 @@ pub mod json {
     pub use tickfleet_protocol::json::{repaired, with_numbers_as_text};
 }
 
+pub use tickfleet_protocol::{CONTENT_BLOCKS, ContentBlock, content_text, usable_blocks};
+
 pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
 pub use environment::{Environment, UnsetVariable};
 pub use kind::{DeclarationError, DeclaredHandler, NoShell, ToolKind, ToolKinds};
@@ -150,6 +152,15 @@ pub struct ToolOutput {
     pub json: Box<RawValue>,
     /// The media type (`application/json`).
     pub content_type: &'static str,
+}
+
+impl ToolOutput {
+    /// Returns an output of texts and images. Models whose protocol permits images in results see them; for other
+    /// models, a text describes each image.
+    #[must_use]
+    pub fn content(blocks: &[ContentBlock]) -> Self {
+        Self { json: tickfleet_protocol::write_blocks(blocks), content_type: CONTENT_BLOCKS }
+    }
 }
 
 /// The event that a call waits for.

@@ -17,8 +17,7 @@ use tickfleet_tools::json::{repaired, with_numbers_as_text};
 
 use super::client::{self, BodyError, UnfollowedRedirect};
 use super::mapping::{Mapping, Rule, pointed};
-use tickfleet_tools::Secrets;
-use tickfleet_tools::{ToolFailure, ToolOutput, wording};
+use tickfleet_tools::{ContentBlock, Secrets, ToolFailure, ToolOutput, wording};
 
 /// Maximum bytes of an error response that are read to find an error message.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
@@ -91,7 +90,7 @@ impl OutcomeRules {
         if rule.map_or(done, |rule| rule.meaning == AnswerMeaning::Ok) {
             return match text {
                 Some(text) => self.output(&answer, &text, json, call.as_ref()),
-                None => not_shown(&body, headers, secrets),
+                None => binary(&body, headers, secrets),
             };
         }
         let text = text.unwrap_or_else(|| secrets.scrub(&String::from_utf8_lossy(&body)));
@@ -190,7 +189,11 @@ impl OutcomeRules {
     }
 }
 
-fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+/// Returns an image as a content block. For any other binary body, returns a note.
+fn binary(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    if let Some(image) = ContentBlock::image(body) {
+        return Ok(ToolOutput::content(&[image]));
+    }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
     let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
     raw(secrets.scrub(&note.to_string())).map(as_json)

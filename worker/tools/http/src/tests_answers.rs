@@ -1,6 +1,7 @@
 //! Tests of `outcomes`: responses from a real server that have errors in their body.
 
 use super::*;
+use tickfleet_tools::CONTENT_BLOCKS;
 
 fn tool(address: &str, outcomes: Value) -> HttpTool {
     get(address, json!({"outcomes": outcomes, "response_bytes_max": 200}))
@@ -140,6 +141,7 @@ async fn a_declared_charset_applies_to_rules_messages_and_output() {
         latin(200, "application/json; charset=iso-8859-1", b"{\"error\":\"Verd\xe4chtig\"}"),
         latin(400, "text/plain; charset=iso-8859-1", b"Stra\xdfe?"),
         latin(200, "image/png; charset=iso-8859-1", b"\x89PNG"),
+        latin(200, "application/octet-stream", b"\x89PNG\r\n\x1a\n"),
     ];
     let (_, address) = Service::start(answers).await;
     let outcomes = json!([{"at": "/error", "equals": "Verdächtig", "outcome": "permanent", "message": "/error"}]);
@@ -149,4 +151,7 @@ async fn a_declared_charset_applies_to_rules_messages_and_output() {
     assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 200: Verdächtig");
     assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 400: Straße?");
     assert!(call(&tool, json!({})).await.unwrap().json.get().contains("binary answer, not shown"));
+    let image = call(&tool, json!({})).await.unwrap();
+    assert_eq!(image.json.get(), r#"[{"type":"image","data":"iVBORw0KGgo=","mimeType":"image/png"}]"#);
+    assert_eq!(image.content_type, CONTENT_BLOCKS);
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tickfleet_model::{Effect, limits};
 
 use super::{scan, wire};
-use tickfleet_tools::Secrets;
+use tickfleet_tools::{ContentBlock, Secrets, content_text};
 use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 
 /// Maximum bytes of a name or media type in a message.
@@ -57,7 +57,7 @@ pub(super) fn output(
     };
     let result = CallResult::read(&text).map_err(|what| no_result(what, effect))?;
     if result.is_error {
-        let message = secrets.scrub(&result.words());
+        let message = secrets.scrub(&content_text(&result.blocks()));
         let message = if message.trim().is_empty() { "The tool failed without saying why." } else { message.trim() };
         return Err(permanent(message));
     }
@@ -70,7 +70,13 @@ pub(super) fn output(
             let what = "without `structuredContent`, which the tool's output schema promises";
             return Err(no_result(what, effect));
         }
-        None => (Value::from(result.words()).to_string(), "text/plain"),
+        None => {
+            let blocks = result.blocks();
+            if blocks.iter().any(|block| matches!(block, ContentBlock::Image { .. })) {
+                return without_secrets(Ok(ToolOutput::content(&blocks)), secrets);
+            }
+            (Value::from(content_text(&blocks)).to_string(), "text/plain")
+        }
     };
     let json = RawValue::from_string(text);
     let json = json.map_err(|e| ToolFailure::Internal { message: format!("the output is not JSON: {e}") })?;
@@ -140,33 +146,32 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// Returns the content as text, one block per line. For a block that is not text, only its type is shown.
-    fn words(&self) -> String {
-        let content = self.content.and_then(|content| serde_json::from_str::<TextContent>(content).ok());
-        content.map(|TextContent(words)| words).unwrap_or_default()
+    /// Returns the content: texts and images. A text describes a block of any other type.
+    fn blocks(&self) -> Vec<ContentBlock> {
+        let content = self.content.and_then(|content| serde_json::from_str::<Content>(content).ok());
+        content.map(|Content(blocks)| blocks).unwrap_or_default()
     }
 }
 
-/// Content as text. Blocks are parsed one after another, because a parsed list of short blocks would take many times
-/// the text's size.
-struct TextContent(String);
+/// The content of a result. Blocks are parsed one after another, because a parsed list of short blocks would take many
+/// times the text's size. Adjacent texts become one block, one line per text.
+struct Content(Vec<ContentBlock>);
 
-impl<'de> Deserialize<'de> for TextContent {
+impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Blocks;
         impl<'de> Visitor<'de> for Blocks {
-            type Value = String;
+            type Value = Vec<ContentBlock>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array")
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<String, A::Error> {
-                let mut words = String::new();
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+                let mut content = Vec::new();
                 let mut blocks = 0_usize;
                 while blocks < limits::MCP_BLOCKS_MAX
                     && let Some(next) = from.next_element::<&RawValue>()?
                 {
-                    words.push_str(if blocks > 0 { "\n" } else { "" });
-                    words.push_str(&block(next.get()));
+                    push(&mut content, block(next.get()));
                     blocks += 1;
                 }
                 let mut more = 0_usize;
@@ -174,16 +179,30 @@ impl<'de> Deserialize<'de> for TextContent {
                     more += 1;
                 }
                 if more > 0 {
-                    words.push_str(&format!("\n[{more} more blocks of content, not shown]"));
+                    push(&mut content, text(format!("[{more} more blocks of content, not shown]")));
                 }
-                Ok(words)
+                Ok(content)
             }
         }
-        from.deserialize_seq(Blocks).map(TextContent)
+        from.deserialize_seq(Blocks).map(Content)
     }
 }
 
-fn block(block: &str) -> String {
+fn push(content: &mut Vec<ContentBlock>, next: ContentBlock) {
+    match (content.last_mut(), next) {
+        (Some(ContentBlock::Text { text: last }), ContentBlock::Text { text }) => {
+            last.push('\n');
+            last.push_str(&text);
+        }
+        (_, next) => content.push(next),
+    }
+}
+
+fn text(text: String) -> ContentBlock {
+    ContentBlock::Text { text }
+}
+
+fn block(block: &str) -> ContentBlock {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Block<'a> {
@@ -216,11 +235,14 @@ fn block(block: &str) -> String {
     // Base64 has four characters for three bytes. The two quotes are subtracted.
     let bytes = |base64: &RawValue| base64.get().len().saturating_sub(2) / 4 * 3;
     let unreadable = |kind: &str| format!("[a block of the type {kind:?} that could not be read, not shown]");
-    let Some(read) = parsed(block) else { return "[a block that could not be read, not shown]".to_owned() };
-    let Some(kind) = word(read.kind) else { return "[a block without a type, not shown]".to_owned() };
-    match (kind.as_str(), read.data) {
+    let Some(read) = parsed(block) else { return text("[a block that could not be read, not shown]".to_owned()) };
+    let Some(kind) = word(read.kind) else { return text("[a block without a type, not shown]".to_owned()) };
+    text(match (kind.as_str(), read.data) {
         ("text", _) => string(read.text).unwrap_or_else(|| unreadable("text")),
-        ("image", Some(data)) => format!("[an image{}, about {} bytes, not shown]", media(read.mime_type), bytes(data)),
+        ("image", Some(data)) => match string(Some(data)) {
+            Some(data) => return ContentBlock::image_or_note(&data, &words(read.mime_type)),
+            None => unreadable("image"),
+        },
         ("audio", Some(data)) => {
             format!("[a recording{}, about {} bytes, not shown]", media(read.mime_type), bytes(data))
         }
@@ -229,7 +251,7 @@ fn block(block: &str) -> String {
         }
         ("resource", _) => {
             let Some(inner) = read.resource.and_then(|inner| parsed(inner.get())) else {
-                return unreadable("resource");
+                return text(unreadable("resource"));
             };
             let uri = words(inner.uri);
             let kind = media(inner.mime_type);
@@ -241,7 +263,7 @@ fn block(block: &str) -> String {
         }
         ("image" | "audio", None) => unreadable(&kind),
         (kind, _) => format!("[content of the unknown type {kind:?}, not shown]"),
-    }
+    })
 }
 
 /// Returns the failure for a response that could not be read. A retry would not help, and it is unknown whether the
@@ -425,9 +447,17 @@ mod tests {
         let text: String = serde_json::from_str(got.json.get()).unwrap();
         assert_eq!(
             text,
-            "one [REDACTED]\n[an image (image/png), about 3 bytes, not shown]\n[a resource: notes at file:///n]\n\
+            "one [REDACTED]\n[an image (image/png), about 3 bytes, in a format that models cannot read, not shown]\n[a resource: notes at file:///n]\n\
              [the resource file:///t]\ninside\n[the resource file:///b, about 6 bytes, not shown]"
         );
+        let image = json!({"type": "image", "mimeType": "image/jpeg", "data": "iVBORw0KGgo="});
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let blocks = json!({"content": [text("one"), text("s3cret-value"), image, {"type": "audio", "data": "AAAA"}]});
+        let got = output(result(blocks), Effect::Read, false, &secrets).unwrap();
+        let image = json!({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"});
+        let expected = json!([text("one\n[REDACTED]"), image, text("[a recording, about 3 bytes, not shown]")]);
+        assert_eq!(serde_json::from_str::<Value>(got.json.get()).unwrap(), expected);
+        assert_eq!(got.content_type, tickfleet_tools::CONTENT_BLOCKS);
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         let got =
             output(result(json!({"content": [], "structuredContent": deep})), Effect::Read, true, &secrets).unwrap();

@@ -25,7 +25,16 @@ use crate::messages::{CallFacts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
 /// The result of a call: the output as JSON text, or the failure.
-pub(crate) type CallReply = Result<String, Failure>;
+pub(crate) type CallReply = Result<HostOutput, Failure>;
+
+/// The output of a tool's function.
+#[derive(Debug)]
+pub(crate) struct HostOutput {
+    /// JSON.
+    pub(crate) json: String,
+    /// True if the output is a list of texts and images.
+    pub(crate) content_blocks: bool,
+}
 
 /// A running interpreter. [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
@@ -258,10 +267,10 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
             Err(error) => Err(error),
         };
         match message {
-            Ok(FromHost::Result { id, output, error }) => {
+            Ok(FromHost::Result { id, output, content_blocks, error }) => {
                 let call = interpreter.calls.lock().remove(&id);
                 let answer = match (output, error) {
-                    (Some(output), None) => Ok(output),
+                    (Some(json), None) => Ok(HostOutput { json, content_blocks }),
                     (_, Some(error)) => Err(error),
                     (None, None) => break,
                 };

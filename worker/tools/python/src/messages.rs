@@ -37,8 +37,15 @@ pub(crate) enum FromHost {
     Refused { message: String },
     /// The response to `describe`.
     Tools { tools: Vec<Definition> },
-    /// The end of a call: the output as JSON text, or an error.
-    Result { id: u64, output: Option<String>, error: Option<Failure> },
+    /// The end of a call: the output as JSON text, or an error. If `content_blocks` is true, the output is a list of
+    /// texts and images.
+    Result {
+        id: u64,
+        output: Option<String>,
+        #[serde(default)]
+        content_blocks: bool,
+        error: Option<Failure>,
+    },
     /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
     /// The progress of a running call: `fraction` from 0 to 1, if known.

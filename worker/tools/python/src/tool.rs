@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_model::limits;
-use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_secrets, wording};
+use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, usable_blocks, without_secrets, wording};
 
-use crate::interpreter::{CallReply, InnerCall, PendingCall};
+use crate::interpreter::{CallReply, HostOutput, InnerCall, PendingCall};
 use crate::leases::{Lease, NoLease};
 use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
@@ -74,7 +74,10 @@ impl Handler for ModuleTool {
 
 fn outcome(tool: &str, answer: CallReply) -> Result<ToolOutput, ToolFailure> {
     match answer {
-        Ok(text) => match RawValue::from_string(text) {
+        Ok(HostOutput { json, content_blocks: true }) if let Some(blocks) = usable_blocks(&json) => {
+            Ok(ToolOutput::content(&blocks))
+        }
+        Ok(HostOutput { json, .. }) => match RawValue::from_string(json) {
             Ok(json) => Ok(ToolOutput { json, content_type: "application/json" }),
             Err(error) => Err(ToolFailure::Internal { message: format!("{tool} returned invalid JSON: {error}") }),
         },
