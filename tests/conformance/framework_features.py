@@ -22,6 +22,7 @@ from tickfleet.client import InvalidMessage
 
 # Each asks for two balances, which must run at the same time, and for calls that fail.
 TOGETHER = [("balance", {"account": "amy"}), ("balance", {"account": "bob"})]
+STATEMENT = [("statement", {"account": "amy"})]
 FAILS = [("balance", {"account": "nobody"}), ("balance", {"acount": "amy"})]
 
 
@@ -125,7 +126,7 @@ async def langgraph_narrowed(fleet: AsyncFleet) -> None:
     from tickfleet.adapters.langgraph import fleet_node, fleet_tools
 
     every = [tool.name for tool in await fleet_tools(fleet, "kelly")]
-    assert every == ["balance", "pay", "transfer"], every
+    assert every == ["balance", "pay", "statement", "transfer"], every
     builtin = [tool.name for tool in await fleet_tools(fleet, "kelly", builtin_tools=True)]
     assert {"check_task", "fetch_result", "list_tools", *every} == set(builtin), builtin
     assert [tool.name for tool in await fleet_tools(fleet, "kelly", allowed_tools=["pay"])] == ["pay"]
@@ -146,6 +147,26 @@ async def langgraph_narrowed(fleet: AsyncFleet) -> None:
             continue
         raise AssertionError(f"expected a refusal of {wrong}")
     await bank.paid(0, "langgraph: allowed_tools narrows what the model sees and may call")
+
+
+async def langgraph_images(fleet: AsyncFleet) -> None:
+    from langchain.agents import create_agent
+    from langchain_core.messages import AIMessage
+    from langgraph.graph import START, MessagesState, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node, fleet_tools
+
+    image = {"type": "image", "base64": "R0lGODlh", "mime_type": "image/gif"}
+    expected = [{"type": "text", "text": "statement of amy"}, image]
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", fleet_node(fleet, "kelly"))
+    graph.add_edge(START, "tools")
+    state = await graph.compile().ainvoke({"messages": [asks(STATEMENT)]})
+    assert state["messages"][-1].content == expected, state
+    model = chat_model(asks(STATEMENT), AIMessage("done"))
+    state = await create_agent(model, await fleet_tools(fleet, "kelly")).ainvoke(go(), thread())
+    [reported] = [message.content for message in state["messages"] if message.type == "tool"]
+    assert reported == expected, reported
+    print("langgraph: images are content blocks of the message: ok")
 
 
 async def langchain_agents(fleet: AsyncFleet) -> None:
@@ -238,7 +259,7 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
         errors.clear()
         run_id = f"run-{uuid.uuid4().hex}" if interrupt else None
         tools = await fleet_tools(fleet, "kelly", interrupt=interrupt, run_id=run_id, **more)
-        assert [tool.name for tool in tools] == ["balance", "pay", "transfer"], tools
+        assert [tool.name for tool in tools] == ["balance", "pay", "statement", "transfer"], tools
         result = await Runner.run(Agent(name="kelly", model=StandIn(), tools=tools), "Go.", context=Deps("ann"))
         assert result.final_output == "done", result
         assert reported[:2] == [seen("ann", "amy"), seen("ann", "bob")], reported
@@ -257,7 +278,43 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
     print("openai_agents: a call has the context of its run; failed and parallel calls as in the SDK: ok")
 
 
+async def openai_agents_images(fleet: AsyncFleet) -> None:
+    from agents import RunContextWrapper
+    from agents.tool_context import ToolContext
+    from openai.types.responses import ResponseFunctionToolCall
+    from tickfleet.adapters.openai_agents import fleet_tools
+
+    [tool] = await fleet_tools(fleet, "kelly", allowed_tools=["statement"], run_id=uuid.uuid4().hex)
+    arguments = json.dumps(STATEMENT[0][1])
+    call = ResponseFunctionToolCall(type="function_call", call_id="call_1", name="statement", arguments=arguments)
+    wrapper: Any = RunContextWrapper(None)
+    context = ToolContext.from_agent_context(wrapper, "call_1", tool_call=call)
+    text, image = await tool.on_invoke_tool(context, arguments)
+    assert (text.text, image.image_url) == ("statement of amy", "data:image/gif;base64,R0lGODlh"), (text, image)
+    print("openai_agents: images are image outputs: ok")
+
+
 # Pydantic AI
+
+async def pydantic_ai_images(fleet: AsyncFleet) -> None:
+    from pydantic_ai import Agent, BinaryContent
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
+    from tickfleet.adapters.pydantic_ai import FleetToolset
+
+    def model(messages: list[Any], info: Any) -> ModelResponse:
+        if any(isinstance(message, ModelResponse) for message in messages):
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart(name, json.dumps(arguments), "call_1") for name, arguments in STATEMENT])
+
+    toolset: Any = FleetToolset(fleet, "kelly")
+    result = await Agent(FunctionModel(model), toolsets=[toolset]).run("Go.")
+    parts = [part for message in result.all_messages() for part in message.parts if part.part_kind == "tool-return"]
+    text, image = parts[0].content
+    assert text == "statement of amy" and isinstance(image, BinaryContent), parts
+    assert (image.data, image.media_type) == (b"GIF89a", "image/gif"), image
+    print("pydantic_ai: images are binary content: ok")
+
 
 async def pydantic_ai_features(fleet: AsyncFleet) -> None:
     from pydantic_ai import Agent, RunContext
@@ -311,7 +368,7 @@ async def pydantic_ai_features(fleet: AsyncFleet) -> None:
         return ModelResponse([TextPart("done")])
 
     for more, expected in (
-        ({}, ["balance", "pay", "transfer"]),
+        ({}, ["balance", "pay", "statement", "transfer"]),
         ({"allowed_tools": ["pay"]}, ["pay"]),
         ({"allowed_tools": ["pay"], "builtin_tools": True}, ["check_task", "fetch_result", "list_tools", "pay"]),
     ):
@@ -325,9 +382,12 @@ CASES: list[Callable[[AsyncFleet], Any]] = [
     langgraph_contexts,
     langgraph_states,
     langgraph_narrowed,
+    langgraph_images,
     langchain_agents,
     openai_agents_features,
+    openai_agents_images,
     pydantic_ai_features,
+    pydantic_ai_images,
 ]
 
 

@@ -62,6 +62,24 @@ function bank(seconds = 0) {
 const prompt = [{ role: "user", content: "Pay bob." }];
 const stopWhen = stepCountIs(5);
 
+async function images() {
+  const results = [];
+  const asking = new MockLanguageModelV3({
+    doGenerate: async ({ prompt }) => {
+      results.push(...prompt.flatMap((message) => (message.role === "tool" ? message.content : [])));
+      const call = { type: "tool-call", toolCallId: "call_1", toolName: "statement", input: '{"account":"amy"}' };
+      return results.length > 0
+        ? { content: [{ type: "text", text: "done" }], finishReason: { unified: "stop" }, usage, warnings: [] }
+        : { content: [call], finishReason: { unified: "tool-calls" }, usage, warnings: [] };
+    },
+  });
+  const tools = await fleetTools(fleet, "kelly", { runId: randomUUID() });
+  await generateText({ model: asking, messages: prompt, tools, stopWhen });
+  const image = { type: "image-data", data: "R0lGODlh", mediaType: "image/gif" };
+  assert.deepEqual(results[0].output, { type: "content", value: [{ type: "text", text: "statement of amy" }, image] });
+  console.log("ai-sdk: images are content of the result: ok");
+}
+
 async function retried() {
   const { fields, paid } = bank();
   const runId = randomUUID();

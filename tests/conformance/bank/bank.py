@@ -7,7 +7,7 @@ import os
 import pathlib
 import time
 
-from tickfleet import Context, ToolError, tool
+from tickfleet import Context, Image, ToolError, tool
 
 
 def book(to: str, amount: int, context: Context) -> str:
@@ -59,3 +59,13 @@ def balance(account: str, context: Context) -> str:
     while not all(os.path.exists(f"{about['ledger']}.{other}") for other in about.get("together", [])):
         time.sleep(0.02)
     return f"{about.get('user')} sees 100 of {account}, session data {context.session_data}"
+
+
+@tool(effect="read")
+def statement(account: str) -> list[str | Image]:
+    """Returns the statement of an account as an image.
+
+    Args:
+        account: Whose.
+    """
+    return [f"statement of {account}", Image(b"GIF89a")]

@@ -65,6 +65,18 @@ export class CallFailed extends FleetError {
   }
 }
 
+/** A part of a result in the format of OpenAI Responses. */
+type OutputPart = { type: "input_text"; text: string } | { type: "input_image"; image_url: string };
+
+/** A part of a result for the SDK. */
+type ContentPart = { type: "text"; text: string } | { type: "image-data"; data: string; mediaType: string };
+
+function contentPart(part: OutputPart): ContentPart {
+  if (part.type === "input_text") return { type: "text", text: part.text };
+  const [mediaType = "", data = ""] = part.image_url.replace(/^data:/, "").split(";base64,");
+  return { type: "image-data", data, mediaType };
+}
+
 /** Tools that every agent may call without a permission. */
 const BUILTIN: readonly string[] = ["check_task", "fetch_result", "list_tools"];
 
@@ -100,14 +112,19 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
         const run = runNamed(typeof runId === "function" ? runId(options) : runId);
         const own = Object.entries(fields).map(([key, value]) => [key, typeof value === "function" ? value(options) : value]);
         const args = write(sorted(input));
-        const call = { id: toolCallId, type: "function", function: { name, arguments: args } };
+        const call = { type: "function_call", call_id: toolCallId, name, arguments: args };
         const turnId = turnIdOf([agent, run, toolCallId, resultsOf(messages, toolCallId)]);
-        const turn: Turn = { ...Object.fromEntries(own), agent, toolCalls: [call], turnId };
+        const turn: Turn = { ...Object.fromEntries(own), agent, calls: [call], format: "openai_responses", turnId };
         const reply = await fleet.run(allowed ? { ...turn, allowedTools: allowed } : turn, { timeoutMs });
-        const [result, message] = [reply.results[0], reply.messages[0].content as string];
-        if (result !== undefined && !result.success) throw new CallFailed(result, message);
-        return message;
+        const [result, output] = [reply.results[0], reply.messages[0].output as string | OutputPart[]];
+        if (typeof output === "string") {
+          if (result !== undefined && !result.success) throw new CallFailed(result, output);
+          return output;
+        }
+        return output.map(contentPart);
       },
+      toModelOutput: ({ output }) =>
+        Array.isArray(output) ? { type: "content", value: output as ContentPart[] } : { type: "text", value: String(output) },
     });
     return [name, tool] as const;
   });

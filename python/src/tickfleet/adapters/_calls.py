@@ -75,9 +75,9 @@ def missing(extra: str, error: ImportError) -> ImportError:
 
 
 def call_of(name: str, arguments: str, id: str | None) -> dict[str, Any]:
-    """Returns a call in the format of OpenAI Chat."""
-    function = {"name": name, "arguments": arguments}
-    return {"type": "function", "function": function} | ({} if id is None else {"id": id})
+    """Returns a call in the format of OpenAI Responses, whose results can contain images."""
+    call = {"type": "function_call", "name": name, "arguments": arguments}
+    return call if id is None else call | {"call_id": id}
 
 
 def arguments_text(arguments: Any) -> str:
@@ -115,27 +115,55 @@ def indistinct(tool: str, why: str, where: str, source: str, or_else: str = "") 
     )
 
 
+@dataclass(frozen=True)
+class ImagePart:
+    """An image in a result."""
+
+    media_type: str
+    data: str
+    """The image in base64."""
+
+    @property
+    def url(self) -> str:
+        """The image as a data URL."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+def message(reply: Reply, at: int = 0) -> str | list[str | ImagePart]:
+    """Returns the message to the model about a call: a text, or texts and images."""
+    output = reply.messages[at]["output"]
+    return str(output) if not isinstance(output, list) else [_part(part) for part in output]
+
+
+def _part(part: Mapping[str, str]) -> str | ImagePart:
+    if part["type"] == "input_text":
+        return part["text"]
+    media_type, data = part["image_url"].removeprefix("data:").split(";base64,")
+    return ImagePart(media_type, data)
+
+
 def message_text(reply: Reply, at: int = 0) -> str:
-    """Returns the message to the model about a call."""
-    return str(reply.messages[at]["content"])
+    """Returns the message to the model about a call, without images. Failed calls have none."""
+    found = message(reply, at)
+    return found if isinstance(found, str) else "\n".join(part for part in found if isinstance(part, str))
 
 
 def notice(
     approval: PendingApproval, turn: str, calls: Sequence[Mapping[str, Any]], tenant: str, console_url: str | None
 ) -> dict[str, Any]:
     """Returns the description of a wait for people, as JSON."""
-    function = calls[approval.position]["function"]
+    call = calls[approval.position]
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = json.loads(call["arguments"])
     except ValueError:
-        arguments = function["arguments"]
+        arguments = call["arguments"]
     deadline = datetime.fromtimestamp(approval.until_ms // 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     console = {} if console_url is None else {"console": f"{console_url.rstrip('/')}/console/#/approvals"}
     return {
         "kind": "tickfleet_approval",
         "approval": f"{tenant}:{approval.id}" if tenant else approval.id,
         "turn": turn,
-        "tool": function["name"],
+        "tool": call["name"],
         "arguments": arguments,
         "deadline": deadline,
     } | console
@@ -179,7 +207,8 @@ class Caller(Generic[C]):
         own = {key: value(context) if callable(value) else value for key, value in self._fields.items()}
         # The fleet compares this field of a repeated turn, so its order must not change.
         allowed = None if self._allowed is None else sorted(self._allowed)
-        return cast(TurnFields, own | {"tool_calls": calls, "turn_id": id, "allowed_tools": allowed})
+        turn = {"calls": calls, "format": "openai_responses", "turn_id": id, "allowed_tools": allowed}
+        return cast(TurnFields, own | turn)
 
     async def ask(
         self, context: C, calls: Sequence[Mapping[str, Any]], id: str, interrupt: bool

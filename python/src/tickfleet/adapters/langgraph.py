@@ -32,7 +32,16 @@ from typing import Any, NoReturn, TypeAlias, cast, overload
 from pydantic import PrivateAttr
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, arguments_text, call_of, missing, message_text
+from tickfleet.adapters._calls import (
+    Caller,
+    CallOptions,
+    Definition,
+    arguments_text,
+    call_of,
+    message,
+    message_text,
+    missing,
+)
 from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, Reply
 
 try:
@@ -55,6 +64,8 @@ _OUTSIDE: RunnableConfig = {}
 _ABSENT: Any = None
 # LangChain recognizes the parameter by its annotation, which therefore does not say that it can be absent.
 
+#: A text, or LangChain's content blocks with a text or an image.
+Content: TypeAlias = str | list[str | dict[str, Any]]
 Update: TypeAlias = dict[str, list[ToolMessage]] | list[ToolMessage]
 
 
@@ -170,7 +181,7 @@ class _Work:
             _interrupt(reply)
         messages = [] if reply is None else [
             ToolMessage(
-                content=message_text(reply, at),
+                content=_content(reply, at),
                 tool_call_id=id or "",
                 name=name,
                 status="success" if reply.results[at].success else "error",
@@ -250,12 +261,12 @@ class _FleetTool(BaseTool):
         return tool
 
     @property
-    def func(self) -> Callable[..., str]:
+    def func(self) -> Callable[..., Content]:
         """ToolNode finds the parameter for its runtime in the annotations of this function."""
         return self._run
 
     # The parameter's name is no argument's name.
-    def _run(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> str:
+    def _run(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> Content:
         if isinstance(self._caller.fleet, AsyncFleet):
             raise InvalidMessage(
                 f"{self.name} has an AsyncFleet, which needs ainvoke or astream; with invoke, use a Fleet"
@@ -265,7 +276,7 @@ class _FleetTool(BaseTool):
         calls, id, interrupts = self._turn(tickfleet_runtime, arguments)
         return self._result(self._caller.ask_blocking(tickfleet_runtime, calls, id, interrupts))
 
-    async def _arun(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> str:
+    async def _arun(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> Content:
         if tickfleet_runtime is _ABSENT:
             raise _outside()
         calls, id, interrupts = self._turn(tickfleet_runtime, arguments)
@@ -295,12 +306,25 @@ class _FleetTool(BaseTool):
             parts += [self.name, text]
         return calls, self._caller.turn_id(*parts), interrupts
 
-    def _result(self, found: Reply | dict[str, Any]) -> str:
+    def _result(self, found: Reply | dict[str, Any]) -> Content:
         if isinstance(found, dict):
             _interrupt(found)
         if not found.results[0].success:
             raise ToolException(message_text(found))
-        return message_text(found)
+        return _content(found)
+
+
+def _content(reply: Reply, at: int = 0) -> Content:
+    """Returns the content of a tool message."""
+    found = message(reply, at)
+    if isinstance(found, str):
+        return found
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "base64": part.data, "mime_type": part.media_type}
+        for part in found
+    ]
 
 
 def _messages(state: Any, key: str) -> Sequence[AnyMessage]:

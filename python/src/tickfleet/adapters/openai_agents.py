@@ -29,12 +29,22 @@ from typing import Any, TypeAlias, TypeVar
 
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Caller, CallOptions, Definition, call_of, indistinct, missing, run_named_by, message_text
+from tickfleet.adapters._calls import (
+    Caller,
+    CallOptions,
+    Definition,
+    call_of,
+    indistinct,
+    message,
+    missing,
+    run_named_by,
+)
 from tickfleet.client import AsyncFleet, InvalidMessage, Reply
 
 try:
     from agents import FunctionTool, RunContextWrapper, RunResult, RunResultStreaming, SpanError, Tool
     from agents.models.fake_id import FAKE_RESPONSES_ID
+    from agents.tool import ToolOutputImage, ToolOutputText
     from agents.tool_context import ToolContext
     from agents.tracing import get_current_span
 except ImportError as error:
@@ -125,7 +135,7 @@ async def fleet_tools(
             _keep(notices, id, found)
             return True
 
-        async def invoke(context: ToolContext[Any], arguments: str) -> str:
+        async def invoke(context: ToolContext[Any], arguments: str) -> str | list[ToolOutputText | ToolOutputImage]:
             id = caller.turn_id(_place(run_named_by(run_id, context), context), context.tool_call_id)
             notices.pop(id, None)
             found = replies.pop(id, None)
@@ -141,7 +151,7 @@ async def fleet_tools(
                 data = {"tool_name": definition.name, "outcome": result.outcome}
                 if (span := get_current_span()) is not None:
                     span.set_error(SpanError(message="the call did not succeed", data=data))
-            return message_text(found)
+            return _output(found)
 
         made = FunctionTool(
             name=definition.name,
@@ -183,6 +193,16 @@ def _unchanged_or_canonical(arguments: str) -> str:
         return _canonical(parsed) if isinstance(parsed, dict) else arguments
     except ValueError:
         return arguments
+
+
+def _output(reply: Reply) -> str | list[ToolOutputText | ToolOutputImage]:
+    """Returns the output of a call for the SDK."""
+    found = message(reply)
+    if isinstance(found, str):
+        return found
+    return [
+        ToolOutputText(text=part) if isinstance(part, str) else ToolOutputImage(image_url=part.url) for part in found
+    ]
 
 
 def _place(run: str | None, context: ToolContext[Any]) -> list[str]:

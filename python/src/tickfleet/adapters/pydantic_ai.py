@@ -38,12 +38,21 @@ from tickfleet.adapters._calls import (
     indistinct,
     missing,
     run_named_by,
+    message,
     message_text,
 )
 from tickfleet.client import AsyncFleet, Reply
 
 try:
-    from pydantic_ai import CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolFailed
+    from pydantic_ai import (
+        BinaryContent,
+        CallDeferred,
+        DeferredToolRequests,
+        DeferredToolResults,
+        ModelRetry,
+        RunContext,
+        ToolFailed,
+    )
     from pydantic_ai.messages import ModelResponse, ToolCallPart
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
@@ -181,11 +190,14 @@ class FleetToolset(AbstractToolset[Any]):
         )
 
 
-def _outcome(reply: Reply) -> str | ModelRetry | ToolFailed:
+def _outcome(reply: Reply) -> str | list[str | BinaryContent] | ModelRetry | ToolFailed:
     """Returns the result of a call for Pydantic AI."""
     result = reply.results[0]
     if result.success:
-        return message_text(reply)
+        found = message(reply)
+        if isinstance(found, str):
+            return found
+        return [part if isinstance(part, str) else BinaryContent.from_data_uri(part.url) for part in found]
     # The model can correct arguments. It cannot correct a denied or failed call by making it again.
     return ModelRetry(message_text(reply)) if result.outcome == "invalid_arguments" else ToolFailed(message_text(reply))
 
