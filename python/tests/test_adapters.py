@@ -10,7 +10,7 @@ from tickfleet.client import Fleet, InvalidMessage, PendingApproval
 from tickfleet.client._message import ID_BYTES_MAX, name
 
 
-def test_equal_parts_give_one_id_and_others_another() -> None:
+def test_different_parts_give_different_ids() -> None:
     first = _calls.turn_id("langgraph", "kelly", ["thread", "msg"], [("call_1", "pay", '{"amount":10}')])
     assert first == _calls.turn_id("langgraph", "kelly", ["thread", "msg"], [["call_1", "pay", '{"amount":10}']])
     others = [
@@ -25,11 +25,11 @@ def test_equal_parts_give_one_id_and_others_another() -> None:
     assert name(first, "turn_id", ID_BYTES_MAX) == first
 
 
-def test_what_no_utf_8_has_is_identified_too() -> None:
+def test_text_that_is_not_utf_8_has_its_own_id() -> None:
     assert _calls.turn_id("langgraph", "caf\ud83d") != _calls.turn_id("langgraph", "caf")
 
 
-def test_arguments_that_were_stored_in_another_order_are_the_same_text() -> None:
+def test_argument_order_does_not_change_the_text() -> None:
     assert _calls.arguments_text({"to": "bob", "amount": 10}) == _calls.arguments_text({"amount": 10, "to": "bob"})
     assert _calls.arguments_text('{"to": 1, "to": 2}') == '{"to": 1, "to": 2}'
 
@@ -39,7 +39,7 @@ def caller(**more: Any) -> _calls.Caller[str]:
     return _calls.Caller("langgraph", fleet, "support", more)
 
 
-def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
+def test_async_frameworks_need_an_async_client() -> None:
     pytest.importorskip("pydantic_ai")
     from tickfleet.adapters.pydantic_ai import FleetToolset
 
@@ -47,7 +47,7 @@ def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
         FleetToolset(fleet, "support")  # type: ignore[arg-type]
 
 
-def test_fields_that_belong_to_the_adapter_are_refused() -> None:
+def test_fields_set_by_the_adapter_are_rejected() -> None:
     for options, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not an option")):
         with pytest.raises(InvalidMessage, match=says):
             caller(**options)
@@ -64,7 +64,7 @@ def test_fields_are_computed_from_the_context_of_each_run() -> None:
         assert not {"session_id", "timeout"} & set(fields)
 
 
-def test_a_repeated_turn_names_the_allowed_tools_in_one_order() -> None:
+def test_allowed_tools_are_sorted() -> None:
     fields = caller(allowed_tools={"pay", "balance"}, builtin_tools=True).fields("ann", [], "turn-1")
     assert fields["allowed_tools"] == ["balance", "check_task", "fetch_result", "list_tools", "pay"]
 
@@ -85,7 +85,7 @@ def test_an_interrupt_describes_the_call_that_waits() -> None:
     assert (found["approval"], found["console"]) == ("apr-1", "https://fleet.example.com/console/#/approvals")
 
 
-def test_a_run_is_named_by_a_text_or_a_function() -> None:
+def test_a_run_id_is_a_string_or_a_function() -> None:
     assert _calls.run_named_by(None, "context") is None
     assert _calls.run_named_by("order-17", "context") == "order-17"
     assert _calls.run_named_by(lambda context: f"run-{context}", "7") == "run-7"

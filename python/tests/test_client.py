@@ -47,7 +47,7 @@ from tickfleet.client._transport import DEFAULT_URL
 NOWHERE = ["redis://127.0.0.1:1", "http://127.0.0.1:1"][: 1 if sys.version_info < (3, 11) else 2]
 
 
-def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
+def test_definitions_of_each_dialect_equal_those_of_the_fleet() -> None:
     # A test of the fleet writes this file.
     example = json.loads((Path(__file__).parents[2] / "tests/conformance/definitions.json").read_text())
     assert set(example["dialects"]) == set(DIALECTS)
@@ -55,7 +55,7 @@ def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
         assert defined(dialect, example["list"]) == definitions, dialect
 
 
-def test_a_number_that_python_cannot_hold_costs_no_reply() -> None:
+def test_a_number_beyond_python_floats_loses_no_reply() -> None:
     digits = "7" * 5_000
     output = f'{{"total":1e400,"long":{digits},"n":1180591620717411303424,"price":0.10}}'
     result = f'{{"tool_call_id":null,"call":"t/0","tool":"pay","success":true,"outcome":"ok","output":{output}}}'
@@ -64,18 +64,18 @@ def test_a_number_that_python_cannot_hold_costs_no_reply() -> None:
     assert type(reply.output["price"]) is float and reply.ok
 
 
-def test_why_a_response_ended_goes_with_its_calls() -> None:
+def test_the_stop_reason_is_sent_with_the_calls() -> None:
     message = turn_message("acme", "kelly", None, {"tool_calls": [], "stop_reason": "length"})
     assert message["stop_reason"] == "length"
     assert "stop_reason" not in turn_message("acme", "kelly", None, {"tool_calls": [], "stop_reason": None})
 
 
-def test_the_shard_of_a_tenant_is_that_of_the_protocols_table() -> None:
+def test_the_shard_of_a_tenant_matches_the_protocols_table() -> None:
     found = {tenant: [shard_of(tenant, of) for of in (1, 4, 16, 64)] for tenant in ("123456789", "acme", "atlas-ux", "a")}
     assert found == {"123456789": [0, 2, 6, 38], "acme": [0, 2, 14, 62], "atlas-ux": [0, 0, 4, 20], "a": [0, 3, 3, 3]}
 
 
-def test_a_turn_gets_an_id_and_keeps_what_was_given() -> None:
+def test_a_turn_gets_an_id_and_keeps_a_given_one() -> None:
     message = turn_message("acme", "kelly", "box", {"calls": [{"name": "echo"}], "audits": True, "strict": False})
     assert message["turn_id"] and message["tool_call_audits"] is True
     assert "strict" not in message and message["reply_to"] == "box"
@@ -90,7 +90,7 @@ def test_a_turn_gets_an_id_and_keeps_what_was_given() -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"calls": [], "answer": "x"}, {"calls": [], "turn_id": "a b"}, {"calls": [], "turn_id": "x" * 97}]
 )
-def test_a_turn_that_breaks_a_rule_is_not_sent(fields: Any) -> None:
+def test_an_invalid_turn_is_not_sent(fields: Any) -> None:
     with pytest.raises(InvalidMessage):
         turn_message("acme", "kelly", None, fields)
     with pytest.raises(InvalidMessage, match="tenant is 'a:b'"):
@@ -98,7 +98,7 @@ def test_a_turn_that_breaks_a_rule_is_not_sent(fields: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", float("nan"), object(), "x" * 1_048_577])
-def test_what_is_no_json_in_utf8_or_too_long_is_not_sent(value: Any) -> None:
+def test_a_message_that_is_not_utf8_json_or_too_long_is_not_sent(value: Any) -> None:
     with pytest.raises(InvalidMessage):
         written({"calls": [{"name": "echo", "arguments": {"value": value}}]})
 
@@ -109,7 +109,7 @@ circle.append(circle)
 
 @pytest.mark.parametrize("value", [b"\xff", date(2026, 11, 27), "\ud800", float("nan"), {1}, circle])
 @pytest.mark.parametrize("field", ["arguments", "user_context", "input"])
-def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, value: Any) -> None:
+def test_a_value_that_is_not_json_gives_the_same_error_over_redis_and_http(field: str, value: Any) -> None:
     def fields() -> tuple[str, Any]:
         if field == "input":
             return "delegate", {"description": "Do it.", "input": {"value": value}}
@@ -135,15 +135,15 @@ def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, v
     assert len(said) == 1, said
 
 
-def test_arguments_whose_keys_are_no_text_are_asked_for_as_json_has_them() -> None:
+def test_keys_that_are_not_strings_become_json_strings() -> None:
     assert asked({"calls": [{1: "a", "b": 2}]}) == asked({"calls": [{"b": 2, "1": "a"}]})
 
 
-def test_numbers_and_text_are_written_as_they_are() -> None:
+def test_numbers_and_text_are_unchanged() -> None:
     assert written({"n": 90071992547409931234, "t": "ž🦊\u2028"}) == '{"n":90071992547409931234,"t":"ž🦊\u2028"}'
 
 
-def test_the_objects_of_providers_are_written_out() -> None:
+def test_objects_of_provider_libraries_become_json() -> None:
     class Function(BaseModel):
         name: str
         arguments: str
@@ -165,7 +165,7 @@ def test_the_objects_of_providers_are_written_out() -> None:
     ]
 
 
-def test_a_deadline_is_a_moment_with_its_zone() -> None:
+def test_a_deadline_needs_a_time_zone() -> None:
     moment = datetime(2026, 11, 25, 12, tzinfo=timezone(timedelta(hours=1)))
     task = task_message("acme", "sam", "do it", None, {"deadline": moment, "capabilities": ("a",)})
     assert task["deadline"] == "2026-11-25T12:00:00+01:00" and task["capabilities"] == ["a"]
@@ -175,7 +175,7 @@ def test_a_deadline_is_a_moment_with_its_zone() -> None:
         task_message("acme", "sam", "x", None, {"deadline": datetime(2026, 11, 25)})
 
 
-def test_what_is_asked_for_is_the_same_with_another_deadline_and_not_with_other_calls() -> None:
+def test_the_request_digest_covers_calls_but_not_the_deadline() -> None:
     def of(**fields: Any) -> str:
         turn: Any = {"turn_id": "t", "calls": [{"name": "echo"}], **fields}
         return asked(turn_message("acme", "kelly", None, turn))
@@ -196,7 +196,7 @@ REPLY = {
 }
 
 
-def test_a_reply_is_read_with_what_a_later_fleet_adds() -> None:
+def test_a_reply_with_unknown_fields_is_read() -> None:
     reply = read_reply(json.dumps({**REPLY, "new": 1}), 7, 2)
     assert (reply.id, reply.kind, reply.ok, reply.seq, reply.missed) == ("t", "turn", True, 7, 2)
     assert reply.output == 2**70 and reply.messages == [] and reply.accepted() is reply
@@ -208,7 +208,7 @@ def test_a_reply_is_read_with_what_a_later_fleet_adds() -> None:
             read_reply(broken)
 
 
-def test_a_refusal_is_raised_by_its_kind() -> None:
+def test_each_rejection_has_its_exception() -> None:
     error = {"code": "unknown_agent", "message": "who?"}
     with pytest.raises(Rejected, match="unknown_agent: who") as rejected:
         read_reply(json.dumps({**REPLY, "status": "rejected", "error": error})).accepted()
@@ -217,7 +217,7 @@ def test_a_refusal_is_raised_by_its_kind() -> None:
         read_reply(json.dumps({**REPLY, "status": "conflict", "error": error})).accepted()
 
 
-def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
+def test_the_reply_timeout_names_both_possible_causes() -> None:
     reported = str(ReplyTimeout("order-17", 20.0, "acme"))
     assert reported.startswith("no reply to order-17 within 20 s. It can still run or wait for approval, or the fleet does not know")
     assert reported.endswith("the tenant or the id: tickfleet explain acme:order-17")
@@ -228,7 +228,7 @@ def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
     assert "the tenant or the id: tickfleet explain " in source
 
 
-def test_a_call_that_waits_for_consent_is_no_end() -> None:
+def test_a_call_that_waits_for_approval_has_not_ended() -> None:
     waits = read_reply(json.dumps({**REPLY, "status": "pending_approval", "results": [], "approval": {"id": "a"}}))
     assert not waits.is_end and waits.approval == {"id": "a"} and not waits.ok
     assert read_reply(json.dumps(REPLY)).is_end and not read_reply(json.dumps({**REPLY, "status": "later"})).is_end
@@ -238,7 +238,7 @@ def entries(*seqs: int) -> list[Entry]:
     return [entry_of(f"{seq}-0", {"reply": "{}", "seq": str(seq)}) for seq in seqs]
 
 
-def test_a_gap_is_told_once_and_looked_back_for() -> None:
+def test_a_gap_in_an_inbox_is_reported_once_and_searched_for() -> None:
     inbox = Inbox("box")
     assert [entry.missed for entry in inbox.fresh(entries(5, 6))] == [0, 0]
     assert [entry.missed for entry in inbox.fresh(entries(9))] == [2] and inbox.last == "0-0"
@@ -247,7 +247,7 @@ def test_a_gap_is_told_once_and_looked_back_for() -> None:
     assert inbox.last == "9-0" and not inbox.looks_back
 
 
-def test_an_inbox_that_is_made_anew_has_no_gap() -> None:
+def test_a_recreated_inbox_has_no_gap() -> None:
     inbox = Inbox("box")
     inbox.fresh(entries(*range(1, COUNT + 1)))
     inbox.removed([f"{seq}-0" for seq in range(1, COUNT + 1)])
@@ -256,13 +256,13 @@ def test_an_inbox_that_is_made_anew_has_no_gap() -> None:
     assert inbox.is_behind("1-0") and not inbox.is_behind("3-1") and not inbox.is_behind(None)
 
 
-def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
+def test_an_invalid_url_has_a_readable_error() -> None:
     for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "lacks the name of the primary")):
         with pytest.raises(ValueError, match=said):
             connect(url)
 
 
-def test_the_default_is_named_where_the_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_default_url_if_the_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     async def name_of(url: str) -> str:
         return Redis(url, 1.0)._name
 
@@ -273,7 +273,7 @@ def test_the_default_is_named_where_the_variable_is_unset(monkeypatch: pytest.Mo
     assert asyncio.run(name_of(DEFAULT_URL)) == "Redis"
 
 
-def test_the_script_is_that_of_the_client_in_typescript() -> None:
+def test_the_script_equals_that_of_the_typescript_client() -> None:
     source = (Path(__file__).parents[2] / "typescript/src/redis.ts").read_text(encoding="utf-8")
     assert f"const ENQUEUE = `{ENQUEUE}`;" in source
 
@@ -307,14 +307,14 @@ REFUSAL = json.dumps({"turn_id": "t", "tenant": "acme", "status": "rejected", "d
 
 
 @pytest.mark.parametrize("error", list(errors()), ids=lambda error: type(error).__name__)
-def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> None:
+def test_an_error_survives_pickling(error: Exception) -> None:
     error.extra = "while it paid"  # type: ignore[attr-defined]
     for found in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), copy.copy(error)):
         assert type(found) is type(error) and str(found) == str(error)
         assert found.args == error.args and found.__dict__ == error.__dict__
 
 
-def test_every_error_can_be_imported_from_the_package_itself() -> None:
+def test_every_error_can_be_imported_from_the_package_root() -> None:
     import tickfleet
     from tickfleet import client
 
@@ -336,7 +336,7 @@ def test_every_error_can_be_imported_from_the_package_itself() -> None:
         ("pydantic_ai", "import tickfleet.adapters.pydantic_ai", "pip install 'tickfleet[pydantic-ai]'"),
     ],
 )
-def test_a_missing_extra_is_named_and_tools_need_none(missing: str, use: str, remedy: str) -> None:
+def test_the_error_names_the_missing_extra_and_tools_need_none(missing: str, use: str, remedy: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom tickfleet import Fleet, Rejected, tool\n{use}"
     environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "PATH": os.environ["PATH"]}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
@@ -347,7 +347,7 @@ def raises() -> None:
     raise Rejected("unknown_agent", "no such agent", read_reply(REFUSAL))
 
 
-def test_what_a_worker_process_raises_is_raised_here() -> None:
+def test_an_exception_of_a_child_process_is_raised_in_its_parent() -> None:
     with ProcessPoolExecutor(1) as workers, pytest.raises(Rejected, match="no such agent") as raised:
         workers.submit(raises).result()
     assert raised.value.reply == read_reply(REFUSAL)
@@ -370,7 +370,7 @@ USES: dict[str, Callable[[AsyncFleet], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("url", NOWHERE)
-def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
+def test_a_second_event_loop_is_rejected_at_once(url: str, use: str) -> None:
     fleet = AsyncFleet(url, api_key="k" if url.startswith("http") else None, tenant="demo", retry_timeout=0)
 
     async def used(what: str) -> None:
@@ -383,7 +383,7 @@ def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
 
 
 @pytest.mark.skipif(len(NOWHERE) == 1, reason="a gateway needs Python 3.11 or later")
-def test_what_was_submitted_on_one_event_loop_is_not_waited_for_on_another() -> None:
+def test_a_turn_cannot_be_awaited_on_another_event_loop() -> None:
     fleet = AsyncFleet("http://127.0.0.1:1", api_key="k", tenant="demo", retry_timeout=0)
     inbox = AsyncFleet("redis://127.0.0.1:1", tenant="demo", retry_timeout=0)
 

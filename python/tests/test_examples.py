@@ -17,7 +17,7 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def test_write_file_writes_into_the_tenants_workspace_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_write_file_writes_only_into_the_tenants_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_file = load("workspace_tools").write_file
     said = testing.call(write_file, {"path": "notes/today.md", "content": "Übung"})
@@ -33,7 +33,7 @@ def test_write_file_writes_into_the_tenants_workspace_alone(tmp_path: Path, monk
     assert not (tmp_path / "x").exists()
 
 
-def test_the_sales_report_adds_up_and_says_where_there_are_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_sales_report_adds_up_and_names_missing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     report = load("sales_tools").sales_report_tool
     none = {"month": "2026-11", "region": None, "has_data": False, "sales": 0, "total_cents": 0}
@@ -51,7 +51,7 @@ def test_the_sales_report_adds_up_and_says_where_there_are_no_data(tmp_path: Pat
     assert properties["region"]["description"] == "One region alone; all of them otherwise."
 
 
-def test_the_converter_is_described_by_its_param_lines():
+def test_the_converters_descriptions_come_from_its_param_lines():
     convert = load("currency_tools").convert
     properties = of(convert).signature.input_schema["properties"]
     assert properties["amount"] == {"description": "How much, in units of the source currency.", "type": "number"}

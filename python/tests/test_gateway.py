@@ -47,13 +47,13 @@ def answer(status: int, code: str, after: str | None = None) -> Answer:
         (500, "internal", Unavailable),
     ],
 )
-def test_what_may_pass_is_told_by_its_kind(status: int, code: str, kind: type[FleetError]) -> None:
+def test_temporary_errors_have_their_own_types(status: int, code: str, kind: type[FleetError]) -> None:
     error: Any = passing(answer(status, code, "3"))
     assert type(error) is kind and "why" in str(error)
     assert getattr(error, "retry_after", 3.0) == 3.0
 
 
-def test_what_a_proxy_says_is_no_answer_of_a_gateway() -> None:
+def test_a_response_of_a_proxy_is_not_one_of_the_gateway() -> None:
     for text in ("<html>", "[]", "", '{"error": "no object"}'):
         said = answer_of(502, text, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
         assert said.code == "" and said.message == "status 502" and said.retry_after is None
@@ -93,7 +93,7 @@ def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]
     asyncio.run(run())
 
 
-def test_a_time_is_waited_once_by_whichever_requests() -> None:
+def test_concurrent_requests_share_one_wait() -> None:
     asked: list[str] = []
 
     async def never(request: httpx.Request) -> httpx.Response:
@@ -109,7 +109,7 @@ def test_a_time_is_waited_once_by_whichever_requests() -> None:
     assert asked[0] == "POST wait=1" and set(asked[1:]) == {"GET "}, asked
 
 
-def test_a_turn_that_was_taken_in_outlasts_a_gateway_where_too_many_wait() -> None:
+def test_an_accepted_turn_survives_a_gateway_with_too_many_waiters() -> None:
     reply = {"turn_id": "t", "tenant": "demo", "status": "done", "dialect": "raw", "results": []}
     asked: list[str] = []
 
@@ -129,7 +129,7 @@ def test_a_turn_that_was_taken_in_outlasts_a_gateway_where_too_many_wait() -> No
     assert asked[:2] == ["POST wait=25", "POST "], asked
 
 
-def test_an_answer_of_a_proxy_is_no_list_of_tools_and_no_cancel() -> None:
+def test_a_response_of_a_proxy_is_neither_a_tool_list_nor_a_cancel_result() -> None:
     async def answers(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, text="<html>a proxy</html>")
 
@@ -155,7 +155,7 @@ class OneNote(httpx.AsyncByteStream):
         self.closed.set()
 
 
-def test_whoever_listens_no_more_ends_the_request() -> None:
+def test_leaving_the_iterator_ends_the_request() -> None:
     streams = OneNote(), OneNote()
 
     async def answers(request: httpx.Request) -> httpx.Response:
@@ -187,14 +187,14 @@ def reported(*pieces: bytes) -> list[Any]:
     return asyncio.run(read())
 
 
-def test_events_are_read_as_they_come_and_odd_ones_left_out() -> None:
+def test_events_are_read_as_they_arrive_and_unknown_ones_are_skipped() -> None:
     lines = [": keep-alive", "", "event: plan", 'data: {"a":', "data:1}", "id: 4", "", "event: odd", "data: {", "", "data: 7", ""]
     lines += ["event: cut", 'data: {"never": "ended"}']
     assert reported("\n".join(lines).encode()) == [("plan", {"a": 1})]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
+def test_events_end_only_at_line_ends(end: str) -> None:
     # Models and tools write such characters. `str.splitlines` would end a line at each of them.
     text = "a\u2028b\u2029c\x85dé"
     whole = f'event: note{end}data: {{"text": "{text}"}}{end}{end}event: note{end}data: {{"n": 2}}{end}{end}'.encode()
@@ -219,17 +219,17 @@ def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
         (client.Unsupported("why"), "unsupported"),
     ],
 )
-def test_errors_have_the_codes_that_docs_clients_lists(error: FleetError, code: str) -> None:
+def test_errors_have_the_documented_codes(error: FleetError, code: str) -> None:
     assert error.code == code and pickle.loads(pickle.dumps(client.FleetError("why", code))).code == code
 
 
 @pytest.mark.parametrize("url", ["https://", "https://key@host", "https://host?key=x", "https://host#x"])
-def test_a_gateways_url_has_an_address_and_no_secret(url: str) -> None:
+def test_a_gateway_url_needs_a_host_and_no_password(url: str) -> None:
     with pytest.raises(ValueError, match="the URL cannot be read"):
         AsyncFleet(url, api_key="tfk_x")
 
 
-def test_a_key_that_is_none_is_refused_without_being_told() -> None:
+def test_the_error_for_an_invalid_key_does_not_contain_it() -> None:
     with pytest.raises(ValueError, match="characters") as refused:
         AsyncFleet("https://host", api_key="tfk_secret\n")
     assert "tfk_secret" not in str(refused.value)

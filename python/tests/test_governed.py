@@ -71,7 +71,7 @@ def ends(stub: Stub) -> list[str]:
     return [report["op"] for report in stub.reports if report["op"] != "heartbeat"]
 
 
-def test_the_fleet_sees_the_defaults_and_the_function_gets_what_was_approved() -> None:
+def test_the_fleet_sees_defaults_and_the_function_gets_the_approved_arguments() -> None:
     reported: list[Any] = []
 
     def pay(order: str, amount: float = 5.0, memo: str | None = None) -> str:
@@ -86,13 +86,13 @@ def test_the_fleet_sees_the_defaults_and_the_function_gets_what_was_approved() -
     assert reported == [("A-1", 3, None)]
 
 
-def test_the_functions_own_objects_are_its_arguments_unless_they_were_changed() -> None:
+def test_the_function_receives_its_own_objects_unless_an_approver_changed_them() -> None:
     key = ("a", "b")
     stub = Stub(ended("ok", output=None))
     assert called(stub, lambda order: order is key, order=key)
 
 
-def test_a_call_that_did_not_run_here_is_what_the_fleet_recorded() -> None:
+def test_a_call_that_ran_elsewhere_returns_the_recorded_result() -> None:
     assert called(Stub(ended("ok", output={"n": 1}), claims=0), lambda order: "here", order="A-1") == {"n": 1}
     for outcome, attempts, kind in [("denied", 0, CallRefused), ("outcome_unknown", 1, OutcomeUnknown)]:
         with pytest.raises(kind) as raised:
@@ -100,7 +100,7 @@ def test_a_call_that_did_not_run_here_is_what_the_fleet_recorded() -> None:
         assert raised.value.code == outcome
 
 
-def test_a_call_that_is_offered_again_does_not_run_again_unless_it_may() -> None:
+def test_a_repeated_offer_runs_only_if_the_effect_allows_it() -> None:
     ran: list[str] = []
 
     def pay(order: str) -> str:
@@ -129,11 +129,11 @@ def test_a_call_that_is_offered_again_does_not_run_again_unless_it_may() -> None
     }
 
 
-def test_the_value_of_a_function_that_runs_for_longer_than_the_timeout_is_returned() -> None:
+def test_a_function_that_exceeds_its_timeout_still_returns_its_value() -> None:
     assert called(SlowReply(ended("ok", output="paid")), lambda order: "paid", order="A-1", timeout=0.0) == "paid"
 
 
-def test_an_exception_is_raised_to_the_caller_unless_the_fleet_finds_the_effect() -> None:
+def test_an_exception_reaches_the_caller_unless_the_fleet_finds_the_effect() -> None:
     def cut(order: str) -> str:
         raise OSError("The line was cut.")
 
@@ -144,14 +144,14 @@ def test_an_exception_is_raised_to_the_caller_unless_the_fleet_finds_the_effect(
     assert called(Stub(ended("ok", output="found")), cut, order="A-1") == "found"
 
 
-def test_an_output_that_is_no_json_is_reported_all_the_same() -> None:
+def test_an_output_that_is_not_json_is_still_reported() -> None:
     value = object()
     stub = Stub(ended("ok", output="x"))
     assert called(stub, lambda order: value, order="A-1") is value
     assert "not recorded" in stub.reports[0]["output"]
 
 
-def test_heartbeats_come_while_the_function_runs_and_stop_with_it() -> None:
+def test_heartbeats_stop_with_the_function() -> None:
     async def slow(order: str) -> str:
         # Several leases of 30 ms.
         await asyncio.sleep(0.2)
@@ -164,6 +164,6 @@ def test_heartbeats_come_while_the_function_runs_and_stop_with_it() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda *args: 1, lambda **more: 1, lambda turn_id: 1])
-def test_a_parameter_needs_a_name_of_its_own(function: Any) -> None:
+def test_parameter_names_are_unique(function: Any) -> None:
     with pytest.raises(InvalidMessage):
         called(Stub(ended("ok")), function)

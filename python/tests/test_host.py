@@ -190,7 +190,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.process.wait(20)
 
 
-def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
+def test_the_host_describes_and_calls_tools_and_printed_output_breaks_no_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
@@ -204,14 +204,14 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
         assert text in said
 
 
-def test_a_call_gets_its_context_and_logs_through_the_worker(host: Host):
+def test_a_call_receives_its_context_and_logs_through_the_worker(host: Host):
     host.call(1, "facts")
     assert host.hear() == {"type": "log", "call": "t1/0", "level": "warn", "message": "looked at kelly"}
     facts = json.loads(host.hear()["output"])
     assert facts == {"tenant": "acme", "key": "k", "left": True, "stdin": ""}
 
 
-def test_calls_run_at_the_same_time(host: Host):
+def test_calls_run_concurrently(host: Host):
     for identity in range(3):
         host.call(identity, "meet")
     assert sorted(host.hear()["id"] for _ in range(3)) == [0, 1, 2]
@@ -226,7 +226,7 @@ def test_a_cancelled_call_ends_and_the_next_one_runs(host: Host, tool: str):
     assert "output" in host.answer(3, "add", a=1)
 
 
-def test_a_call_that_is_cancelled_before_it_begins_is_answered(host: Host):
+def test_a_call_cancelled_before_its_start_has_a_result(host: Host):
     frames = b""
     for message in (
         {"type": "call", "id": 1, "tool": "wait", "arguments": "{}", "context": {
@@ -239,7 +239,7 @@ def test_a_call_that_is_cancelled_before_it_begins_is_answered(host: Host):
     assert host.hear()["error"]["kind"] == "cancelled"
 
 
-def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
+def test_every_failure_is_reported_and_the_host_continues(host: Host):
     error = host.answer(1, "fail", how="transient")["error"]
     assert (error["kind"], error["retry_after"], error["not_executed"]) == ("transient", 2, True)
     error = host.answer(2, "fail", how="missing")["error"]
@@ -263,7 +263,7 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
         ("nan", "ValueError: the result has nan at /a, and JSON has no such number"),
     ],
 )
-def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Host, what: str, logged: str):
+def test_a_withheld_result_is_reported_as_completed_work(host: Host, what: str, logged: str):
     for identity, tool in enumerate(("look", "pay", "put")):
         host.call(identity, tool, what=what)
         line, answer = host.hear(), host.hear()
@@ -281,7 +281,7 @@ def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Ho
     assert "output" in host.answer(9, "add", a=1), "the host goes on"
 
 
-def test_progress_is_sent_latest_first_and_seldom_and_ends_with_its_call(host: Host):
+def test_only_the_latest_progress_is_sent_at_a_limited_rate(host: Host):
     host.call(7, "work", steps=60)
     heard = []
     while (message := host.hear())["type"] == "progress":
@@ -296,7 +296,7 @@ def test_progress_is_sent_latest_first_and_seldom_and_ends_with_its_call(host: H
 
 
 @pytest.mark.parametrize("why", ["object", "nan", "large", "deep", "pair", "none"])
-def test_whatever_a_tool_says_in_a_failure_or_a_log_is_a_frame_that_a_worker_can_read(host: Host, why: str):
+def test_any_error_or_log_text_makes_a_readable_frame(host: Host, why: str):
     host.call(1, "refuse", why=why)
     assert host.hear()["message"] == "half a pair: ?"
     if why not in ("pair", "none"):
@@ -317,17 +317,17 @@ def test_images_are_content_blocks_and_a_frame_bounds_them(host: Host):
     assert "takes more than" in withheld["error"]["message"] and "content_blocks" not in withheld
 
 
-def test_a_generator_that_fails_on_its_way_is_not_told_as_done(host: Host):
+def test_a_generator_that_fails_is_not_reported_as_completed(host: Host):
     assert json.loads(host.answer(1, "pay_each", count=2)["output"]) == [0, 1]
     error = host.answer(2, "pay_each", count=3)["error"]
     assert error["kind"] == "internal" and 'raise KeyError("no cover")' in error["message"]
 
 
-def test_what_the_declared_type_leaves_out_is_not_shown_of_a_generators_either(host: Host):
+def test_fields_that_the_declared_type_omits_are_not_shown_from_a_generator(host: Host):
     assert json.loads(host.answer(1, "people")["output"]) == [{"name": "ann"}]
 
 
-def test_a_module_that_cannot_be_imported_is_told_with_the_users_own_lines(tmp_path: Path):
+def test_a_failed_import_shows_only_lines_of_the_users_code(tmp_path: Path):
     (tmp_path / "broken.py").write_text("import json\n\njson.loads('{')\n")
     host = Host(tmp_path, "broken")
     failed = host.hear()
@@ -338,13 +338,13 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_users_own_lines(tmp_p
     host.process.communicate()
 
 
-def test_a_frame_that_is_too_long_ends_the_host(host: Host):
+def test_an_oversized_frame_ends_the_host(host: Host):
     host.ours.sendall(struct.pack(">I", 5_000_000))
     assert host.process.wait(20) != 0
 
 
 @pytest.mark.parametrize("tool", ["wait", "wait_in_a_thread", "sleep"])
-def test_the_host_ends_when_its_worker_has_gone_even_while_a_tool_runs(host: Host, tool: str):
+def test_the_host_ends_with_its_worker_even_while_a_tool_runs(host: Host, tool: str):
     host.call(1, tool)
     assert "output" in host.answer(2, "add", a=1)
     host.ours.close()

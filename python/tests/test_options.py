@@ -11,7 +11,7 @@ from tickfleet import Approval, Cache, Reconcile, tool
 from tickfleet._tool import of
 
 
-def test_a_function_declares_all_that_the_configuration_can_declare():
+def test_a_function_can_declare_every_field_of_the_configuration():
     @tool(
         id="payments.pay",
         description="Pays an invoice.",
@@ -94,7 +94,7 @@ FOUND = {"tool": "find", "happened": "/found"}
         ({"description": 1}, "description is 1; expected a text"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_function_and_the_option(options: dict[str, Any], reported: str):
+def test_the_error_for_an_invalid_option_names_function_and_option(options: dict[str, Any], reported: str):
     def pay(to: str, amount: int, note: str = "") -> None:
         """Pays."""
 

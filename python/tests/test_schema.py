@@ -31,7 +31,7 @@ class Colour(enum.Enum):
     BLUE = "blue"
 
 
-def test_every_usual_type_has_a_schema_without_titles():
+def test_common_types_have_schemas_without_titles():
     @tool(effect="read")
     def paint(
         owner: Owner,
@@ -64,7 +64,7 @@ def test_every_usual_type_has_a_schema_without_titles():
     assert output is not None and output["properties"]["height"] == {"default": 1, "type": "integer"}
 
 
-def test_patterns_with_look_around_work_and_a_broken_one_names_its_parameter():
+def test_look_around_works_and_the_error_for_an_invalid_pattern_names_its_parameter():
     @tool(effect="read")
     def ship(
         code: Annotated[str, Field(pattern=r"^(?!0)\d+(?<!9)$")],
@@ -88,7 +88,7 @@ def test_patterns_with_look_around_work_and_a_broken_one_names_its_parameter():
             """Is not registered."""
 
 
-def test_a_parameter_called_title_stays():
+def test_a_parameter_named_title_is_kept():
     @tool
     def name_it(title: str) -> None:
         """Names."""
@@ -133,7 +133,7 @@ REST = """Looks it up.
 
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, REST])
-def test_descriptions_come_from_every_kind_of_docstring(text: str):
+def test_descriptions_come_from_every_docstring_style(text: str):
     def look(place: str, deep: bool = False) -> str:
         return place
 
@@ -144,7 +144,7 @@ def test_descriptions_come_from_every_kind_of_docstring(text: str):
     assert signature.input_schema["properties"]["deep"]["description"] == "Whether to dig."
 
 
-def test_a_docstring_may_describe_the_context_several_parameters_at_once_and_more_than_parameters():
+def test_a_docstring_can_describe_the_context_and_several_parameters_at_once():
     @tool
     def look(x: int, y: int, context: Context) -> None:
         """Looks.
@@ -171,7 +171,7 @@ def test_a_docstring_may_describe_the_context_several_parameters_at_once_and_mor
     assert {name: schema.get("description") for name, schema in properties.items()} == {"x": "The place.", "y": "The place."}
 
 
-def test_what_a_hint_says_of_itself_goes_before_the_docstring():
+def test_a_description_in_a_type_hint_overrides_the_docstring():
     @tool
     def look(place: Annotated[str, Field(description="From the hint.")]) -> None:
         """Looks.
@@ -183,7 +183,7 @@ def test_what_a_hint_says_of_itself_goes_before_the_docstring():
     assert of(look).signature.input_schema["properties"]["place"]["description"] == "From the hint."
 
 
-def test_a_name_that_is_registered_twice_is_an_error():
+def test_a_duplicate_name_is_an_error():
     @tool(name="shop.stock")
     def first() -> None:
         """Counts."""
@@ -221,7 +221,7 @@ MISSPELT = """Counts.
         (f"def f(): {MISSPELT!r}", "^f: its docstring describes skuu; its parameters are: none$"),
     ],
 )
-def test_a_function_that_no_model_could_call_is_refused(source: str, problem: str):
+def test_a_function_that_models_cannot_call_is_rejected(source: str, problem: str):
     names = {"Opaque": Opaque, "Context": Context}
     exec(source, names)
     with pytest.raises((TypeError, ValueError), match=problem):
@@ -232,7 +232,7 @@ def test_a_function_that_no_model_could_call_is_refused(source: str, problem: st
     "options",
     [{"effect": "write"}, {"timeout": 0}, {"timeout": 3601}, {"name": "a b"}, {"required_capabilities": "talk"}],
 )
-def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
+def test_an_unknown_option_is_rejected(options: dict[str, object]):
     def f() -> None:
         """Does."""
 
@@ -256,7 +256,7 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
         ("effect", ["read"], r"effect is \['read'\]; expected read, idempotent or once"),
     ],
 )
-def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, reported: str):
+def test_the_error_for_an_option_of_the_wrong_type_names_tool_and_expected_type(option: str, value: object, reported: str):
     def stock() -> None:
         """Counts."""
 
@@ -265,13 +265,13 @@ def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(op
         tool(**options)(stock)
 
 
-def test_what_is_no_function_is_told_how_options_are_given():
+def test_the_error_for_a_missing_function_explains_how_to_pass_options():
     given: Any = "stock"
     with pytest.raises(TypeError, match="@tool is given 'stock'; expected a function, and options by name"):
         tool(given)
 
 
-def test_the_definition_has_what_a_worker_needs():
+def test_the_definition_has_the_fields_that_workers_need():
     @tool(effect="read", timeout=1.5, category="shop", required_capabilities=["sell"], requires_approval=True)
     def f() -> None:
         """Does."""
@@ -281,7 +281,7 @@ def test_the_definition_has_what_a_worker_needs():
     assert (definition["required_capabilities"], definition["requires_approval"]) == (["sell"], True)
 
 
-def test_decimals_keep_every_digit_that_was_written():
+def test_decimals_keep_every_digit():
     @tool
     def pay_exactly(amount: Decimal, parts: list[Decimal], rate: float, count: int) -> str:
         """Pays.

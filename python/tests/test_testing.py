@@ -30,7 +30,7 @@ def test_arguments_and_results_are_json():
     assert testing.call(later, {"day": "2026-02-28", "price": "1.10"}) == {"day": "2026-03-01", "price": "1.10"}
 
 
-def test_wrong_arguments_are_told_in_words():
+def test_invalid_arguments_have_a_readable_error():
     @tool
     def area(width: int, height: int) -> int:
         """Multiplies."""
@@ -40,7 +40,7 @@ def test_wrong_arguments_are_told_in_words():
         testing.call(area, {"width": "wide", "deep": 3})
 
 
-def test_the_context_is_injected_and_a_test_may_say_what_is_in_it():
+def test_a_test_can_set_the_fields_of_the_injected_context():
     @tool
     async def who(context: Context, greeting: str = "hi") -> str:
         """Greets."""
@@ -50,7 +50,7 @@ def test_the_context_is_injected_and_a_test_may_say_what_is_in_it():
     assert testing.call(who, context=testing.context(tenant="demo", timeout=5)) == "hi kelly of demo, True"
 
 
-def test_a_cancelled_call_is_seen():
+def test_a_tool_can_detect_its_cancellation():
     context = testing.context()
     assert not context.cancelled.wait(0)
     context.cancelled.cancel()
@@ -59,7 +59,7 @@ def test_a_cancelled_call_is_seen():
         context.cancelled.check()
 
 
-def test_errors_say_only_what_belongs_to_their_kind():
+def test_errors_have_only_the_fields_of_their_kind():
     assert ToolError.transient("busy", retry_after=3, not_executed=True).kind == "transient"
     assert ToolError("no").kind == "permanent"
     with pytest.raises(ValueError):
@@ -71,12 +71,12 @@ def test_errors_say_only_what_belongs_to_their_kind():
 
 
 @pytest.mark.parametrize("fields", [{"retry_after": "2"}, {"retry_after": float("nan")}, {"not_executed": "yes"}])
-def test_a_failure_whose_fields_no_worker_can_read_is_refused_where_it_is_made(fields: Any) -> None:
+def test_an_error_with_unreadable_fields_is_rejected_when_it_is_created(fields: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(fields))):
         ToolError.transient("busy", **fields)
 
 
-def test_progress_reaches_the_reporter_of_a_test_and_is_checked():
+def test_progress_is_validated_and_reaches_the_reporter_of_a_test():
     reports: list[tuple[float | None, str]] = []
 
     @tool(effect="read")
