@@ -239,8 +239,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
     use proptest::prelude::*;
-    use serde_json::value::RawValue;
     use serde_json::json;
+    use serde_json::value::RawValue;
 
     use super::*;
     use tickfleet_model::{CallId, Outcome, TurnId};

@@ -47,8 +47,8 @@ impl ContentBlock {
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
-        bytes.ok().and_then(|bytes| Self::image(&bytes)).unwrap_or_else(|| {
-            Self::Text { text: note(declared, base64.len(), "in a format that models cannot read, not shown") }
+        bytes.ok().and_then(|bytes| Self::image(&bytes)).unwrap_or_else(|| Self::Text {
+            text: note(declared, base64.len(), "in a format that models cannot read, not shown"),
         })
     }
 
@@ -184,8 +184,16 @@ mod tests {
     fn an_image_that_no_model_can_read_becomes_a_note() {
         let svg = STANDARD.encode("<svg/>");
         for (data, declared, expected) in [
-            (svg.as_str(), "image/svg+xml", "[an image (image/svg+xml), about 6 bytes, in a format that models cannot read, not shown]"),
-            ("not base64!", "image/png", "[an image (image/png), about 6 bytes, in a format that models cannot read, not shown]"),
+            (
+                svg.as_str(),
+                "image/svg+xml",
+                "[an image (image/svg+xml), about 6 bytes, in a format that models cannot read, not shown]",
+            ),
+            (
+                "not base64!",
+                "image/png",
+                "[an image (image/png), about 6 bytes, in a format that models cannot read, not shown]",
+            ),
             ("", "", "[an image, about 0 bytes, in a format that models cannot read, not shown]"),
         ] {
             assert_eq!(ContentBlock::image_or_note(data, declared), text(expected));
@@ -203,7 +211,8 @@ mod tests {
             serde_json::from_str(bounded.get()).unwrap()
         };
         assert_eq!(bounded(output.get().len()), blocks);
-        let note = |bytes| format!("[an image (image/png), about {bytes} bytes, larger than a result may be, not shown]");
+        let note =
+            |bytes| format!("[an image (image/png), about {bytes} bytes, larger than a result may be, not shown]");
         assert_eq!(bounded(600), [text("two pictures"), image(90), text(&note(912))]);
         assert_eq!(bounded(300), [text("two pictures"), text(&note(102)), text(&note(912))]);
         // Only the media type decides: data of the same form is cut as JSON.

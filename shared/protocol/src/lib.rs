@@ -36,7 +36,9 @@ pub use audit::act::{
 };
 pub use audit::entry::{AuditEffect, AuditEntry};
 pub use audit::{AuditInput, audit_entry};
-pub use content::{CONTENT_BLOCKS, ContentBlock, bounded_content, content_blocks, content_text, usable_blocks, write_blocks};
+pub use content::{
+    CONTENT_BLOCKS, ContentBlock, bounded_content, content_blocks, content_text, usable_blocks, write_blocks,
+};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
 pub use dialects::{Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut};

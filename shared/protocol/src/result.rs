@@ -208,7 +208,10 @@ mod tests {
         assert!(message(Dialect::Text)["text"].as_str().unwrap().contains(words));
         // An output that only looks like content blocks is data.
         let data = CallResult { content_type: "application/json".into(), ..result.clone() };
-        assert_eq!(read(&tool_message(Dialect::Anthropic, &data).unwrap())["content"].as_str().unwrap()[..8], blocks.get()[..8]);
+        assert_eq!(
+            read(&tool_message(Dialect::Anthropic, &data).unwrap())["content"].as_str().unwrap()[..8],
+            blocks.get()[..8]
+        );
     }
 
     proptest! {

@@ -47,7 +47,7 @@ pub(crate) struct ApprovalsQuery {
 /// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
     responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -68,7 +68,8 @@ pub(crate) async fn list(
     if page.approvals.is_empty() && from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
         let tool = filter.tool.as_deref();
-        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool }).await?;
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool, ..FilteredNames::default() })
+            .await?;
     }
     let redactor = shared.backend.redactor();
     page.approvals = page.approvals.into_iter().map(|approval| approval.without_secrets(&redactor)).collect();

@@ -66,7 +66,7 @@ pub(crate) struct AuditSearchResponse {
 /// A request reads at most 20,000 entries per shard. The response contains the positions to continue from.
 #[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(AuditSearchQuery),
     responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn search(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -105,8 +105,14 @@ pub(crate) async fn search(
         response.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
     }
     if response.entries.is_empty() && at.is_none() {
-        let AuditQuery { tenant, agent, tool, .. } = &audit_query;
-        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        let AuditQuery { tenant, agent, tool, outcome, .. } = &audit_query;
+        let names = FilteredNames {
+            tenant: tenant.as_ref(),
+            agent: agent.as_deref(),
+            tool: tool.as_deref(),
+            outcome: outcome.as_deref(),
+            ..FilteredNames::default()
+        };
         check_filter(&shared, names).await?;
     }
     Ok(Json(response))

@@ -63,7 +63,7 @@ pub(crate) struct DeadQuery {
 /// A page reads at most 20,000 entries and contains the position to continue from.
 #[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(DeadQuery),
     responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -82,7 +82,13 @@ pub(crate) async fn list(
 
 fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
     let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
+    FilteredNames {
+        tenant: filter.tenant.as_ref(),
+        agent,
+        tool: filter.tool.as_deref(),
+        cause: filter.cause.as_deref(),
+        ..FilteredNames::default()
+    }
 }
 
 impl DeadQuery {
@@ -133,7 +139,7 @@ pub(crate) struct DeadCausesPage {
 /// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
     responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -179,6 +185,7 @@ pub(crate) async fn show(
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
     responses((status = 200, description = "One result per id, in order: `id`, `result` and, if it was sent, `replayed_as`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
+        (status = 404, description = "None of the ids exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
@@ -195,6 +202,7 @@ pub(crate) async fn replay(
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
     responses((status = 200, description = "One result per id, in order: `id` and `result`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
+        (status = 404, description = "None of the ids exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,

@@ -65,7 +65,7 @@ pub(crate) struct CallStatsResponse {
 /// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(CallStatsQuery),
     responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -91,7 +91,12 @@ pub(crate) async fn show(
     response.rows = stats(shared.client.stores(), &stats_query).await?;
     if response.rows.is_empty() {
         let StatsQuery { tenant, agent, tool, .. } = &stats_query;
-        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        let names = FilteredNames {
+            tenant: tenant.as_ref(),
+            agent: agent.as_deref(),
+            tool: tool.as_deref(),
+            ..FilteredNames::default()
+        };
         check_filter(&shared, names).await?;
     }
     response.models = add_use(&shared.client, &shared.backend.zones().await?, &stats_query, &mut response.rows).await?;

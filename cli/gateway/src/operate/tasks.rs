@@ -51,7 +51,7 @@ pub(crate) struct AllTasksQuery {
 /// too.
 #[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(AllTasksQuery),
     responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -75,7 +75,8 @@ pub(crate) async fn list(
     let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     if page.tasks.is_empty() && from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
-        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: None }).await?;
+        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: None, ..FilteredNames::default() })
+            .await?;
     }
     Page::of(&shared, page).await
 }

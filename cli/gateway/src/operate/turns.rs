@@ -53,7 +53,7 @@ pub(crate) struct TurnsQuery {
 /// Turns have no index: a page scans up to about 200,000 keys.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
     responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and the fleet does not have the tenant, agent or tool", body = ProblemBody)))]
+        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -76,7 +76,11 @@ pub(crate) async fn list(
     if page.turns.is_empty() && from.is_none() {
         let TurnFilter { tenant, agent, tool, .. } = &filter;
         let agent = agent.as_ref().map(AgentId::as_str);
-        check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: tool.as_deref() }).await?;
+        check_filter(
+            &shared,
+            FilteredNames { tenant: tenant.as_ref(), agent, tool: tool.as_deref(), ..FilteredNames::default() },
+        )
+        .await?;
     }
     Page::of(&shared, page).await
 }

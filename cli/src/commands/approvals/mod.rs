@@ -173,7 +173,12 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;
     if page.approvals.is_empty() && args.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
-        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: filter.tool.as_deref() };
+        let names = FilteredNames {
+            tenant: args.tenant.as_ref(),
+            agent,
+            tool: filter.tool.as_deref(),
+            ..FilteredNames::default()
+        };
         setup.names().check_filter(client, names).await?;
     }
     let now_ms = match tenants.last() {

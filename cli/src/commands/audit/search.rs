@@ -93,7 +93,13 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
         result.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
     }
     if result.entries.is_empty() && at.is_none() {
-        let names = FilteredNames { tenant: args.tenant.as_ref(), agent: args.agent.as_deref(), tool: tool.as_deref() };
+        let names = FilteredNames {
+            tenant: args.tenant.as_ref(),
+            agent: args.agent.as_deref(),
+            tool: tool.as_deref(),
+            outcome: args.outcome.as_deref(),
+            ..FilteredNames::default()
+        };
         setup.names().check_filter(&client, names).await?;
     }
     output.show(&result, result_text)

@@ -29,7 +29,13 @@ const fn is_none(count: &u64) -> bool {
 /// The names in a filter.
 pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
     let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
+    FilteredNames {
+        tenant: filter.tenant.as_ref(),
+        agent,
+        tool: filter.tool.as_deref(),
+        cause: filter.cause.as_deref(),
+        ..FilteredNames::default()
+    }
 }
 
 /// Reads all matching entries, and shows the most frequent causes.

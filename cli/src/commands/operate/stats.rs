@@ -157,7 +157,12 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     stats_output.rows = stats(client.stores(), &query).await?;
     if stats_output.rows.is_empty() {
         let StatsQuery { tenant, agent, tool, .. } = &query;
-        let names = FilteredNames { tenant: tenant.as_ref(), agent: agent.as_deref(), tool: tool.as_deref() };
+        let names = FilteredNames {
+            tenant: tenant.as_ref(),
+            agent: agent.as_deref(),
+            tool: tool.as_deref(),
+            ..FilteredNames::default()
+        };
         setup.names().check_filter(&client, names).await?;
     }
     stats_output.models = add_use(&client, &zones(setup, &client).await?, &query, &mut stats_output.rows).await?;

@@ -198,7 +198,7 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
 
 fn names_of(filter: &TurnFilter) -> FilteredNames<'_> {
     let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref() }
+    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref(), ..FilteredNames::default() }
 }
 
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {

@@ -167,7 +167,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     let page = task_page(client, &tenants, &filter, args.from.as_ref()).await?;
     if page.tasks.is_empty() && args.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
-        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: None };
+        let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: None, ..FilteredNames::default() };
         setup.names().check_filter(client, names).await?;
     }
     let now_ms = match tenants.first() {

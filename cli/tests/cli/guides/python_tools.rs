@@ -75,7 +75,10 @@ def sales_chart(month: str, size: int = 0) -> list[str | Image]:
 fn an_image_of_a_python_tool_reaches_the_model_and_the_audit_log_describes_it() {
     let folder = folder();
     write(folder.path(), "chart.py", CHART);
-    let tools = format!("python:\n  charts:\n    module: chart\n    path: ['.']\n    interpreter: {}\n", interpreter().display());
+    let tools = format!(
+        "python:\n  charts:\n    module: chart\n    path: ['.']\n    interpreter: {}\n",
+        interpreter().display()
+    );
     write(folder.path(), "conf/tools.yaml", &tools);
     write(folder.path(), "conf/permissions.yaml", "permissions:\n  sales_chart: {everyone: true}\n");
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);

@@ -94,6 +94,9 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
             refused(&format!("{list}?tool=ecoh"), "Nearest: echo");
         }
     }
+    refused("audit?outcome=denid", "Nearest: denied");
+    refused("dead?cause=transent", "Nearest: transient");
+    refused("dead/causes?cause=unknown_agnt", "Nearest: unknown_agent");
     refused("limits?limit=thre", "three");
     refused("limits?tenant=dem", "demo");
     refused("rules?tenant=dem", "demo");
@@ -106,6 +109,8 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
         ("tools/enable", json!({"tool": "ecoh", "reason": "x"}), "echo"),
         ("workers/drain", json!({"worker": "w-nope", "reason": "x"}), "w-"),
         ("workers/resume", json!({"worker": "w-nope", "reason": "x"}), "w-"),
+        ("dead/replay", json!({"ids": ["call-0-1-1", "letter-0-1-1"], "reason": "x"}), "call-0-1-1 and 1 more"),
+        ("dead/drop", json!({"ids": ["call-0-1-1"], "reason": "x"}), "call-0-1-1"),
         ("cancel", json!({"ids": ["dem:x"], "reason": "x"}), "demo"),
         ("cancel", json!({"ids": ["demo:x", "demo:y"], "reason": "x"}), "demo:x and 1 more"),
     ] {
@@ -119,6 +124,10 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     for (command, near) in [
         ("turns list --agent kely", "kelly"),
         ("turns list --tool ecoh", "echo"),
+        ("audit search --outcome denid", "denied"),
+        ("dead list --cause transent", "transient"),
+        ("dead list --by-cause --cause unknown_agnt", "unknown_agent"),
+        ("dead drop --cause transent --reason x --by anna --yes", "transient"),
         ("turns cancel dem:x --reason x --by anna --yes", "demo"),
         ("turns cancel demo:x --reason x --by anna --yes", "unknown turn or task demo:x"),
         ("turns cancel --tenant dem --reason x --by anna --yes", "demo"),

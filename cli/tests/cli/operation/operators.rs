@@ -454,7 +454,7 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let letter = served.refused_again("lost", &letter);
     let message = json!({"turn_id": "lost", "tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     let edited = json!({"ids": [letter], "reason": "repaired", "message": message});
-    assert_eq!(served.does(&served.keys.acme, "dead/replay", &edited).json()[0]["result"], "not_found", "not theirs");
+    assert_eq!(served.does(&served.keys.acme, "dead/replay", &edited).status, 404, "not theirs");
     let foreign = json!({"ids": [letter], "reason": "repaired", "message": {"tenant": "acme", "agent": "kelly", "calls": [{"name": "echo"}]}});
     assert_eq!(served.does(key, "dead/replay", &foreign).json()[0]["result"], "invalid", "nor another tenant's");
     assert_eq!(served.does(key, "dead/replay", &edited).json()[0]["replayed_as"], "demo:lost");

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tickfleet_model::policy::{META_TOOLS, Policy};
 use tickfleet_model::suggest::{list, nearest};
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, Outcome, RejectionCode, TenantId};
 use tickfleet_store::StoreError;
 
 use super::VerbError;
@@ -47,6 +47,10 @@ pub struct FilteredNames<'a> {
     pub agent: Option<&'a str>,
     /// The tool, by name or ID.
     pub tool: Option<&'a str>,
+    /// The outcome of calls.
+    pub outcome: Option<&'a str>,
+    /// The cause of dead letters: an outcome or a code of rejection.
+    pub cause: Option<&'a str>,
 }
 
 pub(super) struct UnknownName {
@@ -118,12 +122,19 @@ impl FleetNames {
         Ok(Some(UnknownName { message, is_in_force_here }))
     }
 
-    /// Rejects a filter that matched nothing because the fleet does not have one of its names. A filter with matches
+    /// Rejects a filter that matched nothing because one of its names does not exist. A filter with matches
     /// needs no check: entries and turns of removed agents and tools are still found.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]; [`VerbError::Store`].
     pub async fn check_filter(&self, client: &Client, filter: FilteredNames<'_>) -> Result<(), VerbError> {
+        let outcomes: BTreeSet<&str> = Outcome::ALL.into_iter().map(Outcome::as_str).collect();
+        let causes: BTreeSet<&str> = outcomes.iter().copied().chain(RejectionCode::WORDS).collect();
+        for (kind, given, known) in [("outcome", filter.outcome, &outcomes), ("cause", filter.cause, &causes)] {
+            if let Some(given) = given.filter(|given| !known.contains(given)) {
+                return Err(VerbError::Unknown(message(kind, given, known)));
+            }
+        }
         let mut names = Vec::new();
         names.extend(filter.tenant.map(FleetName::Tenant));
         names.extend(filter.tool.map(FleetName::Tool));
