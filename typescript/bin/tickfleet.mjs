@@ -22,6 +22,15 @@ const child = spawn(program, process.argv.slice(2), { argv0, stdio: "inherit" })
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   process.on(signal, () => signal !== "SIGINT" && child.kill(signal));
 }
+// npx and scripts of npm run this process in a shell, which ends on a signal and does not pass it on.
+if (process.env.npm_command !== undefined) {
+  const shell = process.ppid;
+  const watch = setInterval(() => {
+    if (process.ppid === shell) return;
+    clearInterval(watch);
+    child.kill("SIGTERM");
+  }, 250);
+}
 child.on("error", (error) => {
   console.error(`tickfleet cannot start: ${error.message}`);
   process.exit(1);

@@ -62,7 +62,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
 fn the_package_passes_its_tests_on_both_node_versions() {
     for node in [Node::unless_skipped(), Node::that_strips_types()].into_iter().flatten() {
         let mut run = node.command();
-        run.args(["--test", "test/host.test.mjs", "test/tools.test.mjs"]).current_dir(&node.package);
+        run.args(["--test", "test/host.test.mjs", "test/program.test.mjs", "test/tools.test.mjs"]).current_dir(&node.package);
         let output = run.output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
