@@ -306,6 +306,31 @@ async function stops(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
+/** Images in results are shown, and only in the formats that tools can return. */
+async function images(page, fleet) {
+  const hand = new Hands(page, fleet);
+  const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+  const blocks = [
+    { type: "text", text: "a chart" },
+    { type: "image", mimeType: "image/gif", data: gif },
+    { type: "image", mimeType: "text/html", data: gif },
+  ];
+  await page.route(/\/v1\/operate\/explain\?/, async (route) => {
+    const response = await route.fetch();
+    const json = await response.json();
+    for (const result of json.story.results) {
+      Object.assign(result, { success: true, error: undefined, output: blocks, content_type: "application/vnd.tickfleet.content+json" });
+    }
+    await route.fulfill({ response, json });
+  });
+  await hand.open("find?id=acme:payment-60");
+  const shown = page.locator("td.json img");
+  await shown.first().waitFor();
+  check((await shown.count()) === 1, `images: ${await shown.count()}`);
+  check(await shown.first().evaluate((image) => image.decode().then(() => image.naturalWidth === 1)), "the image is decoded");
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+}
+
 /** A connection to the gateway that can be cut: then it stays open, and nothing comes through. */
 async function cable(url) {
   const { port } = new URL(url);
@@ -470,6 +495,7 @@ try {
     await steadyPage(page, fleet);
     await keyboard(page, fleet);
     await stops(page, fleet);
+    await images(page, fleet);
     await pushed(page, fleet);
     await roles(browser, fleet);
     await lost(browser, fleet);

@@ -17,6 +17,17 @@ const STEP = /^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) UTC {2}(.*)$/s;
 const OVER = ["done", "rejected", "record_expired"];
 const WORDS = { inbound: "not read yet", throttled: "waits for a cap or limit", ready: "ready", running: "running", retry: "waits for the next try", ending: "ends", rejected: "rejected", record_expired: "ended long ago" };
 
+const BLOCKS = "application/vnd.tickfleet.content+json";
+const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+/** Shows the texts and images of content blocks, and any other output as JSON. */
+function shownOutput({ tool, output, content_type: type }) {
+  if (type !== BLOCKS || !Array.isArray(output)) return h("pre", {}, cut(formatted(output), 1200));
+  return output.map((block) => (IMAGES.includes(block.mimeType)
+    ? h("img", { src: `data:${block.mimeType};base64,${block.data}`, alt: `Image from ${tool}` })
+    : h("pre", {}, cut(String(block.text), 1200))));
+}
+
 /** The state of a turn. It is good only if every call succeeded. */
 function stateOf(story) {
   const failed = story.results.filter((result) => !result.success);
@@ -56,7 +67,7 @@ function results(story) {
     { name: "Outcome", cell: (result) => h("span", { class: "nowrap" }, outcome(result.outcome), result.cached ? " cached" : "", result.approval ? ` approved by ${result.approval.by.join(", ")}` : "") },
     { name: "Tries", number: true, cell: (result) => count(result.attempts) }, { name: "Took", number: true, cell: (result) => span(result.duration_ms ?? 0) },
     { name: "Arguments", class: "json", cell: (result) => { const entry = entryOf(story, result.call); const given = result.approval?.arguments ?? entry?.meta.arguments; return given ? h("pre", {}, formatted(given)) : ""; } },
-    { name: "Output or error", class: "json", cell: (result) => (result.error ? h("p", { class: moodOf(result.outcome) }, result.error.message) : h("pre", {}, cut(formatted(result.output), 1200))) },
+    { name: "Output or error", class: "json", cell: (result) => (result.error ? h("p", { class: moodOf(result.outcome) }, result.error.message) : shownOutput(result)) },
   ] });
 }
 
