@@ -65,7 +65,7 @@ impl Failure {
 /// Returns true if Redis is unreachable, and false if Redis rejected the command.
 pub(crate) fn is_away(error: &StoreError) -> bool {
     match error {
-        StoreError::Connect { .. } | StoreError::Lender { .. } => true,
+        StoreError::Connect { .. } | StoreError::DevSocket { .. } => true,
         StoreError::Verb { source, .. } => source.is_io_error() || source.is_timeout(),
         _ => false,
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_core::recovery::inbound::ReturnInbound;
-use tickfleet_core::workers::{Beat, Leave, Role};
+use tickfleet_core::workers::{Heartbeat, EndLease, Role};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::progress::Progress;
@@ -85,7 +85,7 @@ impl Lease {
     }
 
     async fn send_heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        let beat = Beat {
+        let beat = Heartbeat {
             consumer: consumer.clone(),
             role: Role::Scheduler,
             lease_ms: self.store.options().lease_ms,
@@ -117,7 +117,7 @@ impl Lease {
 
     /// Ends the lease, so that other schedulers need not wait until it expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
-        let leave = Leave { consumer: consumer.clone(), role: Role::Scheduler };
+        let leave = EndLease { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(leave).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }

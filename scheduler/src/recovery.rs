@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tickfleet_core::recovery::inbound::ReapInbound;
 use tickfleet_core::recovery::lease::Lease;
-use tickfleet_core::recovery::reap::{Reap, Reaped};
-use tickfleet_core::workers::{self, Burial, Bury, ListHolder, Liveness, MayReap, ReapPermit};
+use tickfleet_core::recovery::reap::{Reap, ReapResult};
+use tickfleet_core::workers::{self, RemoveDeadConsumerResult, RemoveDeadConsumer, ListHolder, Liveness, RequestReapPermit, ReapPermit};
 use tickfleet_core::{StreamKey, Value, keys};
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
@@ -102,7 +102,7 @@ impl Recovery {
     }
 
     async fn may_reap(&self, every_ms: i64) -> Result<bool, StoreError> {
-        let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms };
+        let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms };
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
@@ -138,11 +138,11 @@ impl Recovery {
             }
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
-                Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
+                ReapResult::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
                 // Metrics and logs report the turn when it ends.
-                Reaped::Quarantined(_) => recovered.quarantined += 1,
-                Reaped::Removed { dead } => recovered.dead += dead as u64,
-                Reaped::Nothing => return self.bury(consumer).await,
+                ReapResult::Quarantined(_) => recovered.quarantined += 1,
+                ReapResult::Removed { dead } => recovered.dead += dead as u64,
+                ReapResult::Nothing => return self.bury(consumer).await,
                 // The consumer is alive, the store has restarted, or another scheduler was faster.
                 _ => return Ok(()),
             }
@@ -172,8 +172,8 @@ impl Recovery {
             .collect();
         for reaped in self.store.decide_all(&reaps).await? {
             match reaped?.result {
-                Reaped::Redelivered(_) => recovered.redelivered += 1,
-                Reaped::Removed { dead } => recovered.dead += dead as u64,
+                ReapResult::Redelivered(_) => recovered.redelivered += 1,
+                ReapResult::Removed { dead } => recovered.dead += dead as u64,
                 _ => {}
             }
         }
@@ -181,7 +181,7 @@ impl Recovery {
     }
 
     async fn bury(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        while self.store.decide(Bury { consumer: consumer.clone() }).await?.result == Burial::Partly {}
+        while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result == RemoveDeadConsumerResult::Partly {}
         for queue in inbound().into_iter().chain(slices()) {
             self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;
         }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tickfleet_client::Reply;
 use tickfleet_model::ConsumerId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner, with_turn};
-use tickfleet_store::{Concluded, Touched, TurnName};
+use tickfleet_store::{Concluded, RenewTaskLeaseResult, TurnName};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
@@ -179,9 +179,9 @@ pub(crate) async fn conclude(
     let result = match parse_task_message(&with_turn(body, &name.turn))? {
         TaskMessage::Renew(claimed) if claimed.turn == name.turn && claimed.tenant == name.tenant => {
             match store.touch(&name, &claimed.lease).await? {
-                Touched::Renewed => "ok",
-                Touched::Over => "over",
-                Touched::Stale => "stale",
+                RenewTaskLeaseResult::Renewed => "ok",
+                RenewTaskLeaseResult::Over => "over",
+                RenewTaskLeaseResult::Stale => "stale",
             }
         }
         TaskMessage::Conclude { claimed, conclusion } if claimed.turn == name.turn && claimed.tenant == name.tenant => {

@@ -164,7 +164,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use tickfleet_engine::rules::SlotBounds as _;
-    use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitWindow, LimitKey, LimitMatch, LimitMode, OnReach};
     use tickfleet_model::policy::TenantPolicy;
     use tickfleet_store::FleetLoad;
 
@@ -177,7 +177,7 @@ mod tests {
             matches: LimitMatch::default(),
             per: [LimitKey::Tenant].into(),
             bound: LimitBound::Share(1),
-            every: Every::Held,
+            every: LimitWindow::Concurrency,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,

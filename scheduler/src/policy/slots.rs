@@ -151,7 +151,7 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitWindow, LimitKey, LimitMatch, LimitMode, OnReach};
 
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
             matches: LimitMatch::default(),
             per: BTreeSet::from([key]),
             bound,
-            every: Every::Held,
+            every: LimitWindow::Concurrency,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::decision::{Context, Decision, Step};
-use crate::transaction::{CounterKey, CounterState, Guard, Room, SetKey, Transaction, Window, Write};
+use crate::transaction::{CounterKey, CounterState, Guard, ConditionalDebit, SetKey, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// How long a counter is kept after its window has ended, in milliseconds.
@@ -31,7 +31,7 @@ pub fn expiring() -> SetKey {
 /// Schedules the deletion of a limit's counters at `at_ms`.
 pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
     let place = at_ms.max(0).unsigned_abs();
-    let join = Write::Join { set: expiring(), member: limit.clone(), place, queue_of: None };
+    let join = Write::AddMember { set: expiring(), member: limit.clone(), place, queue_of: None };
     if !transaction.writes.contains(&join) {
         transaction.write(join);
     }
@@ -52,7 +52,7 @@ impl Decision for DeleteCounters {
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
-        vec![Query::Place(expiring(), self.limit.clone())]
+        vec![Query::Score(expiring(), self.limit.clone())]
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -67,7 +67,7 @@ impl Decision for DeleteCounters {
             transaction.write(Write::DeleteCounter(CounterKey { limit: self.limit.clone(), counter: counter.clone() }));
         }
         if self.last {
-            transaction.write(Write::Leave { set: expiring(), member: self.limit.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: expiring(), member: self.limit.clone(), queue_of: None });
         }
         Ok(Step::Commit(transaction, true))
     }
@@ -107,7 +107,7 @@ impl Decision for PruneCounter {
         let mut transaction = Transaction::new(context.version.clone());
         // A debit after the read may have opened a new window, or a rolling counter may have an amount left. In both
         // cases the guard fails, because the maximum is 0.
-        transaction.guard(Guard::Room(Room {
+        transaction.guard(Guard::Debit(ConditionalDebit {
             counter: self.counter.clone(),
             amount: 0,
             max: 0,

@@ -114,7 +114,7 @@ impl DeadItem {
                 }
                 let member = entry.as_str().into();
                 let place = written_ms(entry);
-                transaction.write(Write::Join { set: handled_calls(), member, place, queue_of: None });
+                transaction.write(Write::AddMember { set: handled_calls(), member, place, queue_of: None });
                 transaction.put(&key, &handled);
             }
         }
@@ -219,7 +219,7 @@ impl Decision for ForgetHandled {
         let count = members.len();
         for member in members {
             transaction.write(Write::Delete(DeadItem::Call(EntryId::new(&member)).key()));
-            transaction.write(Write::Leave { set: handled_calls(), member, queue_of: None });
+            transaction.write(Write::RemoveMember { set: handled_calls(), member, queue_of: None });
         }
         Ok(Step::Commit(transaction, count))
     }

@@ -107,7 +107,7 @@ pub fn steps(task: &TurnName) -> RecordKey {
 /// Returns the key of the record with the marks of a turn: begun calls that the store knows only from reports of
 /// workers after a restart.
 #[must_use]
-pub fn marks(turn: &TurnName) -> RecordKey {
+pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 

@@ -80,7 +80,7 @@ pub use decision::{Context, Decision, Receipt, Step};
 pub use record::{Record, Stored};
 pub use section::Section;
 pub use transaction::{
-    Committed, Conflict, CounterState, EntryId, Guard, InboxKey, Room, StreamKey, TimerRule, Transaction, Version,
+    Committed, Conflict, CounterState, EntryId, Guard, InboxKey, ConditionalDebit, StreamKey, TimerRule, Transaction, Version,
     Window, Write,
 };
 pub use transaction::{CounterKey, RecordKey, SetKey};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::decision::{Context, Decision, Receipt, Step};
 use crate::record::{Record, RecordText, Stored};
 use crate::transaction::{
-    Committed, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule,
+    Committed, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule,
     Transaction, Version, Write,
 };
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
@@ -138,7 +138,7 @@ impl Paper {
             self.check(guard)?;
         }
         for guard in &transaction.guards {
-            if let Guard::Room(room) = guard {
+            if let Guard::Debit(room) = guard {
                 let counter = self.shared(room);
                 self.counters.entry(counter).or_default().used += room.amount;
             }
@@ -157,12 +157,12 @@ impl Paper {
         self.records.get(key).map(|stored| RecordText::parse(stored).unwrap().version)
     }
 
-    fn shared(&self, room: &Room) -> CounterKey {
+    fn shared(&self, room: &ConditionalDebit) -> CounterKey {
         let count = self.counters.keys().filter(|key| key.limit == room.counter.limit).count() as u64;
         if self.counters.contains_key(&room.counter) || count < room.counters_max {
             return room.counter.clone();
         }
-        CounterKey::new(&room.counter.limit, Room::OTHERS)
+        CounterKey::new(&room.counter.limit, ConditionalDebit::OTHERS)
     }
 
     fn check(&self, guard: &Guard) -> Result<(), Conflict> {
@@ -175,19 +175,19 @@ impl Paper {
             Guard::Present(key) => (self.records.contains_key(key), record(key)),
             Guard::Before(at) => (self.now_ms < *at, time),
             Guard::Since(at) => (self.now_ms >= *at, time),
-            Guard::Calm => (!self.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!self.pressure, Conflict::Pressure),
             Guard::Fits { set: key, member, max } => {
                 let set = set(key);
                 (set.contains_key(member) || (set.len() as u64) < *max, Conflict::Full)
             }
             Guard::Member(key, member) => (set(key).contains_key(member), Conflict::NoMember),
             Guard::Within(stream, max) => ((self.log(stream).len() as u64) < *max, Conflict::Full),
-            Guard::Room(room) => {
+            Guard::Debit(room) => {
                 let state = self.counters.get(&room.counter).copied().unwrap_or_default();
                 let has_ended = state.ends_ms > 0 && state.ends_ms <= self.now_ms;
                 let used = if has_ended { 0 } else { state.used };
                 let waits = room.behind_queue && state.queued;
-                (!waits && used + room.amount <= room.max, Conflict::Room { counter: room.counter.clone(), state })
+                (!waits && used + room.amount <= room.max, Conflict::LimitReached { counter: room.counter.clone(), state })
             }
             other => panic!("not on paper: {other:?}"),
         };
@@ -240,11 +240,11 @@ impl Paper {
                 }
             }
             Write::ClearTimer(name) => drop(self.timers.remove(&name)),
-            Write::Join { set, member, place, queue_of } => {
+            Write::AddMember { set, member, place, queue_of } => {
                 self.sets.entry(set.clone()).or_default().insert(member, place);
                 self.mark_queue(&set, queue_of);
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.sets.entry(set.clone()).or_default().remove(&member);
                 self.mark_queue(&set, queue_of);
             }
@@ -290,10 +290,10 @@ impl Paper {
                 members.truncate(*count);
                 Value::Members(members)
             }
-            Query::Place(set, member) if *set == crate::keys::timers() => {
-                Value::Place(self.timers.get(member).map(|due_ms| due_ms.unsigned_abs()))
+            Query::Score(set, member) if *set == crate::keys::timers() => {
+                Value::Score(self.timers.get(member).map(|due_ms| due_ms.unsigned_abs()))
             }
-            Query::Place(set, member) => Value::Place(self.sets.get(set).and_then(|set| set.get(member)).copied()),
+            Query::Score(set, member) => Value::Score(self.sets.get(set).and_then(|set| set.get(member)).copied()),
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
             Query::Entry(stream, entry) => {
                 Value::Entry(self.log(stream).iter().find(|(id, _)| id == entry).map(|(_, fields)| fields.clone()))

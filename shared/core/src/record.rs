@@ -1,7 +1,7 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
 //! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that the
-//! transaction debited, in the order of its [`crate::Room`] guards. Without [`Transaction::stamped`], they are `-`.
+//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], they are `-`.
 //! Each room is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds. Commas
 //! separate the rooms. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are
 //! stored separately under the record's key, each with a name.

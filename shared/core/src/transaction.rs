@@ -1,6 +1,6 @@
 //! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
 //!
-//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges
+//! Guards only read. If every guard holds, the store adds the amounts of all [`ConditionalDebit`] guards, acknowledges
 //! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
 //! [`Conflict`] with the current value. So the caller can decide again without another read.
 
@@ -148,8 +148,8 @@ impl CounterState {
                 Self { ends_ms: end_ms, ..self }
             }
             Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => self.begun(end_ms, start_ms),
-            Window::Held | Window::Total if last_ms != 0 => self.begun(0, 0),
-            Window::Held | Window::Total | Window::Rolling { .. } => self,
+            Window::Concurrency | Window::Total if last_ms != 0 => self.begun(0, 0),
+            Window::Concurrency | Window::Total | Window::Rolling { .. } => self,
         }
     }
 
@@ -188,7 +188,7 @@ pub enum Window {
 
 /// A debit that succeeds if the counter has room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct ConditionalDebit {
     pub counter: CounterKey,
     /// The amount to add; 0 is allowed.
     pub amount: u64,
@@ -199,13 +199,13 @@ pub struct Room {
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Further counters share the counter [`Room::OTHERS`], which receives
-    /// their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::Join`] and
-    /// [`Write::Leave`] for a counter that does not exist.
+    /// Maximum number of counters of the limit. Further counters share the counter [`ConditionalDebit::OTHERS`], which receives
+    /// their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::AddMember`] and
+    /// [`Write::RemoveMember`] for a counter that does not exist.
     pub counters_max: u64,
 }
 
-impl Room {
+impl ConditionalDebit {
     /// Returns true if the guard only checks for room: it changes no counter, and creates no counter.
     #[must_use]
     pub fn only_checks(&self) -> bool {
@@ -225,7 +225,7 @@ pub enum Guard {
     /// The record exists, with any version.
     Present(RecordKey),
     /// The counter has room. The amount is added if all guards hold.
-    Room(Room),
+    ConditionalDebit(ConditionalDebit),
     /// Shard time is earlier than this (ms).
     Before(i64),
     /// Shard time is at or after this (ms).
@@ -417,8 +417,8 @@ pub enum Conflict {
         /// The record's stored text, see [`crate::record::RecordText`]. `None` if the record is absent.
         stored: Option<Bytes>,
     },
-    Room {
-        /// The counter of the guard, even if it shares [`Room::OTHERS`].
+    ConditionalDebit {
+        /// The counter of the guard, even if it shares [`ConditionalDebit::OTHERS`].
         counter: CounterKey,
         /// The state of the counter that was checked, with the window that is open now. If the counter has no room
         /// because the store restarted, `used` is at least the guard's `max`.

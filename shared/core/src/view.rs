@@ -134,7 +134,7 @@ impl View {
                 self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
                 self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
             }
-            Conflict::Room { counter, state } => {
+            Conflict::LimitReached { counter, state } => {
                 self.insert(Query::Counter(counter.clone()), Value::Counter(Some(*state)));
             }
             _ => {}
@@ -256,8 +256,8 @@ impl View {
     /// # Errors
     /// [`Missing`].
     pub fn place(&self, set: &SetKey, member: &str) -> Result<Option<u64>, Missing> {
-        match self.get(&Query::Place(set.clone(), member.into()))? {
-            Value::Place(place) => Ok(*place),
+        match self.get(&Query::Score(set.clone(), member.into()))? {
+            Value::Score(place) => Ok(*place),
             _ => Ok(None),
         }
     }

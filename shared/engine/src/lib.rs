@@ -10,7 +10,7 @@
 pub mod active_policy;
 pub mod begin_turn;
 pub mod delegation;
-pub mod limit_rows;
+pub mod resolved_limits;
 pub mod report;
 pub mod retry_until;
 pub mod rules;

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::time::rfc3339;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::approval::{NarrowedValues, narrow};
 use tickfleet_model::outcome::{CallApproval, PolicyInputs};
@@ -392,16 +392,16 @@ impl Renderer<'_> {
         };
         let history = CallHistory { why: why.as_deref(), limit: limit.as_deref(), ..CallHistory::default() };
         let ((outcome, error), more) = match fate {
-            Fate::NotRun => (ended(reason, deadline_ms, &history), 0),
-            Fate::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
-            Fate::Begun => (begun_and_lost(tool), 1),
-            Fate::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
-            Fate::MayHaveRun => {
+            ExecutionState::NotRun => (ended(reason, deadline_ms, &history), 0),
+            ExecutionState::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
+            ExecutionState::Begun => (begun_and_lost(tool), 1),
+            ExecutionState::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
+            ExecutionState::MayHaveRun => {
                 let is_open =
                     matches!(reason, EndReason::Expired | EndReason::Canceled | EndReason::Quarantined { .. });
                 (ended(reason, deadline_ms, &CallHistory { lost: true, ..history }), u32::from(is_open))
             }
-            Fate::WorkedElsewhere => (ended(reason, deadline_ms, &CallHistory { waited: true, ..history }), 0),
+            ExecutionState::BeganChild => (ended(reason, deadline_ms, &CallHistory { waited: true, ..history }), 0),
         };
         (outcome, error, more)
     }
@@ -426,7 +426,7 @@ impl Render for Renderer<'_> {
         let mut result = CallResult::refused(&id, call.provider_id.clone(), &call.tool, outcome, error);
         let ran = result.ran();
         result.attempts = more + if *position == turn.position { turn.attempts } else { 0 };
-        result.local = turn.local.is_some() && *fate == Fate::TakenByRuntime;
+        result.local = turn.local.is_some() && *fate == ExecutionState::TakenByRuntime;
         if let Some(begun) = turn.begun.as_ref().filter(|begun| begun.position == *position)
             && let Some(consent) = begun.consent.as_ref().filter(|_| more > 0)
         {

@@ -73,7 +73,7 @@ outcomes! {
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
-    tone: Tone,
+    tone: OutcomeSeverity,
     /// See [`Outcome::proves_tool`].
     proves_tool: bool,
     /// See [`Outcome::changes_facts`].
@@ -94,7 +94,7 @@ pub enum EffectHappened {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
+pub enum OutcomeSeverity {
     Good,
     /// The outcome is uncertain, or is not a failure of the call itself.
     Doubtful,
@@ -104,7 +104,7 @@ pub enum Tone {
 /// The properties of a call that was rejected before it ran. The other outcomes state only their differences.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
-    tone: Tone::Bad,
+    tone: OutcomeSeverity::Bad,
     proves_tool: false,
     changes_facts: false,
     has_failed_running: false,
@@ -113,7 +113,7 @@ const REFUSED: OutcomeTraits = OutcomeTraits {
 impl Outcome {
     const fn meaning(self) -> OutcomeTraits {
         use EffectHappened::{IfRun, Perhaps, Yes};
-        use Tone::{Doubtful, Good};
+        use OutcomeSeverity::{Doubtful, Good};
         let proves_tool = true;
         let changes_facts = true;
         let has_failed_running = true;
@@ -150,7 +150,7 @@ impl Outcome {
     }
 
     #[must_use]
-    pub const fn tone(self) -> Tone {
+    pub const fn tone(self) -> OutcomeSeverity {
         self.meaning().tone
     }
 

@@ -16,7 +16,7 @@ use super::tool::KnownTools;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 pub use facts::{
-    Becomes, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
+    FactTransition, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
     session_note,
 };
 pub use pause::{Pause, Paused, PausedTool};

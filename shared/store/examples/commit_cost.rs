@@ -31,7 +31,7 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, cmd, pipe};
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, StreamKey, TimerRule, Transaction, Version, Window, Write,
+    CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, StreamKey, TimerRule, Transaction, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};
@@ -266,7 +266,7 @@ impl Bench {
             ("_unfinished", "t", Window::Total),
             ("_out", "t", Window::Total),
         ] {
-            t.guard(Guard::Room(Room {
+            t.guard(Guard::Debit(ConditionalDebit {
                 counter: CounterKey::new(limit, counter),
                 amount: 1,
                 max: 1 << 40,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value as Json, json};
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::turn::Turn;
-use tickfleet_core::workers::{Beat, Role, Slots};
+use tickfleet_core::workers::{Heartbeat, Role, Slots};
 use tickfleet_core::{CounterKey, Transaction, Write};
 use tickfleet_model::{AgentId, ConsumerId, TenantId};
 use tickfleet_store::seam::TakeRequest;
@@ -69,7 +69,7 @@ async fn a_throttled_turn_shows_its_queue_counter_and_calls() {
             transaction.write(Write::PutPart(name.record(), "c0".into(), part(&call.to_string())));
             let set = keys::throttle_queue(&counter);
             let member = name.to_string().into();
-            transaction.write(Write::Join { set, member, place: 1, queue_of: Some(counter.clone()) });
+            transaction.write(Write::AddMember { set, member, place: 1, queue_of: Some(counter.clone()) });
             transaction.write(Write::Add { counter: counter.clone(), amount: 3, ends_ms: None });
             transaction.timer(keys::throttle_timer(&counter), 7_000, tickfleet_core::TimerRule::Set);
             transaction.timer(name.timer(), 9_000, tickfleet_core::TimerRule::Set);
@@ -149,7 +149,7 @@ async fn consumers_show_their_leases_and_slots() {
     let shard = Shard::new();
     let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
     let consumer = ConsumerId::new("w-1-abc-0").unwrap();
-    let beat = Beat { consumer, role, lease_ms: 10_000, policy: "abc".into() };
+    let beat = Heartbeat { consumer, role, lease_ms: 10_000, policy: "abc".into() };
     shard.store.decide(beat).await.unwrap();
     let nodes = shard.store.nodes(shard.now_ms().await).await.unwrap();
     assert_eq!(nodes.len(), 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::FactRow;
 use tickfleet_model::{Effect, Limit, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -29,7 +29,7 @@ fn with_places(policy: &mut Policy, places: u64) {
         matches: LimitMatch::default(),
         per: [LimitKey::Tenant].into(),
         bound: LimitBound::Concurrent(places),
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1,

@@ -9,7 +9,7 @@ use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::slice::{self, Slice};
 use tickfleet_core::{Transaction, View};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
@@ -120,7 +120,7 @@ async fn a_call_with_an_unconfirmed_begin_does_not_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_call_runs_on_a_retry_after_the_replica_returns() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
-    let ladder = Ladder::new(vec![Duration::from_millis(500); 20]);
+    let ladder = RetryDelays::new(vec![Duration::from_millis(500); 20]);
     let plan = Plan { ladder, ..plan(&paid, true, Durability::Replica) };
     let mut fleet = Fleet::start_on(primary, plan).await;
     replica.pause();
@@ -202,7 +202,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
         // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
-        let ladder = Ladder::new(vec![Duration::from_millis(100); 20]);
+        let ladder = RetryDelays::new(vec![Duration::from_millis(100); 20]);
         Arc::new(Plan { store, ladder, ..plan(&paid, answers, durable) })
     });
     let url = trio.url();

@@ -19,7 +19,7 @@ use tickfleet_tools::{CallContext, TypedTool};
 use tokio::sync::watch;
 
 #[derive(Deserialize, JsonSchema)]
-struct Mark {
+struct RecoveredCall {
     /// The mark of the run.
     mark: String,
 }
@@ -47,7 +47,7 @@ impl Gate {
     fn tool(&self, name: &str, effect: Effect) -> TypedTool {
         let runs = self.runs.clone();
         let open = self.open.clone();
-        TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: Mark| {
+        TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: RecoveredCall| {
             let runs = runs.clone();
             let mut open = open.subscribe();
             async move {

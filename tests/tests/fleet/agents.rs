@@ -247,7 +247,7 @@ async fn waiting_for_a_paused_model_uses_no_attempt() {
     })
     .await;
     // Each step has one attempt. If the wait for the paused model used up the attempt, the task would end here.
-    let ladder = tickfleet_model::retry::Ladder::new([].into());
+    let ladder = tickfleet_model::retry::RetryDelays::new([].into());
     let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
     let reply = fleet.reply().await;

@@ -13,20 +13,20 @@ use tickfleet_config::{McpFile, ToolsFile, known_tools};
 use tickfleet_core::audit::seal::{ExtendSeals, Seal, SealKey, SealResult};
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::begin::{Begin, BeginResult};
-use tickfleet_core::call::facts::{Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName};
+use tickfleet_core::call::facts::{AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName};
 use tickfleet_core::leases::Candidate;
 use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::{Admit, Admitted};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::limit::Generations;
-use tickfleet_core::turn::{Settle, Settled, Slice};
+use tickfleet_core::turn::{Settle, SettleResult, Slice};
 use tickfleet_core::{Section, StreamKey, View, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::report::{Renderer, ReportOptions, frame};
 use tickfleet_engine::rules::{ActiveRules, SlotBounds};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
-use tickfleet_model::policy::{Becomes, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::policy::{FactTransition, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, AgentPolicy, ConsumerId, Limit, Policy, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
@@ -150,7 +150,7 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
         matches: LimitMatch::default(),
         per: [key].into(),
         bound,
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: PLACES,
@@ -160,11 +160,11 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
 /// Limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
     let of =
-        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+        |name: &str, key: LimitKey, every: LimitWindow| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
     vec![
-        of("agent_tick", LimitKey::Agent, Every::Tick),
-        of("agent_day", LimitKey::Agent, Every::Day),
-        of("tenant_day", LimitKey::Tenant, Every::Day),
+        of("agent_tick", LimitKey::Agent, LimitWindow::Tick),
+        of("agent_day", LimitKey::Agent, LimitWindow::Day),
+        of("tenant_day", LimitKey::Tenant, LimitWindow::Day),
     ]
 }
 
@@ -172,11 +172,11 @@ fn caps() -> Vec<Limit> {
 /// counters that all calls share.
 fn three() -> Vec<Limit> {
     let of =
-        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+        |name: &str, key: LimitKey, every: LimitWindow| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
     vec![
-        of("of_agents", LimitKey::Agent, Every::Day),
-        of("of_tenants", LimitKey::Tenant, Every::Period(3_600_000)),
-        of("of_tools", LimitKey::Tool, Every::Period(60_000)),
+        of("of_agents", LimitKey::Agent, LimitWindow::Day),
+        of("of_tenants", LimitKey::Tenant, LimitWindow::Period(3_600_000)),
+        of("of_tools", LimitKey::Tool, LimitWindow::Period(60_000)),
     ]
 }
 
@@ -279,7 +279,7 @@ impl MeasuredRedis {
         let turns: Vec<Admit<'_>> = (first..).zip(entries).map(admit).collect();
         for admitted in self.store.decide_all(&turns).await.unwrap() {
             let admitted = admitted.unwrap().result;
-            assert!(matches!(admitted, Admitted::Advanced(Advanced::Dispatched { .. })), "{admitted:?}");
+            assert!(matches!(admitted, Admitted::AdvanceResult(AdvanceResult::Dispatched { .. })), "{admitted:?}");
         }
     }
 
@@ -312,7 +312,7 @@ impl MeasuredRedis {
         };
         let settles: Vec<Settle<'_>> = slices.iter().enumerate().map(settle).collect();
         for settled in self.store.decide_with(&mut view, &settles).await.unwrap() {
-            assert_eq!(settled.unwrap().result, Settled::Ended);
+            assert_eq!(settled.unwrap().result, SettleResult::Ended);
         }
     }
 
@@ -367,7 +367,7 @@ fn session(slice: &Slice) -> SessionName {
 /// another fact.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
-    let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
+    let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
     Begin {
         slice,
         position: 0,
@@ -384,7 +384,7 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
 }
 
 fn end_of_facts(slice: &Slice) -> EndCalls {
-    let changed = Changed { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
+    let changed = AppliedFactChange { fact: "has_asked".into(), becomes: FactTransition::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }

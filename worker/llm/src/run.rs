@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_core::EntryId;
-use tickfleet_core::task::spend::Spent;
+use tickfleet_core::task::spend::ReportedModelUse;
 use tickfleet_core::task::step::{AddSteps, Stepped};
 use tickfleet_model::loops::IN_CIRCLES;
 use tickfleet_models::{ModelAnswer, ModelChain, ModelChainError, ModelError, ModelRequest, StopReason};
@@ -274,7 +274,7 @@ impl TaskRun<'_> {
 
     /// Appends entries to the history in memory and in the store. In the same step, counts the usage of the model's
     /// response.
-    async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
+    async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&ReportedModelUse>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
         }
@@ -305,7 +305,7 @@ impl TaskRun<'_> {
 struct ModelReply {
     model: String,
     answer: ModelAnswer,
-    spent: Spent,
+    spent: ReportedModelUse,
     /// The time when the model was asked, in ms of shard time.
     at_ms: i64,
 }

@@ -29,7 +29,7 @@ pub mod spec;
 pub mod usage;
 mod wire;
 
-pub use abilities::Abilities;
+pub use abilities::SandboxSupport;
 pub use confined::Confined;
 pub use docker::Engine;
 pub use hidden::hide_this_process;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::abilities::Abilities;
+use crate::abilities::SandboxSupport;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
@@ -53,7 +53,7 @@ pub struct Sandbox {
     launcher: Launcher,
     engine: Option<Engine>,
     cgroups: Option<Cgroups>,
-    abilities: Abilities,
+    abilities: SandboxSupport,
 }
 
 impl Sandbox {
@@ -65,8 +65,8 @@ impl Sandbox {
     /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
     /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
-        let mut sandbox = Self { launcher, engine, cgroups: None, abilities: Abilities::default() };
-        let mut found = Abilities { landlock: launcher::landlock_abi(), ..Abilities::default() };
+        let mut sandbox = Self { launcher, engine, cgroups: None, abilities: SandboxSupport::default() };
+        let mut found = SandboxSupport { landlock: launcher::landlock_abi(), ..SandboxSupport::default() };
         for level in [Level::Basic, Level::Strict] {
             let ran = sandbox.try_level(level, scratch).await;
             let missing = ran.as_ref().err().map(ToString::to_string);
@@ -90,7 +90,7 @@ impl Sandbox {
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
     }
 
-    async fn use_cgroups(&mut self, found: &Abilities, scratch: &Path) -> Result<(), String> {
+    async fn use_cgroups(&mut self, found: &SandboxSupport, scratch: &Path) -> Result<(), String> {
         let levels = [(Level::Basic, &found.basic), (Level::Strict, &found.strict)];
         let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
         let held: Vec<_> = held.collect();
@@ -126,7 +126,7 @@ impl Sandbox {
     }
 
     #[must_use]
-    pub const fn abilities(&self) -> &Abilities {
+    pub const fn abilities(&self) -> &SandboxSupport {
         &self.abilities
     }
 

@@ -10,7 +10,7 @@ use tickfleet_core::View;
 use tickfleet_core::call::begin::StreakCheck;
 use tickfleet_core::call::streak::Streak;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
+use tickfleet_core::turn::{Cancellation, Destination, RequeueReason, Slice, Turn};
 use tickfleet_engine::report::CallHistory;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::RetryDecision;
@@ -359,7 +359,7 @@ impl Calls {
             HandlerOutcome::Waits { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
             HandlerOutcome::Waits { awaits, at_most } => AttemptOutcome::WaitForWork(awaits, at_most),
             HandlerOutcome::Stopped => attempt.stopped(why),
-            HandlerOutcome::HandBack => AttemptOutcome::HandBack(HandBackReason::Tried),
+            HandlerOutcome::Requeue => AttemptOutcome::Requeue(RequeueReason::Interrupted),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use tickfleet_core::turn::{HandBackReason, LocalCall, Offer, Offered};
+use tickfleet_core::turn::{RequeueReason, LocalCall, Offer, OfferResult};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::outcome::CallApproval;
@@ -221,11 +221,11 @@ impl Pipeline {
             }
         });
         match decided.await.flatten() {
-            Some(Offered::Offered) => {}
-            Some(Offered::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
-            Some(Offered::Stale) => self.metrics.fenced("offer"),
+            Some(OfferResult::Offered) => {}
+            Some(OfferResult::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
+            Some(OfferResult::Stale) => self.metrics.fenced("offer"),
             // The call was not offered, or no reply came. If it was offered, the store ignores the returned slice.
-            None => self.return_slice(run, HandBackReason::Unsent { nonce: None }).await,
+            None => self.return_slice(run, RequeueReason::Unsent { nonce: None }).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, ParkReason, Parked, WaitReason};
+use tickfleet_core::turn::{RequeueReason, ParkReason, ParkResult, WaitReason};
 use tickfleet_core::{CounterKey, View};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, TurnId};
@@ -77,9 +77,9 @@ impl Pipeline {
                 self.offer(run, *offer, (attempt, beside)).await;
             }
             AttemptOutcome::WaitToBegin(waiting) => self.wait_to_begin(run, (attempt, beside), *waiting).await,
-            AttemptOutcome::HandBack(why) => {
+            AttemptOutcome::Requeue(why) => {
                 self.undo_begin(&run).await;
-                self.return_slice(run, if beside { HandBackReason::Beside } else { why }).await;
+                self.return_slice(run, if beside { RequeueReason::ParallelReads } else { why }).await;
             }
             AttemptOutcome::Lost => self.journal.release(&run.slice),
         }
@@ -100,18 +100,18 @@ impl Pipeline {
         word: &'static str,
         request: ParkRequest,
         tried: (u32, bool),
-    ) -> Option<Parked> {
+    ) -> Option<ParkResult> {
         let (parked, run) = self.try_to_park(run, request).await?;
         match parked {
-            Parked::Canceled => self.cancel_remaining(run, tried).await,
-            Parked::Stale => self.metrics.fenced(word),
-            Parked::Until(_) => {}
+            ParkResult::Canceled => self.cancel_remaining(run, tried).await,
+            ParkResult::Stale => self.metrics.fenced(word),
+            ParkResult::Until(_) => {}
         }
         Some(parked)
     }
 
     /// Like [`Self::park`], but if the turn is canceled, the caller ends the remaining calls.
-    async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(Parked, SliceRun)> {
+    async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(ParkResult, SliceRun)> {
         let mut run = self.commit_and_release(run).await?;
         let ParkRequest { reason, beside, wait, waits_while } = request;
         let beside = beside || self.journal.epoch() != run.lease.epoch;
@@ -132,7 +132,7 @@ impl Pipeline {
             CommitOutcome::Over => return None,
             CommitOutcome::Again => {
                 let nonce = run.begun_by.take();
-                Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce })).await;
+                Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce })).await;
                 return None;
             }
         }
@@ -146,12 +146,12 @@ impl Pipeline {
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
-            Parked::Canceled => {
+            ParkResult::Canceled => {
                 self.end_call(&mut run, config, unknown, &[], EndEffects::default());
                 self.cancel_remaining(run, (0, false)).await;
             }
-            Parked::Stale => self.metrics.fenced("retry"),
-            Parked::Until(_) => {}
+            ParkResult::Stale => self.metrics.fenced("retry"),
+            ParkResult::Until(_) => {}
         }
     }
 
@@ -184,7 +184,7 @@ impl Pipeline {
         self.undo_begin(&run).await;
         let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
         let request = ParkRequest::of(wait(reason, delay, false, &why), beside);
-        if let Some(Parked::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await {
+        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await {
             self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None
@@ -209,7 +209,7 @@ impl Pipeline {
         let request = ParkRequest { wait: wait_for, ..ParkRequest::of(wait(reason, at_most, true, cause), beside) };
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
-            Parked::Canceled => {
+            ParkResult::Canceled => {
                 // When the turn was canceled, the store did not know yet which inner turn the call was about to wait
                 // for.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
@@ -218,8 +218,8 @@ impl Pipeline {
                 }
                 self.cancel_remaining(run, (attempt.saturating_sub(1), true)).await;
             }
-            Parked::Stale => self.metrics.fenced("wait"),
-            Parked::Until(_) => {}
+            ParkResult::Stale => self.metrics.fenced("wait"),
+            ParkResult::Until(_) => {}
         }
     }
 
@@ -230,7 +230,7 @@ impl Pipeline {
         let word = if asks { "ask_approval" } else { "wait" };
         let request = ParkRequest { reason: wait(reason, at_most, false, ""), beside, wait: wait_for, waits_while };
         let parked = self.park(run, word, request, (attempt.saturating_sub(1), false)).await;
-        if asks && matches!(parked, Some(Parked::Until(_))) {
+        if asks && matches!(parked, Some(ParkResult::Until(_))) {
             self.metrics.approval(ApprovalEvent::Asked);
         }
     }
@@ -254,17 +254,17 @@ impl Pipeline {
                 AttemptOutcome::Ended(result, shadow) => self.end_call(&mut run, &config, *result, &shadow, effects),
                 AttemptOutcome::Reported(rendered) => self.add_reported(&mut run, &config, *rendered),
                 // The worker must stop; another worker ends the calls.
-                _ => return Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce: None })).await,
+                _ => return Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce: None })).await,
             }
         }
         if self.commit(&mut run).await == CommitOutcome::Again {
             // Another worker checks again which of the calls have run.
-            Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce: None })).await;
+            Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce: None })).await;
         }
     }
 
     /// Returns the slice with its progress. Another worker takes the slice at once.
-    pub(super) async fn return_slice(&self, mut run: SliceRun, why: HandBackReason) {
+    pub(super) async fn return_slice(&self, mut run: SliceRun, why: RequeueReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {
                 return;
@@ -278,6 +278,6 @@ impl Pipeline {
         run.view = View::default();
         // If the next call is a `once` call, it was not sent: a `once` call that was sent would have ended with an
         // unknown outcome.
-        self.decisions.hand_back(run.slice, why).await;
+        self.decisions.requeue(run.slice, why).await;
     }
 }

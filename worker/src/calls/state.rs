@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ pub(crate) struct Calls {
     pub(super) loops: LoopBreaker,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) ladder: Ladder,
+    pub(super) ladder: RetryDelays,
     /// The default durability of begin records, and the longest wait for their confirmation. A tool can set another
     /// durability.
     pub(in crate::calls) durable: (Durability, Duration),

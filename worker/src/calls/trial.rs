@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
-use tickfleet_model::retry::{Ladder, RetryDecision};
+use tickfleet_model::retry::{RetryDelays, RetryDecision};
 use tickfleet_model::{
     AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId,
     idempotency_key, limits,
@@ -31,7 +31,7 @@ pub struct Trial {
     pub context: Context,
     pub tools: Toolbox,
     /// The waits between two attempts. A trial reports these waits, but makes only one attempt.
-    pub ladder: Ladder,
+    pub ladder: RetryDelays,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
@@ -241,7 +241,7 @@ impl Trial {
                 return;
             }
             // A trial is never canceled or stopped.
-            HandlerOutcome::Stopped | HandlerOutcome::HandBack => return,
+            HandlerOutcome::Stopped | HandlerOutcome::Requeue => return,
         };
         result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         result.attempts = 1;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tickfleet_core::call::facts::Restatement;
+use tickfleet_core::call::facts::CallEndReport;
 use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
 use tickfleet_core::record::Debited;
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
+use tickfleet_core::turn::{RequeueReason, Note, SettleResult, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
 use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
@@ -188,7 +188,7 @@ impl Pipeline {
             if self.journal.epoch() != run.lease.epoch {
                 // The store may have lost the record that this worker took the slice. So another worker may hold the
                 // slice too.
-                return self.return_slice(run, HandBackReason::Beside).await;
+                return self.return_slice(run, RequeueReason::ParallelReads).await;
             }
             let config = self.config_for(&run.slice).await;
             let mut alone = false;
@@ -396,11 +396,11 @@ impl Pipeline {
             })
             .await;
         match settled {
-            Some(Settled::Unsure) => {
+            Some(SettleResult::Unsure) => {
                 run.results = kept;
                 return CommitOutcome::Again;
             }
-            Some(Settled::Stale) => {
+            Some(SettleResult::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
                 self.journal.report_results(&run.slice, first..upto).await;
@@ -417,15 +417,15 @@ impl Pipeline {
         let ended_ms = self.store.state().now_ms;
         for (session, ended) in facts {
             if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
-                self.journal.record_fact_changes(&session, Restatement { call: ended.call, changes, ended_ms });
+                self.journal.record_fact_changes(&session, CallEndReport { call: ended.call, changes, ended_ms });
             }
         }
         match settled {
-            Some(Settled::Continues { version, turn }) => {
+            Some(SettleResult::Continues { version, turn }) => {
                 Arc::make_mut(&mut run.slice).advance(version, *turn);
                 CommitOutcome::Ok
             }
-            Some(Settled::Ended) => {
+            Some(SettleResult::Ended) => {
                 let submitted_ms = run.slice.turn.head.submitted_ms;
                 if submitted_ms > 0 {
                     self.metrics.turn_ended(self.since(submitted_ms));
@@ -476,7 +476,7 @@ impl SliceRun {
             call: &slice.calls[index],
             id: CallId { turn: slice.name.turn.clone(), position: slice.turn.position + index },
             number: if index == 0 { slice.turn.attempts + 1 } else { 1 },
-            waited: index == 0 && slice.turn.worked_elsewhere,
+            waited: index == 0 && slice.turn.began_child,
             context: Arc::clone(context),
             lease: &self.lease,
             config,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms};
 
-use super::{Explain, Story, StoryState};
+use super::{Explain, Explanation, ExplainedState};
 use crate::failure::Failure;
 
 /// Margin (ms) around the times in the record, because the IDs of entries have times of another clock: that of Redis.
@@ -35,8 +35,8 @@ impl Audit {
 }
 
 /// Finds the entries of a turn with a record, or only those of the requested call.
-pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
-    if matches!(story.state, StoryState::Inbound | StoryState::Rejected) {
+pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Explanation, args: &Explain) -> Result<Audit, Failure> {
+    if matches!(story.state, ExplainedState::Inbound | ExplainedState::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
     let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };

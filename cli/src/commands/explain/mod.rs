@@ -58,7 +58,7 @@ pub(crate) struct Explain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum StoryState {
+enum ExplainedState {
     /// No scheduler has read the message yet.
     Inbound,
     Rejected,
@@ -78,10 +78,10 @@ enum StoryState {
 }
 
 #[derive(Debug, Serialize)]
-struct Story {
+struct Explanation {
     tenant: TenantId,
     id: TurnId,
-    state: StoryState,
+    state: ExplainedState,
     is_task: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<usize>,
@@ -168,7 +168,7 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct RenderedStory {
+pub(crate) struct RenderedExplanation {
     story: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
@@ -182,16 +182,16 @@ pub(crate) async fn render(
     client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
-) -> Result<RenderedStory, Failure> {
+) -> Result<RenderedExplanation, Failure> {
     // Always prefix the tenant. Otherwise a colon in `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
     let story = gather(setup, client, &parse_target(&args)?, &args).await?;
     let lines = story::story_lines(&story);
-    Ok(RenderedStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
+    Ok(RenderedExplanation { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
-async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Story, Failure> {
+async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Explanation, Failure> {
     let mut found = None;
     for tenant in tenants(target, setup, client).await? {
         let name = TurnName { tenant, turn: target.turn.clone() };
@@ -257,7 +257,7 @@ async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Resu
     }
 }
 
-async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
+async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Explanation>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     match store.turn_view(name).await? {
@@ -278,7 +278,7 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 // counter still has no room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
-            if let (StoryState::Retry, Some(id)) = (story.state, &live.turn.approval) {
+            if let (ExplainedState::Retry, Some(id)) = (story.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
                 // Redact the approval, because the gateway shows it even to keys with only the `view` permission.
@@ -289,7 +289,7 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 record::complete(wait, name, &agent, &active.policy);
             }
             story.running = record::running(&live, |tool| timeout_ms(setup, tool));
-            if let (StoryState::Ready, Some(queue)) = (story.state, &story.queue) {
+            if let (ExplainedState::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.available_readers = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
             }
             Ok(Some(story))
@@ -309,7 +309,7 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
 
 /// Finds a turn without a record: the turn waits for a scheduler, was rejected, or ended too long ago. A generated ID
 /// contains the ID of the inbound entry. An ID that the submitter chose is stored.
-async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
+async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
     {
@@ -320,15 +320,15 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
         return inbound(store, name, now_ms).await.map(Some);
     }
     if let Some(letter) = dead_letters::about(store, name).await? {
-        let story = record::unadmitted(name, StoryState::Rejected, Some(letter.reason), now_ms);
-        return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
+        let story = record::unadmitted(name, ExplainedState::Rejected, Some(letter.reason), now_ms);
+        return Ok(Some(Explanation { ended_ms: Some(letter.at_ms), ..story }));
     }
-    Ok(remembered.map(|_| record::unadmitted(name, StoryState::RecordExpired, None, now_ms)))
+    Ok(remembered.map(|_| record::unadmitted(name, ExplainedState::RecordExpired, None, now_ms)))
 }
 
-async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
+async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Explanation, Failure> {
     let available_readers = Some(QueueReaders::of_inbound(store, now_ms).await?);
-    Ok(Story { available_readers, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
+    Ok(Explanation { available_readers, ..record::unadmitted(name, ExplainedState::Inbound, None, now_ms) })
 }
 
 /// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
@@ -337,13 +337,13 @@ async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,
     args: &Explain,
-) -> Result<Option<(TurnName, Story)>, Failure> {
+) -> Result<Option<(TurnName, Explanation)>, Failure> {
     let Some(tenant) = target.tenant.clone() else { return Ok(None) };
     let name = TurnName { tenant, turn: target.turn.clone() };
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     let audit = audit::unrecorded(store, &name, now_ms, args).await?;
-    let story = Story { audit, ..record::unadmitted(&name, StoryState::RecordExpired, None, now_ms) };
+    let story = Explanation { audit, ..record::unadmitted(&name, ExplainedState::RecordExpired, None, now_ms) };
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 

@@ -7,14 +7,14 @@ use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
-use tickfleet_model::outcome::Tone;
+use tickfleet_model::outcome::OutcomeSeverity;
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::queue_readers::QueueReaders;
-use super::record::{LimitWait, Rule, TurnWait};
-use super::{Story, StoryState};
+use super::record::{LimitWait, WaitRule, TurnWait};
+use super::{Explanation, ExplainedState};
 use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
@@ -27,7 +27,7 @@ const AUDIT_ENTRIES_SHOWN: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
 
 /// Formats the history, one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub(super) fn text(story: &Story, output: &Output) -> String {
+pub(super) fn text(story: &Explanation, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
     for line in story_lines(story) {
@@ -45,7 +45,7 @@ pub(super) fn text(story: &Story, output: &Output) -> String {
 }
 
 /// The steps, rules and approvals, one per line.
-pub(super) fn story_lines(story: &Story) -> Vec<String> {
+pub(super) fn story_lines(story: &Explanation) -> Vec<String> {
     let inner = inner(&story.inner_calls);
     life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
 }
@@ -84,7 +84,7 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
 }
 
 /// Appends the audit entries, and a note if there may be more.
-fn audit(story: &Story, text: &mut String) {
+fn audit(story: &Explanation, text: &mut String) {
     let entries = &story.audit.entries;
     if !entries.is_empty() {
         let _ = writeln!(text, "\nAudit:");
@@ -103,37 +103,37 @@ fn audit(story: &Story, text: &mut String) {
             "\nAudit: {} found in {read} entries. There may be more: narrow the time with --since and --until.",
             plural(entries.len(), "entry")
         );
-    } else if !complete && story.state == StoryState::RecordExpired {
+    } else if !complete && story.state == ExplainedState::RecordExpired {
         text.push_str("\nAudit entries are kept longer than records: search them with --since.\n");
     }
 }
 
-fn head(story: &Story, output: &Output) -> String {
+fn head(story: &Explanation, output: &Output) -> String {
     let (color, word) = match story.state {
-        StoryState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
-        StoryState::Rejected => (StatusColor::Bad, "was rejected"),
-        StoryState::Throttled if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
+        ExplainedState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
+        ExplainedState::Rejected => (StatusColor::Bad, "was rejected"),
+        ExplainedState::Throttled if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
             (StatusColor::Doubtful, "waits for a limit")
         }
-        StoryState::Throttled => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
-        StoryState::Ready if matches!(story.available_readers, Some(QueueReaders::Caller { .. })) => {
+        ExplainedState::Throttled => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
+        ExplainedState::Ready if matches!(story.available_readers, Some(QueueReaders::Caller { .. })) => {
             (StatusColor::Doubtful, "waits for its caller's process")
         }
-        StoryState::Ready => (StatusColor::Doubtful, "waits for a worker"),
-        StoryState::Running => (StatusColor::Good, "runs"),
-        StoryState::Retry if waits_for_work(story).is_some() => (StatusColor::Doubtful, "waits for work that it began"),
-        StoryState::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
+        ExplainedState::Ready => (StatusColor::Doubtful, "waits for a worker"),
+        ExplainedState::Running => (StatusColor::Good, "runs"),
+        ExplainedState::Retry if waits_for_work(story).is_some() => (StatusColor::Doubtful, "waits for work that it began"),
+        ExplainedState::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
             (StatusColor::Doubtful, "waits for an approval")
         }
-        StoryState::Retry => (StatusColor::Doubtful, "waits for a retry"),
-        StoryState::Ending => (StatusColor::Doubtful, "is being ended"),
-        StoryState::Done => return headline(story, output, ended(story)),
-        StoryState::RecordExpired => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
+        ExplainedState::Retry => (StatusColor::Doubtful, "waits for a retry"),
+        ExplainedState::Ending => (StatusColor::Doubtful, "is being ended"),
+        ExplainedState::Done => return headline(story, output, ended(story)),
+        ExplainedState::RecordExpired => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
     };
     headline(story, output, (color, word.to_owned()))
 }
 
-fn headline(story: &Story, output: &Output, (color, word): (StatusColor, String)) -> String {
+fn headline(story: &Explanation, output: &Output, (color, word): (StatusColor, String)) -> String {
     let what = if story.is_task { "Task" } else { "Turn" };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
@@ -145,12 +145,12 @@ fn headline(story: &Story, output: &Output, (color, word): (StatusColor, String)
 }
 
 /// How the turn or call ended. The color is that of success only if all calls succeeded.
-fn ended(story: &Story) -> (StatusColor, String) {
+fn ended(story: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> =
         story.results.iter().filter(|result| story.position.is_none() || position(result) == story.position).collect();
     let failed: Vec<&CallResult> = shown.iter().copied().filter(|result| !result.outcome.is_success()).collect();
-    let color = match failed.iter().find(|result| result.outcome.tone() == Tone::Bad) {
+    let color = match failed.iter().find(|result| result.outcome.tone() == OutcomeSeverity::Bad) {
         Some(_) => StatusColor::Bad,
         None if !failed.is_empty() || shown.is_empty() => StatusColor::Doubtful,
         None => StatusColor::Good,
@@ -164,7 +164,7 @@ fn ended(story: &Story) -> (StatusColor, String) {
 }
 
 /// Admissions, failed attempts and waits for a tool, in chronological order.
-fn steps(story: &Story) -> impl Iterator<Item = String> {
+fn steps(story: &Explanation) -> impl Iterator<Item = String> {
     let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
     let breaker_waits = story.breaker_waits.iter().map(|wait| (wait.at_ms, breaker_wait(wait)));
@@ -174,11 +174,11 @@ fn steps(story: &Story) -> impl Iterator<Item = String> {
 }
 
 /// The history so far, in chronological order.
-fn life(story: &Story) -> Vec<String> {
+fn life(story: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (StoryState::Inbound, _) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
-        (StoryState::Rejected, Some(reason)) => lines.push(format!(
+        (ExplainedState::Inbound, _) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
+        (ExplainedState::Rejected, Some(reason)) => lines.push(format!(
             "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
         (_, Some(reason)) => lines.push(format!("Rejected: {reason}")),
@@ -234,7 +234,7 @@ fn life(story: &Story) -> Vec<String> {
 
 /// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
 /// shadow mode, which would have stopped the call.
-fn rules(story: &Story) -> Vec<String> {
+fn rules(story: &Explanation) -> Vec<String> {
     let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
             _ if rule.is_empty() => return None,
@@ -272,7 +272,7 @@ fn rules(story: &Story) -> Vec<String> {
 }
 
 /// Approvals of calls, and denials by approvers.
-fn consents(story: &Story) -> Vec<String> {
+fn consents(story: &Explanation) -> Vec<String> {
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
         let details = result.error.as_ref()?.details.as_ref().filter(|_| here(&result.call))?;
@@ -294,7 +294,7 @@ fn consents(story: &Story) -> Vec<String> {
 }
 
 /// Remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
-fn beside(story: &Story) -> Vec<String> {
+fn beside(story: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &story.results {
         let position = result.call.rsplit('/').next().unwrap_or_default();
@@ -322,11 +322,11 @@ fn beside(story: &Story) -> Vec<String> {
 }
 
 /// The turn or task that this task began and waits for.
-fn waits_for_work(story: &Story) -> Option<&TaskWait> {
+fn waits_for_work(story: &Explanation) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
 
-fn present(story: &Story) -> Vec<String> {
+fn present(story: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     if story.accepted_ms.is_none() {
         return lines;
@@ -339,7 +339,7 @@ fn present(story: &Story) -> Vec<String> {
     lines.push(format!("Now: {done} of {} ended{failed}, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(held(story, holder)),
-        (None, StoryState::Ready) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
+        (None, ExplainedState::Ready) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
         _ => {}
     }
     match waits_for_work(story) {
@@ -352,7 +352,7 @@ fn present(story: &Story) -> Vec<String> {
     lines
 }
 
-fn held(story: &Story, holder: &str) -> String {
+fn held(story: &Explanation, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
         return format!("{holder} runs it");
     };
@@ -419,26 +419,26 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
     });
     let ahead = ahead.unwrap_or_default();
     let why = match wait.rule {
-        Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
-        Rule::TickClosed => format!(
+        WaitRule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
+        WaitRule::TickClosed => format!(
             "Redis restarted or failed over in this tick and may have lost its last calls ({} known)",
             of(wait.tick_used, wait.tick_cap)
         ),
-        Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
-        Rule::TenantDayCap => {
+        WaitRule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
+        WaitRule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
         }
-        Rule::Limit => {
+        WaitRule::Limit => {
             let why = wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up);
             let again =
                 if wait.returned_permits { ", and it returned its slot while one of its calls waited" } else { "" };
             format!("{why}{again}")
         }
-        Rule::BehindOthers => "other turns of the agent are first".into(),
-        Rule::NextCheck => "it runs at the next check of the queue".into(),
-        Rule::Approval => "the next call needs an approval".into(),
-        Rule::Paused => paused(wait, now_ms),
-        Rule::Other => match &wait.awaits {
+        WaitRule::BehindOthers => "other turns of the agent are first".into(),
+        WaitRule::NextCheck => "it runs at the next check of the queue".into(),
+        WaitRule::Approval => "the next call needs an approval".into(),
+        WaitRule::Paused => paused(wait, now_ms),
+        WaitRule::Other => match &wait.awaits {
             Some(turn) if wait.awaits_equal => {
                 format!("a call of {turn} is running, and its outcome decides about this call")
             }
@@ -446,14 +446,14 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
             Some(turn) => format!("for the end of {turn}, which it began"),
             None => "for work that it began elsewhere".into(),
         },
-        Rule::BreakerOpen => {
+        WaitRule::BreakerOpen => {
             let why = wait.breaker.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("the tool takes no calls{why}")
         }
-        Rule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
+        WaitRule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
-        Some(until) if wait.rule == Rule::Other => {
+        Some(until) if wait.rule == WaitRule::Other => {
             format!("It waits: {why}. It is checked again {} ({}) at the latest", clock(until), from_now(until, now_ms))
         }
         Some(until) => {
@@ -565,7 +565,7 @@ mod tests {
     #[test]
     fn a_wait_names_the_rule_the_counters_and_the_time() {
         let wait = TurnWait {
-            rule: Rule::TickCap,
+            rule: WaitRule::TickCap,
             until_ms: Some(5_000),
             turns_ahead: Some(2),
             tick_used: 10,
@@ -598,23 +598,23 @@ mod tests {
         let held = LimitWait { is_held: true, ..limit.clone() };
         let why = Some("lookup failed 5 times in a row".into());
         let said =
-            waiting(&TurnWait { rule: Rule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
+            waiting(&TurnWait { rule: WaitRule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
             said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
             "{said}"
         );
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
         assert!(
             said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
-        let again = TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
+        let again = TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
         assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
+        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit), ..wait }, 1_000);
         assert!(said.contains("the limit mails is used up (5 used)"), "{said}");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Number;
 use tickfleet_client::Client;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::limit::counters::may_debit;
-use tickfleet_model::limit::{Every, amount};
+use tickfleet_model::limit::{LimitWindow, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
@@ -168,7 +168,7 @@ async fn view(
         allows: limit.map(ToString::to_string),
         on_reach: limit.map(|limit| limit.on_reach),
         mode: limit.map(|limit| limit.mode),
-        is_held: limit.is_some_and(|limit| limit.every == Every::Held),
+        is_held: limit.is_some_and(|limit| limit.every == LimitWindow::Concurrency),
         total,
         counters_read,
         complete,

@@ -14,7 +14,7 @@ use crate::output::short;
 use crate::output::time_format::{clock, span};
 use tickfleet_model::Outcome;
 use tickfleet_model::hidden::visible;
-use tickfleet_model::outcome::Tone;
+use tickfleet_model::outcome::OutcomeSeverity;
 
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
@@ -73,7 +73,7 @@ impl Style {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct TurnStory {
+pub(super) struct TurnExplanation {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
     /// Index of the first visible line.
@@ -92,7 +92,7 @@ pub(super) struct ViewState {
     pub(super) trend: Trend,
     /// Index of the selected row in the table of capped agents.
     pub(super) chosen: Option<usize>,
-    pub(super) story: Option<TurnStory>,
+    pub(super) story: Option<TurnExplanation>,
 }
 
 impl ViewState {
@@ -427,7 +427,7 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             .filter(|(outcome, _)| *outcome != "ok")
             .map(|(outcome, count)| format!("{count} {outcome}"))
             .collect();
-        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.tone() == Tone::Bad);
+        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.tone() == OutcomeSeverity::Bad);
         let colour = match (others.is_empty(), tool.outcomes.keys().any(has_failed)) {
             (true, _) => Color::Reset,
             (false, true) => Color::Red,
@@ -445,7 +445,7 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
     table(&title, head, tools.rows.iter().map(row).collect(), &[18, 9, 9, 11, 0], style, area, buffer);
 }
 
-fn draw_story(story: &TurnStory, style: Style, area: Rect, buffer: &mut Buffer) {
+fn draw_story(story: &TurnExplanation, style: Style, area: Rect, buffer: &mut Buffer) {
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
     let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
         let chars: Vec<char> = visible(line).chars().filter(|c| !c.is_control()).collect();
@@ -589,7 +589,7 @@ mod tests {
 
     #[test]
     fn any_size_of_terminal_is_drawn_without_a_panic() {
-        let story = TurnStory { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
+        let story = TurnExplanation { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
         let mut view_state =
             ViewState { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..ViewState::default() };
         (view_state.sort, view_state.trouble, view_state.story) = (Sort::Time, Some("away".into()), Some(story));
@@ -646,7 +646,7 @@ mod tests {
         let mut view_state = ViewState { chosen: Some(25), ..ViewState::default() };
         assert!(text_of(&frame, &view_state, (80, 24)).contains("atlas-ux:chosen"));
         view_state.story =
-            Some(TurnStory { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
+            Some(TurnExplanation { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
         let drawn = text_of(&frame, &view_state, (80, 24));
         assert!(drawn.contains("demo:order-17") && !drawn.contains("first"), "{drawn}");
         assert!(drawn.contains(&"x".repeat(76)), "a wide line continues on the next line: {drawn}");

@@ -13,7 +13,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::draw::{self, Style, TurnStory, ViewState};
+use super::draw::{self, Style, TurnExplanation, ViewState};
 use super::frame::Frame;
 use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
@@ -107,7 +107,7 @@ pub(super) async fn run(
     every: Duration,
     style: Style,
 ) -> Result<(), Failure> {
-    let story_loader = StoryLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
+    let story_loader = ExplanationLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
     let (stories, mut story_receiver) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A closed terminal, for example after a lost connection, also ends the view.
@@ -149,19 +149,19 @@ pub(super) async fn run(
     }
 }
 
-struct StoryLoader {
+struct ExplanationLoader {
     setup: Arc<Setup>,
     client: Client,
 }
 
-impl StoryLoader {
+impl ExplanationLoader {
     /// Requests the explanation of why the first turn of the selected row waits. The explanation arrives through
     /// `stories`.
-    fn load(&self, frame: &Frame, view_state: &mut ViewState, stories: &mpsc::Sender<TurnStory>) {
+    fn load(&self, frame: &Frame, view_state: &mut ViewState, stories: &mpsc::Sender<TurnExplanation>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
         view_state.chosen = Some(row);
-        view_state.story = Some(TurnStory { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
+        view_state.story = Some(TurnExplanation { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
         let setup = Arc::clone(&self.setup);
         let client = self.client.clone();
         let stories = stories.clone();
@@ -172,7 +172,7 @@ impl StoryLoader {
                 |story_receiver| story_receiver.lines,
             );
             // The view may have ended. Then the explanation is dropped.
-            drop(stories.send(TurnStory { title: turn, lines, at: 0 }).await);
+            drop(stories.send(TurnExplanation { title: turn, lines, at: 0 }).await);
         });
     }
 }
@@ -292,7 +292,7 @@ mod tests {
         press(KeyAction::Up, &mut view_state);
         press(KeyAction::Up, &mut view_state);
         assert_eq!(view_state.chosen, Some(0));
-        view_state.story = Some(TurnStory { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
+        view_state.story = Some(TurnExplanation { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
         for at in [1, 1] {
             press(KeyAction::Down, &mut view_state);
             assert_eq!(view_state.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");

@@ -9,7 +9,7 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::UnknownCaller;
 use tickfleet_model::{AgentId, Limit, Policy, TenantId};
 use tickfleet_proof::whatif::facts::{FactCall, FactLifetimes, FactTurn, GuardResult, ToolFacts};
-use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedFate};
+use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedDecision};
 use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
 use tickfleet_tools::Registry;
 use worker::calls::logged_call::{LoggedCall, LoggedCallVerdict, facts};
@@ -109,7 +109,7 @@ impl Guards {
             evaluation.summary.cannot_say(LOST, 1);
         }
         let recall =
-            if call.fate == RecordedFate::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
+            if call.fate == RecordedDecision::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
@@ -123,7 +123,7 @@ impl Guards {
             None => GuardResult::Same,
         };
         // If the guards now stop a call, the call does not affect the facts of its session.
-        let runs = !is_stopped || matches!(call.fate, RecordedFate::Ended { .. });
+        let runs = !is_stopped || matches!(call.fate, RecordedDecision::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
@@ -150,7 +150,7 @@ impl Guards {
 
 /// Returns true if it is unknown how far an admitted call got. Guards or approvers may have decided about such a call.
 fn is_lost(call: &RecordedCall) -> bool {
-    call.fate == RecordedFate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
+    call.fate == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
 /// Returns the arguments, or `None` if the log does not contain them completely.
@@ -164,7 +164,7 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
     // stays the same.
-    let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
+    let is_unread = matches!(&call.fate, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
@@ -195,43 +195,43 @@ enum Comparison {
     Other(DifferenceKind, String),
 }
 
-fn compared(fate: &RecordedFate, recall: &LoggedCallVerdict) -> Comparison {
+fn compared(fate: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
-        (RecordedFate::NotReached, _) => Comparison::Same,
+        (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
         // The call was stopped by facts. The facts are evaluated later, and can also stop the call under the other
         // policy.
-        (RecordedFate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
+        (RecordedDecision::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }
-        (RecordedFate::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
+        (RecordedDecision::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => {
+        (RecordedDecision::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => {
             Comparison::Unknown(STOPPED)
         }
-        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
+        (RecordedDecision::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (RecordedFate::Passed, LoggedCallVerdict::Passes) | (RecordedFate::Asked, LoggedCallVerdict::Asks(_)) => {
+        (RecordedDecision::Passed, LoggedCallVerdict::Passes) | (RecordedDecision::Asked, LoggedCallVerdict::Asks(_)) => {
             Comparison::Same
         }
-        (RecordedFate::Passed | RecordedFate::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
+        (RecordedDecision::Passed | RecordedDecision::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
-        (RecordedFate::Passed | RecordedFate::Ended { .. }, LoggedCallVerdict::Asks(by)) => {
+        (RecordedDecision::Passed | RecordedDecision::Ended { .. }, LoggedCallVerdict::Asks(by)) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Asked, LoggedCallVerdict::Passes) => {
+        (RecordedDecision::Asked, LoggedCallVerdict::Passes) => {
             Comparison::Other(DifferenceKind::Allowed, "approval".to_owned())
         }
-        (RecordedFate::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
+        (RecordedDecision::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
             Comparison::Other(DifferenceKind::Allowed, stop(outcome, rule))
         }
         (
-            RecordedFate::Ended { outcome, reason, rule },
+            RecordedDecision::Ended { outcome, reason, rule },
             LoggedCallVerdict::Ends { outcome: now, reason: why, rule: by },
         ) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
@@ -248,7 +248,7 @@ fn words(recall: &LoggedCallVerdict) -> String {
         LoggedCallVerdict::Passes => "passed".into(),
         LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
         LoggedCallVerdict::Ends { outcome, reason, rule } => {
-            RecordedFate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
+            RecordedDecision::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
         }
         LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }

@@ -83,7 +83,7 @@ pub struct Approval {
     #[serde(rename = "ag")]
     pub agent: AgentId,
     #[serde(rename = "sh")]
-    pub shown: Shown,
+    pub shown: ApprovalPreview,
     /// Demands for votes. The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
@@ -103,7 +103,7 @@ pub struct Approval {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct ApprovalPreview {
     #[serde(rename = "to")]
     pub tool: String,
     #[serde(rename = "tv")]

@@ -366,7 +366,7 @@ fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> Strin
     if context.failed(|conflict| *conflict == Conflict::Pressure) {
         return String::new();
     }
-    transaction.guard(Guard::Calm);
+    transaction.guard(Guard::MemoryAvailable);
     result.to_owned()
 }
 

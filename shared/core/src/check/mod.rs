@@ -138,7 +138,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         if view.place(&set, &member)?.is_none() {
             let place = stored.value.place;
             let queue_of = Some(counter.clone());
-            let join = Write::Join { set, member: member.into(), place, queue_of };
+            let join = Write::AddMember { set, member: member.into(), place, queue_of };
             findings.report(Fault::TurnNotQueued).write(join);
         }
     }
@@ -171,7 +171,7 @@ fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Fi
         findings.report(Fault::QueueWithoutTimer).timer(timer, now_ms, TimerRule::Earlier);
     }
     for member in members {
-        let leave = Write::Leave { set: set.clone(), member: member.clone(), queue_of: Some(counter.clone()) };
+        let leave = Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: Some(counter.clone()) };
         let Some(name) = TurnName::parse(&member) else {
             findings.report(Fault::MemberNotThrottled { member }).write(leave);
             continue;
@@ -209,7 +209,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let is_due = record.lease_ends_ms > now_ms || place.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && place != Some(listed) {
-        let join = Write::Join { set: workers::consumers(), member: name.into(), place: listed, queue_of: None };
+        let join = Write::AddMember { set: workers::consumers(), member: name.into(), place: listed, queue_of: None };
         findings.report(Fault::ConsumerUnlisted).write(join);
     }
     Ok(())
@@ -220,7 +220,7 @@ fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(
     let stored: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
     let is_drained = matches!(&stored, Some(Stored { value: DrainFlag::Drained { .. }, .. }));
     if is_listed && !is_drained {
-        let leave = Write::Leave { set: drain::drained(), member: worker.into(), queue_of: None };
+        let leave = Write::RemoveMember { set: drain::drained(), member: worker.into(), queue_of: None };
         findings.report(Fault::WorkerNotDrained).guard_read(&drain::key(worker), stored.as_ref()).write(leave);
     }
     Ok(())
@@ -242,7 +242,7 @@ mod tests {
     use crate::record::{Record, RecordText};
     use crate::settings::drain::{ChangeDrain, DrainChange};
     use crate::transaction::{EntryId, Version};
-    use crate::workers::{Beat, Role};
+    use crate::workers::{Heartbeat, Role};
 
     pub(super) fn name() -> TurnName {
         TurnName::parse("acme:t1").unwrap()
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_check_repairs_an_endless_lease_and_an_unlisted_consumer() {
         let mut shard = Paper::at(1_000);
-        let beat = Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
+        let beat = Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
         let subject = Subject::Consumer(consumer());
         shard.run(&beat);
         mends(&mut shard, &subject, &[]);

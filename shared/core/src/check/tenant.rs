@@ -4,7 +4,7 @@ use tickfleet_model::TenantId;
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
-use crate::transaction::{CounterKey, Guard, Room, Transaction, Window, Write};
+use crate::transaction::{CounterKey, Guard, ConditionalDebit, Transaction, Window, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
@@ -74,7 +74,7 @@ impl Decision for Recount {
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
             // Fails if the counter has grown since the measurement, for example by another correction.
-            transaction.guard(Guard::Room(Room {
+            transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: 0,
                 max: stored,

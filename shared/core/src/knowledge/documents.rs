@@ -96,7 +96,7 @@ impl Decision for KeepDocument {
         let stored: Option<Stored<Documents>> = view.record(&key)?;
         let before = view.parts(&key, vec![id.clone()])?.first().cloned().flatten();
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::Calm);
+        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
         transaction.proof = Some(key.clone());
         let mut documents = stored.map(|stored| stored.value).unwrap_or_default();
         let description = serde_json::to_vec(&self.document).unwrap_or_default();

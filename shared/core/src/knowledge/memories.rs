@@ -88,7 +88,7 @@ impl Decision for Remember {
         let key = memories_key(&self.tenant, &self.agent);
         let stored: Option<Stored<Memories>> = view.record(&key)?;
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::Calm);
+        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
         transaction.proof = Some(key.clone());
         let mut memories = stored.map(|stored| stored.value).unwrap_or_default();
         let id: Arc<str> = self.memory.id.as_str().into();

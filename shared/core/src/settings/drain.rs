@@ -47,7 +47,7 @@ pub fn drained() -> SetKey {
 /// Removes the flag of a drained worker that will not return.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
-    transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
+    transaction.write(Write::RemoveMember { set: drained(), member: worker.into(), queue_of: None });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Decision for ChangeDrain {
             forget(worker, &mut transaction);
         }
         let place = note.since_ms.max(0).unsigned_abs();
-        let join = Write::Join { set: drained(), member: self.worker.as_str().into(), place, queue_of: None };
+        let join = Write::AddMember { set: drained(), member: self.worker.as_str().into(), place, queue_of: None };
         transaction.write(join).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
         if let Some(entry) = entry {
             entry.append_to(&mut transaction);
@@ -150,7 +150,7 @@ impl ChangeDrain {
             entry.append_to(&mut transaction);
         }
         let lifted = DrainFlag::Lifted { at_ms: now_ms.max(since_ms) };
-        let leave = Write::Leave { set: drained(), member: self.worker.as_str().into(), queue_of: None };
+        let leave = Write::RemoveMember { set: drained(), member: self.worker.as_str().into(), queue_of: None };
         transaction.write(leave).put_for(&key(&self.worker), &lifted, LIFTED_MS);
         Step::Commit(transaction, result)
     }

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
     use crate::view::READS_MAX;
-    use crate::workers::{Beat, Bury, Leave, Role};
+    use crate::workers::{Heartbeat, RemoveDeadConsumer, EndLease, Role};
 
     fn id(scheduler: &str) -> ConsumerId {
         ConsumerId::new(scheduler).unwrap()
@@ -210,12 +210,12 @@ mod tests {
         Announce { digest: digest.into(), shards: 4, scheduler: Some(id(scheduler)), ignore_silent: false }
     }
 
-    fn beat(scheduler: &str) -> Beat {
-        Beat { consumer: id(scheduler), role: Role::Scheduler, lease_ms: 800, policy: String::new() }
+    fn beat(scheduler: &str) -> Heartbeat {
+        Heartbeat { consumer: id(scheduler), role: Role::Scheduler, lease_ms: 800, policy: String::new() }
     }
 
-    fn leave(scheduler: &str) -> Leave {
-        Leave { consumer: id(scheduler), role: Role::Scheduler }
+    fn leave(scheduler: &str) -> EndLease {
+        EndLease { consumer: id(scheduler), role: Role::Scheduler }
     }
 
     fn start(shard: &mut Paper, scheduler: &str, digest: &str) -> Announcement {
@@ -255,7 +255,7 @@ mod tests {
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         shard.pass(900);
-        shard.run(&Bury { consumer: id("b") });
+        shard.run(&RemoveDeadConsumer { consumer: id("b") });
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
         let take = Announce { ignore_silent: true, ..announce("a", "p1") };
         assert_eq!(shard.result(&take), Announcement::InForce { generation: 1_900 });

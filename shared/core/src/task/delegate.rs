@@ -11,7 +11,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::recovery::inbound::TakenInbound;
-use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{Conflict, CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
 use crate::turn::slice::dispatch;
@@ -156,12 +156,12 @@ impl Delegate<'_> {
         }
         let above = self.parent_name().map(|name| name.to_string());
         context.conflicts.iter().find_map(|conflict| match conflict {
-            Conflict::Room { counter, .. }
+            Conflict::LimitReached { counter, .. }
                 if *counter.limit == *limits::TASK && above.as_deref() == Some(&*counter.counter) =>
             {
                 Some(Delegated::Refused(Refusal::BudgetExceedsParent))
             }
-            Conflict::Room { .. } => Some(Delegated::Refused(Refusal::TenantQueueFull)),
+            Conflict::LimitReached { .. } => Some(Delegated::Refused(Refusal::TenantQueueFull)),
             Conflict::InboxFull => Some(Delegated::Refused(Refusal::InboxFull)),
             Conflict::TooManyInboxes => Some(Delegated::Refused(Refusal::TooManyInboxes)),
             Conflict::Pressure if self.source == Source::Call => Some(Delegated::Pressure),
@@ -267,7 +267,7 @@ impl Delegate<'_> {
             retries: 0,
             crashes: 0,
             may_have_run: false,
-            worked_elsewhere: false,
+            began_child: false,
             begun: None,
             canceled: None,
             suspect: None,
@@ -311,7 +311,7 @@ impl Delegate<'_> {
         transaction.guard(if is_tight {
             Guard::Within(turn.queue(&self.name.tenant), TIGHT_SLICES)
         } else {
-            Guard::Calm
+            Guard::MemoryAvailable
         });
     }
 
@@ -353,7 +353,7 @@ impl Delegate<'_> {
             Destination::External { lease_ms } => {
                 let queue = turn.queue(&self.name.tenant);
                 let member = queue.as_str().into();
-                transaction.write(Write::Join { set: keys::externals(), member, place: 0, queue_of: None });
+                transaction.write(Write::AddMember { set: keys::externals(), member, place: 0, queue_of: None });
                 turn.head.deadline_ms.min(now_ms + lease_ms)
             }
             Destination::Workers(_) => turn.head.deadline_ms,
@@ -385,5 +385,5 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;
-    Guard::Room(Room { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
+    Guard::Debit(ConditionalDebit { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
 }

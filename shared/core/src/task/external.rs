@@ -23,14 +23,14 @@ use crate::view::{Query, Undecided, View};
 
 /// Renews the lease of an external runtime on its task.
 #[derive(Debug, Clone)]
-pub struct Touch {
+pub struct RenewTaskLease {
     pub name: TurnName,
     /// The entry that the runtime took.
     pub entry: EntryId,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touched {
+pub enum RenewTaskLeaseResult {
     /// The lease is renewed for its full length.
     Renewed,
     /// The task was canceled, or its deadline has passed. The lease is not renewed.
@@ -39,28 +39,28 @@ pub enum Touched {
     Stale,
 }
 
-impl Decision for Touch {
-    type Output = Touched;
+impl Decision for RenewTaskLease {
+    type Output = RenewTaskLeaseResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Touched>, Undecided> {
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Touched::Stale)) };
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RenewTaskLeaseResult>, Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(RenewTaskLeaseResult::Stale)) };
         if stored.out_entry() != Some(&self.entry) {
-            return Ok(Step::Return(Touched::Stale));
+            return Ok(Step::Return(RenewTaskLeaseResult::Stale));
         }
         let KnownCancel::None(guard) = cancel_of(view, &self.name, stored.value.admitted_ms)? else {
-            return Ok(Step::Return(Touched::Over));
+            return Ok(Step::Return(RenewTaskLeaseResult::Over));
         };
         if stored.value.head.deadline_ms <= context.now_ms {
-            return Ok(Step::Return(Touched::Over));
+            return Ok(Step::Return(RenewTaskLeaseResult::Over));
         }
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(guard).guard(Guard::Version(self.name.record(), stored.version.clone()));
         renew(&mut transaction, &self.name, &stored, context.now_ms);
-        Ok(Step::Commit(transaction, Touched::Renewed))
+        Ok(Step::Commit(transaction, RenewTaskLeaseResult::Renewed))
     }
 }
 
@@ -107,13 +107,13 @@ impl Decision for ReadHeld {
 
 /// Handles the due timer of a task on an external runtime's queue.
 #[derive(Debug, Clone)]
-pub struct Lapse<'a> {
+pub struct HandleLeaseTimer<'a> {
     pub name: TurnName,
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lapsed {
+pub enum LeaseTimerResult {
     /// Nothing to do before this time (ms).
     Later(i64),
     /// The runtime was silent for the length of its lease. The task is offered again.
@@ -126,20 +126,20 @@ pub enum Lapsed {
     Raced,
 }
 
-impl Decision for Lapse<'_> {
-    type Output = Lapsed;
+impl Decision for HandleLeaseTimer<'_> {
+    type Output = LeaseTimerResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Lapsed>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<LeaseTimerResult>, Undecided> {
         if context.failed(|conflict| matches!(conflict, Conflict::NotHeld | Conflict::Read)) {
-            return Ok(Step::Return(Lapsed::Raced));
+            return Ok(Step::Return(LeaseTimerResult::Raced));
         }
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Lapsed::NotOut)) };
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(LeaseTimerResult::NotOut)) };
         let (Some(entry), Destination::External { lease_ms }) = (stored.out_entry(), &stored.value.destination) else {
-            return Ok(Step::Return(Lapsed::NotOut));
+            return Ok(Step::Return(LeaseTimerResult::NotOut));
         };
         let entry = entry.clone();
         let lease_ms = *lease_ms;
@@ -168,7 +168,7 @@ impl Decision for Lapse<'_> {
 
 /// A task on an external runtime's queue, waiting or held.
 struct Case<'a> {
-    lapse: &'a Lapse<'a>,
+    lapse: &'a HandleLeaseTimer<'a>,
     context: &'a Context,
     stored: Stored<Turn>,
     entry: EntryId,
@@ -178,9 +178,9 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn later(&self, transaction: &mut Transaction, due_ms: i64) -> Lapsed {
+    fn later(&self, transaction: &mut Transaction, due_ms: i64) -> LeaseTimerResult {
         transaction.timer(self.lapse.name.timer(), due_ms, TimerRule::Set);
-        Lapsed::Later(due_ms)
+        LeaseTimerResult::Later(due_ms)
     }
 
     fn guard_version(&self, transaction: &mut Transaction) {
@@ -188,7 +188,7 @@ impl Case<'_> {
     }
 
     /// Handles a task that no runtime has taken so far.
-    fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         self.guard_version(transaction);
         let Some(reason) = reason else {
             let due_ms = self.stored.value.head.deadline_ms.min(self.context.now_ms + self.lease_ms);
@@ -201,11 +201,11 @@ impl Case<'_> {
         self.drop_local_queue(transaction);
         let turn = self.stored.value.clone();
         end_soon(transaction, &self.lapse.name, turn, &self.calls, reason, self.context.now_ms);
-        Lapsed::Ends
+        LeaseTimerResult::Ends
     }
 
     /// Handles a task that a runtime holds. If the runtime was silent for one lease, the runtime loses the task.
-    fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
         let renewed_ms = self.stored.value.renewed_ms();
@@ -230,7 +230,7 @@ impl Case<'_> {
         }
     }
 
-    fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         let name = &self.lapse.name;
         if reason.is_none() && self.stored.value.is_offered() {
@@ -238,7 +238,7 @@ impl Case<'_> {
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
             ended.bring_back(transaction, Conclusion::Lost, true, now_ms);
-            return Lapsed::Offered;
+            return LeaseTimerResult::Offered;
         }
         let mut turn = self.stored.value.clone();
         if !mutant!("a_lapsed_task_has_begun") {
@@ -257,13 +257,13 @@ impl Case<'_> {
         let lapsed = match reason {
             Some(reason) => {
                 end_soon(transaction, name, turn, &self.calls, reason, now_ms);
-                Lapsed::Ends
+                LeaseTimerResult::Ends
             }
             None => {
                 let due_ms = turn.head.deadline_ms.min(now_ms + self.lease_ms);
                 dispatch(transaction, name, &mut turn, &self.calls);
                 transaction.timer(name.timer(), due_ms, TimerRule::Set);
-                Lapsed::Offered
+                LeaseTimerResult::Offered
             }
         };
         if !mutant!("lapse_acknowledges_the_old_entry") {
@@ -275,12 +275,12 @@ impl Case<'_> {
 
 /// Removes the empty queue of an external runtime after its agent was removed from the configuration.
 #[derive(Debug, Clone)]
-pub struct Retire {
+pub struct DropExternalQueue {
     /// The queue, as [`keys::externals`] lists it.
     pub queue: StreamKey,
 }
 
-impl Retire {
+impl DropExternalQueue {
     /// Returns true if the queue belongs to this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
@@ -288,7 +288,7 @@ impl Retire {
     }
 }
 
-impl Decision for Retire {
+impl Decision for DropExternalQueue {
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -298,7 +298,7 @@ impl Decision for Retire {
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Within(self.queue.clone(), 1)).write(Write::DropQueue(self.queue.clone()));
         let member = self.queue.as_str().into();
-        transaction.write(Write::Leave { set: keys::externals(), member, queue_of: None });
+        transaction.write(Write::RemoveMember { set: keys::externals(), member, queue_of: None });
         Ok(Step::Commit(transaction, true))
     }
 }

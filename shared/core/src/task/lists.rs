@@ -43,10 +43,10 @@ impl Decision for ExpireList {
             // the guard only checks the size.
             let max = members.len() as u64 + 1;
             transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
-            transaction.write(Write::Leave { set: lists(), member: name.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: lists(), member: name.clone(), queue_of: None });
         }
         for (member, _) in members {
-            transaction.write(Write::Leave { set: list.clone(), member: member.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: list.clone(), member: member.clone(), queue_of: None });
         }
         Ok(Step::Commit(transaction, true))
     }
@@ -70,13 +70,13 @@ pub fn add_to_list(
     let oldest = u64::try_from(now_ms - TASKS_LISTED_MS).unwrap_or(0);
     for (member, place) in view.first(&list, None, UNLISTED_MAX)? {
         if size >= TASKS_LISTED_MAX || *place < oldest {
-            transaction.write(Write::Leave { set: list.clone(), member: member.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: list.clone(), member: member.clone(), queue_of: None });
         }
     }
     let set = lists();
     let member = list.as_str().into();
     let place = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
-    transaction.write(Write::Join { set, member, place, queue_of: None });
+    transaction.write(Write::AddMember { set, member, place, queue_of: None });
     join(transaction, list, name, now_ms);
     Ok(())
 }
@@ -84,5 +84,5 @@ pub fn add_to_list(
 /// Adds a turn or task to a set of IDs.
 pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
     let place = u64::try_from(now_ms).unwrap_or(0);
-    transaction.write(Write::Join { set, member: name.turn.as_str().into(), place, queue_of: None });
+    transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), place, queue_of: None });
 }

@@ -8,7 +8,7 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
 use crate::section::Section;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, TimerRule, Transaction, Version, Window, Write};
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, ConditionalDebit, TimerRule, Transaction, Version, Window, Write};
 use crate::turn::Turn;
 use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};
@@ -48,7 +48,7 @@ pub struct Reserve {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reserved {
+pub enum ReserveResult {
     /// The request may be sent. Contains the record that the holder has written.
     Ok(Box<Fenced>),
     /// The request was reserved before. Contains the holder's current record.
@@ -77,12 +77,12 @@ pub struct Shortage {
     pub amount: u64,
     /// The end of the budget's window; 0 without a window.
     pub ends_ms: i64,
-    pub reach: Reach,
+    pub reach: ShortageAction,
 }
 
 /// What happens to a request if a budget has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum ShortageAction {
     /// The request waits, see [`BudgetWait`].
     Wait,
     Reject,
@@ -96,22 +96,22 @@ pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Opti
 }
 
 impl Decision for Reserve {
-    type Output = Reserved;
+    type Output = ReserveResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reserved>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReserveResult>, Undecided> {
         if context.failed(|conflict| matches!(conflict, Conflict::Time { .. })) {
-            return Ok(Step::Return(Reserved::WindowOver));
+            return Ok(Step::Return(ReserveResult::WindowOver));
         }
         if let Some(shortage) = self.shortage(context) {
-            return Ok(Step::Return(Reserved::Short(shortage)));
+            return Ok(Step::Return(ReserveResult::Short(shortage)));
         }
-        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(Reserved::Stale)) };
+        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(ReserveResult::Stale)) };
         let mut turn = stored.value.clone();
-        let Some(task) = &mut turn.task else { return Ok(Step::Return(Reserved::Stale)) };
+        let Some(task) = &mut turn.task else { return Ok(Step::Return(ReserveResult::Stale)) };
         // A reservation by another holder does not count: that holder may have sent the request, and both requests are
         // billed.
         let is_own = |reserved: &Reservation| {
@@ -119,7 +119,7 @@ impl Decision for Reserve {
         };
         if task.reserved.as_ref().is_some_and(is_own) {
             let fenced = Fenced { version: stored.version, turn };
-            return Ok(Step::Return(Reserved::Already(Box::new(fenced))));
+            return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
         // With `stamped`, the store adds the counters' states to the record. They show the windows of the debits.
@@ -128,10 +128,10 @@ impl Decision for Reserve {
         transaction.guard(Guard::Version(self.name.record(), stored.version));
         for debit in &self.debits {
             if !mutant!("reserve_debits_the_budget") {
-                transaction.guard(Guard::Room(debit.room()));
+                transaction.guard(Guard::Debit(debit.room()));
             }
             let set = keys::budget_queue(&debit.counter);
-            transaction.write(Write::Leave { set, member: self.name.to_string().into(), queue_of: None });
+            transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
         }
         // An earlier reservation is overwritten, but its debits stay. The earlier request has no stored response, and
         // may have been carried out and billed.
@@ -143,13 +143,13 @@ impl Decision for Reserve {
         turn.entry = Some(self.entry.clone());
         transaction.put(&self.name.record(), &turn);
         let fenced = Fenced { version: context.version.clone(), turn };
-        Ok(Step::Commit(transaction, Reserved::Ok(Box::new(fenced))))
+        Ok(Step::Commit(transaction, ReserveResult::Ok(Box::new(fenced))))
     }
 }
 
 impl BudgetDebit {
-    fn room(&self) -> Room {
-        Room {
+    fn room(&self) -> ConditionalDebit {
+        ConditionalDebit {
             counter: self.counter.clone(),
             amount: self.amount,
             max: self.max,
@@ -163,7 +163,7 @@ impl BudgetDebit {
     fn reserved(&self) -> (CounterKey, BudgetUnit, u64, i64) {
         let ends_ms = match self.window {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => end_ms,
-            Window::Rolling { .. } | Window::Held | Window::Total => 0,
+            Window::Rolling { .. } | Window::Concurrency | Window::Total => 0,
         };
         (self.counter.clone(), self.unit, self.amount, ends_ms)
     }
@@ -172,12 +172,12 @@ impl BudgetDebit {
 impl Reserve {
     fn shortage(&self, context: &Context) -> Option<Shortage> {
         context.conflicts.iter().rev().find_map(|conflict| {
-            let Conflict::Room { counter, state } = conflict else { return None };
+            let Conflict::LimitReached { counter, state } = conflict else { return None };
             let debit = self.debits.iter().find(|debit| debit.counter == *counter)?;
             let reach = match debit {
-                _ if debit.amount > debit.max => Reach::Never,
-                _ if debit.waits => Reach::Wait,
-                _ => Reach::Reject,
+                _ if debit.amount > debit.max => ShortageAction::Never,
+                _ if debit.waits => ShortageAction::Wait,
+                _ => ShortageAction::Reject,
             };
             let used = state.used;
             let ends_ms = state.ends_ms;
@@ -273,7 +273,7 @@ pub fn wake_waiters(
     }
     for (member, _) in members {
         transaction.timer(format!("turn:{member}"), context.now_ms, TimerRule::Wake);
-        transaction.write(Write::Leave { set: set.clone(), member: member.clone(), queue_of: None });
+        transaction.write(Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: None });
     }
     Ok(())
 }
@@ -301,20 +301,20 @@ impl Section for BudgetWait {
         if !mutant!("budget_wait_looks_again") {
             transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
         }
-        transaction.write(Write::Join { set, member, place: self.place, queue_of: None });
+        transaction.write(Write::AddMember { set, member, place: self.place, queue_of: None });
         Ok(())
     }
 }
 
 /// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spent {
+pub struct ReportedModelUse {
     /// The usage. It has the same request name as the reservation.
     pub used: ModelUse,
     pub day: Day,
 }
 
-impl Spent {
+impl ReportedModelUse {
     /// Counts the usage once: in the task's record, in the tenant's day, and in the debited budgets.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits::TASK_HISTORY_BYTES_MAX;
 
-use super::spend::{Fenced, Spent, held};
+use super::spend::{Fenced, ReportedModelUse, held};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
@@ -45,7 +45,7 @@ pub struct AddSteps<'a> {
     /// The new entries. Empty to count usage alone.
     pub entries: Vec<Bytes>,
     /// The response's usage. `None` if no model was called.
-    pub spent: Option<Spent>,
+    pub spent: Option<ReportedModelUse>,
     pub bounds: &'a Bounds,
 }
 

@@ -13,7 +13,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::record::{Debited, Record, RecordText, Stored};
 use crate::transaction::{
-    Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction,
+    Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction,
     Version, Write,
 };
 use crate::turn::{Slice, Turn};
@@ -191,7 +191,7 @@ impl Trial {
             .guards
             .iter()
             .filter_map(|guard| match guard {
-                Guard::Room(room) if transaction.stamped => {
+                Guard::Debit(room) if transaction.stamped => {
                     let state = self.counters.get(&room.counter)?;
                     Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms: state.began_ms })
                 }
@@ -222,7 +222,7 @@ impl Trial {
             Guard::Present(key) => (self.records.contains_key(key), record(key)),
             Guard::Before(at) => (self.now_ms < *at, Conflict::Time { now_ms: self.now_ms }),
             Guard::Since(at) => (self.now_ms >= *at, Conflict::Time { now_ms: self.now_ms }),
-            Guard::Calm => (!self.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!self.pressure, Conflict::Pressure),
             Guard::Fits { set, member, max } => (has(set, member) || size(set) < *max, Conflict::Full),
             Guard::First(set, member) => {
                 let members = self.sets.get(set).into_iter().flatten();
@@ -247,16 +247,16 @@ impl Trial {
             Guard::Held(key, entry) => {
                 (queue(key).is_some_and(|queue| queue.held.contains_key(&number(entry))), Conflict::NotHeld)
             }
-            Guard::Room(room) => return self.debit(room),
+            Guard::Debit(room) => return self.debit(room),
             Guard::Generation { .. } => panic!("not in trials"),
         };
         if holds { Ok(()) } else { Err(conflict) }
     }
 
-    fn debit(&mut self, room: &Room) -> Result<(), Conflict> {
+    fn debit(&mut self, room: &ConditionalDebit) -> Result<(), Conflict> {
         let state = self.counters.entry(room.counter.clone()).or_default();
         if state.used + room.amount > room.max && !room.shadow {
-            return Err(Conflict::Room { counter: room.counter.clone(), state: *state });
+            return Err(Conflict::LimitReached { counter: room.counter.clone(), state: *state });
         }
         state.used += room.amount;
         match room.window {
@@ -303,10 +303,10 @@ impl Trial {
                 }
             }
             Write::ClearTimer(name) => drop(self.timers.remove(&name)),
-            Write::Join { set, member, place, .. } => {
+            Write::AddMember { set, member, place, .. } => {
                 self.sets.entry(set).or_default().insert(member, place);
             }
-            Write::Leave { set, member, .. } => {
+            Write::RemoveMember { set, member, .. } => {
                 self.sets.entry(set).or_default().remove(&member);
             }
             Write::Add { counter, ends_ms: Some(_), .. } if !self.counters.contains_key(&counter) => {}
@@ -354,7 +354,7 @@ impl Trial {
                 members.truncate(*count);
                 Value::Members(members)
             }
-            Query::Place(set, member) => Value::Place(self.sets.get(set).and_then(|set| set.get(member)).copied()),
+            Query::Score(set, member) => Value::Score(self.sets.get(set).and_then(|set| set.get(member)).copied()),
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
             Query::Entry(stream, entry) => Value::Entry(self.fields(stream, entry)),
             Query::Holder(stream, entry) => {

@@ -49,7 +49,7 @@ pub fn admitted(calls: usize) -> Turn {
         retries: 0,
         crashes: 0,
         may_have_run: false,
-        worked_elsewhere: false,
+        began_child: false,
         begun: None,
         canceled: None,
         suspect: None,

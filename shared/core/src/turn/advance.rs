@@ -5,10 +5,10 @@ use bytes::Bytes;
 use tickfleet_model::Call;
 
 use super::due::EndSection;
-use super::end::{EndedCall, Ending, Fate, Render, RenderedCall, append_call_audits, parts};
+use super::end::{EndedCall, Ending, ExecutionState, Render, RenderedCall, append_call_audits, parts};
 use super::expire::begin_ending;
 use super::holder::keep_calls;
-use super::limit::{Evaluator, Generations, Plan, Planned, Policy, Refusal, Rules, Wait, out_debit, task_debit};
+use super::limit::{Evaluator, Generations, AdmissionPlan, NextDispatch, Policy, LimitRejection, LimitDecision, Wait, out_debit, task_debit};
 use super::settle::earlier_results;
 use super::slice::dispatch;
 use super::state::{EndReason, Note, State, Turn};
@@ -17,9 +17,9 @@ use crate::bounds::Bounds;
 use crate::decision::Context;
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::recovery::epoch::{KnownMarks, marks};
+use crate::recovery::epoch::{RecoveredCallsView, recovered_calls};
 use crate::section::isolate;
-use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
 /// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
@@ -46,7 +46,7 @@ pub struct Candidate<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Advanced {
+pub enum AdvanceResult {
     Dispatched {
         calls: usize,
         /// True if the calls were debited before and only took their permits again.
@@ -87,14 +87,14 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         let plan = self.plan(view, context)?;
-        if plan.next == Planned::Over {
+        if plan.next == NextDispatch::Over {
             return self.refuse_all(&plan.refused, transaction, view, context);
         }
         match plan.next {
-            Planned::Withheld if self.is_new => return Ok(Advanced::Withheld),
-            Planned::AgentRemoved if self.is_new => return Ok(Advanced::AgentRemoved),
+            NextDispatch::Withheld if self.is_new => return Ok(AdvanceResult::Withheld),
+            NextDispatch::AgentRemoved if self.is_new => return Ok(AdvanceResult::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
         // The plan refuses no call within one lease after a restart. The guard is needed because the view may be older
@@ -104,15 +104,15 @@ impl Candidate<'_> {
         }
         let refused = self.refuse(&plan.refused, transaction, view, context)?;
         match plan.next {
-            Planned::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
-            Planned::Dispatch { calls, rooms } => {
+            NextDispatch::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
+            NextDispatch::Dispatch { calls, rooms } => {
                 let resumed = self.resumes();
                 self.dispatch(calls, rooms, transaction, context.now_ms);
                 self.put_results(&refused, transaction, context.now_ms);
-                Ok(Advanced::Dispatched { calls, resumed })
+                Ok(AdvanceResult::Dispatched { calls, resumed })
             }
-            Planned::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
-            Planned::Withheld | Planned::Over => {
+            NextDispatch::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
+            NextDispatch::Withheld | NextDispatch::Over => {
                 let counter = undecided_queue(self.name, &self.turn);
                 let wait = Wait { counter, due_ms: context.now_ms + WITHHELD_LOOK_MS, woken: false };
                 Ok(self.wait(wait, &refused, transaction, context.now_ms))
@@ -120,16 +120,16 @@ impl Candidate<'_> {
         }
     }
 
-    fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> Advanced {
+    fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> AdvanceResult {
         let Wait { counter, due_ms, woken } = wait;
         if refused.is_empty() && self.waits_for(&counter) {
-            return Advanced::Stays { counter, due_ms, woken };
+            return AdvanceResult::Stays { counter, due_ms, woken };
         }
         self.leave_queue(transaction, Some(&counter));
         throttle(transaction, self.name, &mut self.turn, counter.clone(), due_ms, now_ms);
         self.put_calls(0, transaction);
         self.put_results(refused, transaction, now_ms);
-        Advanced::Throttled { counter, due_ms }
+        AdvanceResult::Throttled { counter, due_ms }
     }
 
     /// Ends all calls without a result.
@@ -142,9 +142,9 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
-        let marks = self.marks(transaction, view, context)?;
-        let results = self.rendered(0, self.calls.len(), &reason, &marks, context.now_ms);
+    ) -> Result<AdvanceResult, Undecided> {
+        let recovered = self.recovered_calls(transaction, view, context)?;
+        let results = self.rendered(0, self.calls.len(), &reason, &recovered, context.now_ms);
         self.finish(results, Some(reason), transaction, view, context)
     }
 
@@ -159,7 +159,7 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         let name = self.name;
         let now_ms = context.now_ms;
         if let Some(reason) = &reason {
@@ -168,7 +168,7 @@ impl Candidate<'_> {
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
                 let calls = if self.is_new { self.texts.as_slice() } else { &[] };
                 begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);
-                return Ok(Advanced::Ended { reason: Some(reason.clone()) });
+                return Ok(AdvanceResult::Ended { reason: Some(reason.clone()) });
             }
             if !mutant!("end_waits_for_the_lease") {
                 transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
@@ -200,7 +200,7 @@ impl Candidate<'_> {
             pressure: context.pressure,
         };
         ending.add_to(transaction, view)?;
-        Ok(Advanced::Ended { reason })
+        Ok(AdvanceResult::Ended { reason })
     }
 
     /// Returns true if the calls were debited before and only take their permits again.
@@ -208,7 +208,7 @@ impl Candidate<'_> {
         self.turn.debited > self.turn.position
     }
 
-    fn plan(&self, view: &View, context: &Context) -> Result<Plan, Undecided> {
+    fn plan(&self, view: &View, context: &Context) -> Result<AdmissionPlan, Undecided> {
         let Turn { position, place, debited, .. } = self.turn;
         let counter = match &self.turn.state {
             State::Throttled { counter, .. } => Some(counter),
@@ -227,15 +227,15 @@ impl Candidate<'_> {
     }
 
     /// Returns the debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
-    fn rules(&self, from: usize, upto: usize) -> Rules {
+    fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
-        let Rules::Debits(debits) = rules else { return rules };
+        let LimitDecision::Debits(debits) = rules else { return rules };
         let tenant = &self.name.tenant;
         let task = self.turn.head.task.as_ref().zip(self.budget);
         let task = task.map(|((task, _), budget)| task_debit(tenant, task, budget, calls.len()));
         let out = out_debit(tenant, self.bounds.tenant_out_max, calls.len());
-        Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
+        LimitDecision::Debits(task.into_iter().chain(debits).chain([out]).collect())
     }
 
     pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
@@ -248,18 +248,18 @@ impl Candidate<'_> {
     /// Ends the turn, because limits have no room for any of its calls.
     fn refuse_all(
         self,
-        refused: &[Refusal],
+        refused: &[LimitRejection],
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         self.guard_policy(transaction);
-        let marks = self.marks(transaction, view, context)?;
+        let recovered = self.recovered_calls(transaction, view, context)?;
         let mut results = Vec::new();
         let mut from = 0;
         for refusal in refused {
             guard_refusal(refusal, transaction);
-            results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &marks, context.now_ms));
+            results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &recovered, context.now_ms));
             from += refusal.calls;
         }
         let reason = refused.last().map(|refusal| refusal.reason.clone());
@@ -269,7 +269,7 @@ impl Candidate<'_> {
     /// Ends the first calls. The turn continues with the rest.
     fn refuse(
         &mut self,
-        refused: &[Refusal],
+        refused: &[LimitRejection],
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
@@ -278,11 +278,11 @@ impl Candidate<'_> {
         if refused.is_empty() {
             return Ok(results);
         }
-        let marks = self.marks(transaction, view, context)?;
+        let recovered = self.recovered_calls(transaction, view, context)?;
         for refusal in refused {
             guard_refusal(refusal, transaction);
             let calls = refusal.calls.min(self.calls.len());
-            results.extend(self.rendered(0, calls, &refusal.reason, &marks, context.now_ms));
+            results.extend(self.rendered(0, calls, &refusal.reason, &recovered, context.now_ms));
             self.calls.drain(..calls);
             self.texts.drain(..calls);
             self.turn.pass_calls(calls);
@@ -292,15 +292,15 @@ impl Candidate<'_> {
 
     /// Returns the reports (marks) of workers about these calls, and guards that the marks are unchanged. Reports exist
     /// if the store lost the dispatch of the calls in a restart.
-    fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
+    fn recovered_calls(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<RecoveredCallsView, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
-        let mut marks = marks(view, context, self.name, digest, position..position + self.calls.len())?;
+        let mut recovered = recovered_calls(view, context, self.name, digest, position..position + self.calls.len())?;
         if mutant!("advance_looks_at_marks") {
-            marks.calls.clear();
+            recovered.calls.clear();
         }
-        transaction.guards.extend(marks.guard.clone());
-        Ok(marks)
+        transaction.guards.extend(recovered.guard.clone());
+        Ok(recovered)
     }
 
     /// Writes the results of ended calls while the turn continues.
@@ -329,28 +329,28 @@ impl Candidate<'_> {
         from: usize,
         upto: usize,
         reason: &EndReason,
-        marks: &KnownMarks,
+        recovered: &RecoveredCallsView,
         now_ms: i64,
     ) -> Vec<RenderedCall> {
         let render = |at: usize| {
             let position = self.turn.position + at;
             let call = self.calls.get(at);
-            let mark = marks.calls.get(&position);
-            if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
+            let recovered_call = recovered.calls.get(&position);
+            if let Some(reported) = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()) {
                 return reported.into();
             }
-            let fate = if mark.is_some() { Fate::Begun } else { self.turn.fate(position) };
+            let fate = if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.fate(position) };
             self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
         };
         (from..upto).map(render).collect()
     }
 
-    fn dispatch(&mut self, calls: usize, rooms: Vec<Room>, transaction: &mut Transaction, now_ms: i64) {
+    fn dispatch(&mut self, calls: usize, rooms: Vec<ConditionalDebit>, transaction: &mut Transaction, now_ms: i64) {
         if !mutant!("dispatch_before_the_deadline") {
             transaction.guard(Guard::Before(self.turn.head.deadline_ms));
         }
         self.leave_queue(transaction, None);
-        let held = rooms.iter().filter(|room| room.window == Window::Held);
+        let held = rooms.iter().filter(|room| room.window == Window::Concurrency);
         self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
         // For an admission, the store adds the states of the debited counters to the record, next to the note. A
         // resumed slice has no such note.
@@ -368,7 +368,7 @@ impl Candidate<'_> {
             self.turn.debited = self.turn.position + calls;
         }
         if !mutant!("limits_guard_the_room") {
-            transaction.guards.extend(rooms.into_iter().map(Guard::Room));
+            transaction.guards.extend(rooms.into_iter().map(Guard::Debit));
         }
         let texts: Vec<Bytes> = self.texts.iter().take(calls).cloned().collect();
         dispatch(transaction, self.name, &mut self.turn, &texts);
@@ -407,7 +407,7 @@ impl Candidate<'_> {
 
 #[must_use]
 pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
-    Write::Leave {
+    Write::RemoveMember {
         set: keys::throttle_queue(counter),
         member: name.to_string().into(),
         queue_of: Some(counter.clone()),
@@ -423,7 +423,7 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
 }
 
 /// Guards that the counter's window is still open, because the refusal is valid only until the window ends.
-fn guard_refusal(refusal: &Refusal, transaction: &mut Transaction) {
+fn guard_refusal(refusal: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = refusal.until_ms {
         transaction.guard(Guard::Before(until_ms));
     }

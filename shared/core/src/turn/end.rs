@@ -14,7 +14,7 @@ use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
 use crate::record::{Debited, Record};
-use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// A result with its message and audit entry, as stored.
@@ -43,7 +43,7 @@ pub struct ReplyFrame {
 
 /// What is known about a call that ends without its own result. A call that began is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum ExecutionState {
     NotRun,
     /// The call failed this many times, and was waiting for its next attempt.
     Tried(u32),
@@ -54,7 +54,7 @@ pub enum Fate {
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
     /// The call began work elsewhere, and was waiting for it.
-    WorkedElsewhere,
+    BeganChild,
 }
 
 /// A call that ends without its own result.
@@ -67,7 +67,7 @@ pub struct EndedCall<'a> {
     pub call: Option<&'a Call>,
     /// Why the turn ends.
     pub reason: &'a EndReason,
-    pub fate: Fate,
+    pub fate: ExecutionState,
     pub now_ms: i64,
 }
 
@@ -81,20 +81,20 @@ pub trait Render: Sync {
 impl Turn {
     /// Returns what is known about the call at `position`, if the turn ends before the call has a result.
     #[must_use]
-    pub fn fate(&self, position: usize) -> Fate {
+    pub fn fate(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
-            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::Begun };
+            return if begun.by == RUNTIME { ExecutionState::TakenByRuntime } else { ExecutionState::Begun };
         }
         let is_next = position == self.position;
-        if is_next && self.worked_elsewhere {
-            return Fate::WorkedElsewhere;
+        if is_next && self.began_child {
+            return ExecutionState::BeganChild;
         }
         // After a crash, the dead worker may have begun another attempt.
         if is_next && self.attempts > 0 && self.crashes == 0 {
-            return Fate::Tried(self.attempts);
+            return ExecutionState::Tried(self.attempts);
         }
         let was_out = position < self.debited;
-        if was_out && (self.crashes > 0 || self.may_have_run) { Fate::MayHaveRun } else { Fate::NotRun }
+        if was_out && (self.crashes > 0 || self.may_have_run) { ExecutionState::MayHaveRun } else { ExecutionState::NotRun }
     }
 }
 
@@ -263,7 +263,7 @@ impl Ending<'_> {
                 _ => 0,
             };
             let left = task.budget.saturating_sub(used);
-            transaction.guard(Guard::Room(Room {
+            transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: left,
                 max: task.budget,
@@ -300,7 +300,7 @@ impl Ending<'_> {
     fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
         let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
         let member: Arc<str> = self.name.turn.as_str().into();
-        transaction.write(Write::Leave { set: above.descendants(), member, queue_of: None });
+        transaction.write(Write::RemoveMember { set: above.descendants(), member, queue_of: None });
     }
 }
 
@@ -375,10 +375,10 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
         let set = keys::budget_queue(counter);
         let member = name.to_string().into();
-        transaction.write(Write::Leave { set, member, queue_of: None });
+        transaction.write(Write::RemoveMember { set, member, queue_of: None });
     }
     if let State::Throttled { counter, .. } = &turn.state {
-        transaction.write(Write::Leave {
+        transaction.write(Write::RemoveMember {
             set: keys::throttle_queue(counter),
             member: name.to_string().into(),
             queue_of: Some(counter.clone()),

@@ -1,7 +1,7 @@
 //! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
 //!
 //! After all guards, the worker offers the slice on a queue of its turn ([`Offer`]). The caller's process takes the
-//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::Touch`]). Its
+//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::RenewTaskLease`]). Its
 //! report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
 //! silent for one lease, the slice comes back as [`Conclusion::Lost`].
 //!
@@ -36,8 +36,8 @@ pub struct Offer<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
-    Offered,
+pub enum OfferResult {
+    OfferResult,
     /// The turn is canceled, and the holder settles the turn. Nothing was written.
     Canceled,
     /// The caller no longer holds the slice. Nothing was written.
@@ -45,21 +45,21 @@ pub enum Offered {
 }
 
 impl Decision for Offer<'_> {
-    type Output = Offered;
+    type Output = OfferResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Offered>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<OfferResult>, Undecided> {
         let slice = self.slice;
         let name = &slice.name;
         if holder::is_stale(slice, context) {
-            return Ok(Step::Return(Offered::Stale));
+            return Ok(Step::Return(OfferResult::Stale));
         }
         let Destination::Workers(priority) = slice.turn.destination else {
-            return Ok(Step::Return(Offered::Stale));
+            return Ok(Step::Return(OfferResult::Stale));
         };
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
-            return Ok(Step::Return(Offered::Canceled));
+            return Ok(Step::Return(OfferResult::Canceled));
         }
         let mut turn = slice.turn.clone();
         turn.may_have_run |= self.beside || turn.crashes > 0;
@@ -88,7 +88,7 @@ impl Decision for Offer<'_> {
         }
         transaction.proof = Some(name.record());
         holder::acknowledge(&mut transaction, slice, context);
-        Ok(Step::Commit(transaction, Offered::Offered))
+        Ok(Step::Commit(transaction, OfferResult::Offered))
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Park<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parked {
+pub enum ParkResult {
     /// The timer is due at this time (ms).
     Until(i64),
     /// The turn is canceled, and the holder settles the turn. Nothing was written.
@@ -62,24 +62,24 @@ pub enum Parked {
 }
 
 impl Decision for Park<'_> {
-    type Output = Parked;
+    type Output = ParkResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Parked>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ParkResult>, Undecided> {
         let slice = self.slice;
         let name = &self.slice.name;
         if holder::is_stale(slice, context) {
-            return Ok(Step::Return(Parked::Stale));
+            return Ok(Step::Return(ParkResult::Stale));
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
-            return Ok(Step::Return(Parked::Canceled));
+            return Ok(Step::Return(ParkResult::Canceled));
         }
         let has_ended = self.guard_wait(&mut transaction, context);
         section::add_all(self.sections, &mut transaction, view, context)?;
         let due_ms = self.write(&mut transaction, context.now_ms, has_ended);
         holder::acknowledge(&mut transaction, slice, context);
-        Ok(Step::Commit(transaction, Parked::Until(due_ms)))
+        Ok(Step::Commit(transaction, ParkResult::Until(due_ms)))
     }
 }
 
@@ -174,7 +174,7 @@ impl Turn {
             self.clear_suspicion();
             self.forget_begun();
             self.attempts = 0;
-            self.worked_elsewhere = true;
+            self.began_child = true;
         } else if reason.is_for_others() {
             // The call is no longer under way in its session. Its facts are checked again when it continues.
             self.session = None;

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use super::due::{Case, Fired};
+use super::due::{Case, DueResult};
 use super::end::parts;
 use super::parked::leave_parked;
 use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
-use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
+use crate::transaction::{Conflict, CounterKey, Guard, ConditionalDebit, TimerRule, Window};
 use crate::view::Undecided;
 
 /// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
@@ -18,7 +18,7 @@ const OUT_DELAY_MS: i64 = 1_000;
 impl Case<'_> {
     /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
     /// slice has returned its permits, the turn joins a throttle queue to take permits again.
-    pub(super) fn resume(&mut self, upto: usize) -> Result<Fired, Undecided> {
+    pub(super) fn resume(&mut self, upto: usize) -> Result<DueResult, Undecided> {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
         let mut turn = self.stored.value.clone();
@@ -28,10 +28,10 @@ impl Case<'_> {
             let counter = undecided_queue(name, &turn);
             throttle(&mut self.transaction, name, &mut turn, counter, now_ms, now_ms);
             self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
-            return Ok(Fired::Throttled);
+            return Ok(DueResult::Throttled);
         }
         let out = CounterKey::new(limits::OUT, name.tenant.as_str());
-        if self.context.failed(|conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == out)) {
+        if self.context.failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == out)) {
             return Ok(self.later(deadline_ms.min(now_ms + OUT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
@@ -44,8 +44,8 @@ impl Case<'_> {
         let behind_queue = false;
         let shadow = false;
         if turn.is_for_workers() {
-            let room = Room { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
-            self.transaction.guard(Guard::Room(room));
+            let room = ConditionalDebit { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
+            self.transaction.guard(Guard::Debit(room));
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
@@ -56,7 +56,7 @@ impl Case<'_> {
         };
         self.transaction.timer(name.timer(), due_ms, TimerRule::Set);
         self.transaction.proof = Some(name.record());
-        Ok(Fired::Dispatched)
+        Ok(DueResult::Dispatched)
     }
 
     /// Returns the calls `[position, upto)`, from the record's parts. `None` if a call is missing.

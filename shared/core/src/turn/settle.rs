@@ -33,7 +33,7 @@ pub struct Settle<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settled {
+pub enum SettleResult {
     Ended,
     /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
     Continues {
@@ -46,21 +46,21 @@ pub enum Settled {
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
     /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported a
-    /// call. See [`crate::recovery::epoch::KnownUnrun`]. Nothing was written; ask again.
+    /// call. See [`crate::recovery::epoch::ConfirmedUnrunCalls`]. Nothing was written; ask again.
     Unsure,
 }
 
 impl Decision for Settle<'_> {
-    type Output = Settled;
+    type Output = SettleResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Settled>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SettleResult>, Undecided> {
         let slice = self.slice;
         let turn = &self.slice.turn;
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
         }
         if self.has_unsure_calls(context) {
-            return Ok(Step::Return(Settled::Unsure));
+            return Ok(Step::Return(SettleResult::Unsure));
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
@@ -71,10 +71,10 @@ impl Decision for Settle<'_> {
         }
         let settled = if done < turn.head.calls {
             self.leave_rest(&mut transaction, context.now_ms);
-            Settled::Throttled
+            SettleResult::Throttled
         } else {
             self.end(&mut transaction, view, context)?;
-            Settled::Ended
+            SettleResult::Ended
         };
         holder::acknowledge(&mut transaction, slice, context);
         Ok(Step::Commit(transaction, settled))
@@ -85,14 +85,14 @@ impl Settle<'_> {
     /// Returns the result for a changed record. If the record has these results and the same entry, an earlier commit
     /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
     /// the slice.
-    fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
+    fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
         let is_ours = |stored: &Stored<Turn>| {
             stored.out_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
         };
         let stored = view.record::<Turn>(&slice.name.record())?.filter(is_ours);
-        Ok(stored.map_or(Settled::Stale, |stored| Settled::Continues {
+        Ok(stored.map_or(SettleResult::Stale, |stored| SettleResult::Continues {
             version: stored.version,
             turn: Box::new(stored.value),
         }))
@@ -100,10 +100,10 @@ impl Settle<'_> {
 
     /// Returns true if an earlier attempt failed because the answer about calls that have not run is outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
-        let marks = keys::marks(&self.slice.name);
+        let recovered = keys::recovered_calls(&self.slice.name);
         context.failed(|conflict| match conflict {
             Conflict::Epoch { .. } => true,
-            Conflict::Record { key, .. } => *key == marks,
+            Conflict::Record { key, .. } => *key == recovered,
             _ => false,
         })
     }
@@ -140,7 +140,7 @@ impl Settle<'_> {
     }
 
     /// Commits the results of a slice that its holder keeps. After this commit, the holder begins the next call.
-    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<Settled> {
+    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
         if let Some(upto) = turn.state.out() {
@@ -150,7 +150,7 @@ impl Settle<'_> {
         transaction.put(&slice.name.record(), &turn);
         transaction.proof = Some(slice.name.record());
         let version = transaction.version.clone();
-        Step::Commit(transaction, Settled::Continues { version, turn: Box::new(turn) })
+        Step::Commit(transaction, SettleResult::Continues { version, turn: Box::new(turn) })
     }
 
     /// Ends the slice: the turn waits until its next calls are dispatched.
@@ -222,7 +222,7 @@ impl Turn {
         self.position += calls;
         self.begun = self.begun.take().filter(|begun| begun.position >= self.position);
         self.attempts = 0;
-        self.worked_elsewhere = false;
+        self.began_child = false;
         (self.session, self.approval, self.local) = (None, None, None);
     }
 

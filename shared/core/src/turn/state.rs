@@ -491,7 +491,7 @@ pub struct Turn {
     pub may_have_run: bool,
     /// True if the call at `position` began work that continues elsewhere.
     #[serde(rename = "e", default, skip_serializing_if = "is_default")]
-    pub worked_elsewhere: bool,
+    pub began_child: bool,
     /// The intent record of the last call that began.
     #[serde(rename = "be", default, skip_serializing_if = "is_default")]
     pub begun: Option<Begun>,

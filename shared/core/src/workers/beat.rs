@@ -43,7 +43,7 @@ impl Role {
 /// A heartbeat: renews the lease of a consumer, and returns and removes the consumer's cancel notices. A consumer must
 /// send a heartbeat before it takes new work.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct Heartbeat {
     pub consumer: ConsumerId,
     pub role: Role,
     pub lease_ms: i64,
@@ -54,7 +54,7 @@ pub struct Beat {
 /// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not part of it, because every
 /// commit returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BeatReport {
+pub struct HeartbeatReport {
     /// The pause that drains the consumer's worker, with author and reason. `None` if the worker is not drained.
     pub drained: Option<Pause>,
     /// Canceled turns that the consumer holds and should stop.
@@ -75,7 +75,7 @@ pub enum LeaseBefore {
     Ended,
 }
 
-impl Beat {
+impl Heartbeat {
     /// Returns the maximum time between the decision and the commit of a heartbeat (ms). The lease is longer by this
     /// time, so that it lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
@@ -93,8 +93,8 @@ impl Beat {
     }
 }
 
-impl Decision for Beat {
-    type Output = BeatReport;
+impl Decision for Heartbeat {
+    type Output = HeartbeatReport;
 
     fn reads(&self) -> Vec<Query> {
         let mut reads = vec![
@@ -105,7 +105,7 @@ impl Decision for Beat {
         reads
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<BeatReport>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<HeartbeatReport>, Undecided> {
         let name = self.consumer.as_str();
         let now_ms = context.now_ms;
         let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
@@ -117,13 +117,13 @@ impl Decision for Beat {
         let consumer = Consumer {
             lease_ends_ms: now_ms + self.slack_ms() + self.lease_ms,
             lease_ms: self.lease_ms,
-            beaten_ms: now_ms,
+            heartbeat_ms: now_ms,
             role: self.role.clone(),
             policy: self.policy.clone(),
             drained: drained.is_some(),
         };
         let place = consumer.lease_ends_ms.max(0).unsigned_abs();
-        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::Join {
+        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::AddMember {
             set: consumers(),
             member: name.into(),
             place,
@@ -133,9 +133,9 @@ impl Decision for Beat {
             leave_silent(name, &mut transaction);
         }
         for (member, _) in notices {
-            transaction.write(Write::Leave { set: cancels(name), member: member.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: cancels(name), member: member.clone(), queue_of: None });
         }
-        let report = BeatReport {
+        let report = HeartbeatReport {
             drained,
             canceled: notices.iter().filter_map(|(member, _)| TurnName::parse(member)).collect(),
             more: notices.len() == NOTICES_MAX,
@@ -152,12 +152,12 @@ impl Decision for Beat {
 /// Ends a consumer's lease at shutdown. A reaper redelivers the consumer's remaining entries at its next check, and the
 /// drain flag of the consumer's worker is removed.
 #[derive(Debug, Clone)]
-pub struct Leave {
+pub struct EndLease {
     pub consumer: ConsumerId,
     pub role: Role,
 }
 
-impl Decision for Leave {
+impl Decision for EndLease {
     type Output = ();
 
     fn reads(&self) -> Vec<Query> {
@@ -175,10 +175,10 @@ impl Decision for Leave {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set `consumers` until its entries are redelivered and [`Bury`](super::Bury) removes
+        // The consumer stays in the set `consumers` until its entries are redelivered and [`RemoveDeadConsumer`](super::Bury) removes
         // it.
         let place = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Delete(key(name))).write(Write::Join {
+        transaction.write(Write::Delete(key(name))).write(Write::AddMember {
             set: consumers(),
             member: name.into(),
             place,
@@ -204,13 +204,13 @@ mod tests {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Beat {
+    fn beat() -> Heartbeat {
         let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
-        Beat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
+        Heartbeat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
     }
 
-    fn leave() -> Leave {
-        Leave { consumer: consumer(), role: beat().role }
+    fn leave() -> EndLease {
+        EndLease { consumer: consumer(), role: beat().role }
     }
 
     fn drain() -> ChangeDrain {
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_heartbeat_renews_the_lease_and_returns_new_notices() {
         let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&beat()), BeatReport::default());
+        assert_eq!(shard.result(&beat()), HeartbeatReport::default());
         assert_eq!(shard.result(&beat()).before, LeaseBefore::Running);
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
         cancel(&mut shard, "acme:t1");
@@ -265,7 +265,7 @@ mod tests {
         shard.run(&leave());
     }
 
-    /// An operator resumes the worker between the decision and the commit of its [`Leave`]. The resume is not lost.
+    /// An operator resumes the worker between the decision and the commit of its [`EndLease`]. The resume is not lost.
     #[test]
     fn a_resume_during_a_departure_is_not_lost() {
         let mut shard = Paper::at(1_000);
@@ -297,7 +297,7 @@ mod tests {
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);
-            let beat = Beat { lease_ms, ..beat() };
+            let beat = Heartbeat { lease_ms, ..beat() };
             let decided = shard.decide(&beat);
             shard.now_ms += late_ms;
             shard.finish(&beat, decided);

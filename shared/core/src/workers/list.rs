@@ -8,7 +8,7 @@ use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing in the set if it took the entries after [`Bury`](super::Bury) had removed it. A consumer is also
+/// consumer is missing in the set if it took the entries after [`RemoveDeadConsumer`](super::Bury) had removed it. A consumer is also
 /// missing if a restart of the store lost the consumer's heartbeat. Without this decision, the entries of such a
 /// consumer would never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues
 /// once per lease.
@@ -22,7 +22,7 @@ impl Decision for ListHolder {
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
-        vec![Query::Place(consumers(), self.consumer.as_str().into())]
+        vec![Query::Score(consumers(), self.consumer.as_str().into())]
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -38,7 +38,7 @@ impl Decision for ListHolder {
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
         let place = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Join { set: consumers(), member: name.into(), place, queue_of: None });
+        transaction.write(Write::AddMember { set: consumers(), member: name.into(), place, queue_of: None });
         Ok(Step::Commit(transaction, true))
     }
 }
@@ -47,14 +47,14 @@ impl Decision for ListHolder {
 mod tests {
     use super::*;
     use crate::paper::Paper;
-    use crate::workers::{Beat, Burial, Bury, Role};
+    use crate::workers::{Heartbeat, RemoveDeadConsumerResult, RemoveDeadConsumer, Role};
 
     fn consumer() -> ConsumerId {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Beat {
-        Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
+    fn beat() -> Heartbeat {
+        Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
     }
 
     fn list() -> ListHolder {
@@ -69,7 +69,7 @@ mod tests {
         shard.run(&beat());
         assert!(!shard.result(&list()));
         shard.pass(900);
-        assert_eq!(shard.result(&Bury { consumer: consumer() }), Burial::Done);
+        assert_eq!(shard.result(&RemoveDeadConsumer { consumer: consumer() }), RemoveDeadConsumerResult::Done);
         assert!(shard.set(&consumers()).is_empty());
         assert!(shard.result(&list()));
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);

@@ -6,12 +6,12 @@
 //! | set `consumers` | consumers that may hold entries; a place is the end of the lease in ms |
 //! | set `silent` | silent consumers without entries; a place is the end of the lease in ms; kept for a day |
 //! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is the time of the notice in ms |
-//! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
+//! | record `reaping` | time of the last check for dead consumers, see [`ReapState`] |
 //!
 //! The *place* of a member is the number by which a set is sorted.
 //!
 //! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
-//! entries can be redelivered. [`dead`] queries dead consumers. [`Bury`] removes a dead consumer only after a reaper
+//! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only after a reaper
 //! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
 
 mod beat;
@@ -19,10 +19,10 @@ mod bury;
 mod list;
 mod reaping;
 
-pub use beat::{Beat, BeatReport, LeaseBefore, Leave, Role, Slots};
-pub use bury::{Burial, Bury};
+pub use beat::{Heartbeat, HeartbeatReport, LeaseBefore, EndLease, Role, Slots};
+pub use bury::{RemoveDeadConsumerResult, RemoveDeadConsumer};
 pub use list::ListHolder;
-pub use reaping::{MayReap, ReapPermit, Reaping};
+pub use reaping::{RequestReapPermit, ReapPermit, ReapState};
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -45,7 +45,7 @@ pub struct Consumer {
     #[serde(rename = "le")]
     pub lease_ms: i64,
     #[serde(rename = "t")]
-    pub beaten_ms: i64,
+    pub heartbeat_ms: i64,
     #[serde(rename = "r")]
     pub role: Role,
     /// The beginning of the digest of the consumer's policy.
@@ -71,7 +71,7 @@ pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Returns the key of the set of silent consumers that [`Bury`] has removed. The set is kept for operators. A
+/// Returns the key of the set of silent consumers that [`RemoveDeadConsumer`] has removed. The set is kept for operators. A
 /// consumer's place is the end of its lease in milliseconds.
 #[must_use]
 pub fn silent() -> SetKey {
@@ -79,7 +79,7 @@ pub fn silent() -> SetKey {
 }
 
 fn leave_silent(consumer: &str, transaction: &mut Transaction) {
-    transaction.write(Write::Leave { set: silent(), member: consumer.into(), queue_of: None });
+    transaction.write(Write::RemoveMember { set: silent(), member: consumer.into(), queue_of: None });
 }
 
 /// Queries consumers whose lease has ended.
@@ -100,7 +100,7 @@ pub fn cancels(consumer: &str) -> SetKey {
 /// no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let place = now_ms.max(0).unsigned_abs();
-    transaction.write(Write::Join { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
+    transaction.write(Write::AddMember { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tickfleet_core::counters::IDLE_MS;
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{CapRows, Debit, LimitRow, WindowKind, task_debit};
+use tickfleet_core::turn::limit::{ResolvedCaps, Debit, ResolvedLimit, WindowKind, task_debit};
 use tickfleet_core::{CounterKey, CounterState, Window};
 use tickfleet_model::day::{Tz, zone};
 use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode};
+use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMode};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, TaskId, TenantId};
 
@@ -215,7 +215,7 @@ impl CounterLedger {
             let (counter, state) = self.state(turn.shard, &debit, now_ms);
             CounterDebit { counter, queue: queue.clone(), by: by.to_owned(), debit, state, returned: 0 }
         };
-        let rows = CapRows::new(caps, zone).debits(&caller.tenant, &caller.agent, stagger_ms, calls);
+        let rows = ResolvedCaps::new(caps, zone).debits(&caller.tenant, &caller.agent, stagger_ms, calls);
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
@@ -225,7 +225,7 @@ impl CounterLedger {
         let window = debit.row.window.at(now_ms, debit.stagger_ms);
         let state = self.counters.get(&name).copied().unwrap_or_default().opened(&window, now_ms);
         match window {
-            Window::Held => {
+            Window::Concurrency => {
                 let used = self.held.get(&name).copied().unwrap_or(0);
                 (name, CounterState { used, ..CounterState::default() })
             }
@@ -283,7 +283,7 @@ impl CounterLedger {
             let key = debits.key.clone();
             let counter_debit = self.limit_debit(fleet, caller, &limit, (debits, max), (turn.shard, now_ms));
             let live = self.live_counters.entry(format!("{} {}", turn.shard, limit.name)).or_default();
-            if limit.every != Every::Held && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms) {
+            if limit.every != LimitWindow::Concurrency && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms) {
                 unknown.extend(crowded);
                 continue;
             }
@@ -313,7 +313,7 @@ impl CounterLedger {
         (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
     ) -> CounterDebit {
-        let mut row = LimitRow::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
+        let mut row = ResolvedLimit::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
         row.max = max;
         let stagger_ms = match row.window {
             WindowKind::Fixed { length_ms } => (fleet.counter_stagger)(&limit.name, &debits.key, length_ms),
@@ -340,11 +340,11 @@ impl CounterLedger {
         for CounterDebit { counter, debit, state, .. } in counter_debits {
             let amount = debit.sum(calls);
             match debit.row.window {
-                WindowKind::Held if amount > 0 => {
+                WindowKind::Concurrency if amount > 0 => {
                     *self.held.entry(counter.clone()).or_default() += amount;
                     permits.push((counter, amount));
                 }
-                WindowKind::Held | WindowKind::Total => {}
+                WindowKind::Concurrency | WindowKind::Total => {}
                 WindowKind::Fixed { .. } | WindowKind::Day { .. } | WindowKind::Rolling { .. } => {
                     let used = state.used.saturating_add(amount);
                     self.counters.insert(counter, CounterState { used, queued: false, ..state });
@@ -364,7 +364,7 @@ fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
 }
 
 fn unknown_reason(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
-    if matches!(limit.every, Every::Rolling(_)) {
+    if matches!(limit.every, LimitWindow::Rolling(_)) {
         return Some(ROLLING);
     }
     let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);

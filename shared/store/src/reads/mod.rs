@@ -74,7 +74,7 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
 
 /// Returns the place of a member, as shard time (ms).
 pub(crate) fn place(value: Option<Value>) -> Option<i64> {
-    if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
+    if let Some(Value::Score(place)) = value { place.map(place_ms) } else { None }
 }
 
 pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {

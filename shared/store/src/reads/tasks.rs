@@ -73,7 +73,7 @@ impl Store {
             // The record is read first. If the task ends afterwards, its history entries up to the end are still
             // included.
             Query::Record(task.record()),
-            Query::Place(keys::timers(), task.timer().into()),
+            Query::Score(keys::timers(), task.timer().into()),
             Query::Record(task.finished()),
             Query::Parts(keys::steps(task), names),
         ];
@@ -96,7 +96,7 @@ impl Store {
         let Some(stored) = read_turn(&name.record(), Some(found))? else { return Ok(None) };
         let due_ms = match &stored.value.state {
             State::Throttled { counter, .. } => {
-                let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+                let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
                 place(Some(self.query(timer).await?))
             }
             _ => None,

@@ -102,7 +102,7 @@ impl Store {
         let queries = [
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
-            Query::Place(keys::timers(), name.timer().into()),
+            Query::Score(keys::timers(), name.timer().into()),
             Query::Record(name.cancellation()),
             Query::Record(finished.clone()),
         ];
@@ -143,7 +143,7 @@ impl Store {
     /// Reads where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
     async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
-            let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+            let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
             live.throttle_due_ms = place(Some(self.query(timer).await?));
         }
         let (Some(entry), Some(upto)) = (live.entry.clone(), live.turn.state.out()) else { return Ok(()) };

@@ -22,7 +22,7 @@ use tickfleet_model::Durability;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
@@ -59,7 +59,7 @@ enum SocketRequest {
     Follow(FollowRequest),
     QueueStates(Vec<StreamKey>),
     Holder(StreamKey, EntryId),
-    Vitals,
+    ShardStats,
     DropStream(StreamKey),
 }
 
@@ -173,7 +173,7 @@ async fn answer(store: &dyn Store, ask: SocketRequest) -> postcard::Result<Vec<u
         SocketRequest::Follow(follow) => encoded(store.follow(&follow).await),
         SocketRequest::QueueStates(queues) => encoded(store.queue_states(&queues).await),
         SocketRequest::Holder(queue, entry) => encoded(store.holder(&queue, &entry).await),
-        SocketRequest::Vitals => encoded(store.vitals().await),
+        SocketRequest::ShardStats => encoded(store.shard_stats().await),
         SocketRequest::DropStream(stream) => encoded(store.drop_stream(&stream).await),
     }
 }
@@ -217,7 +217,7 @@ impl SocketStore {
 
     async fn request<T: DeserializeOwned>(&self, ask: SocketRequest) -> Result<T, StoreError> {
         let answer: Result<T, String> =
-            self.exchange(&ask).await.map_err(|source| StoreError::Lender { path: self.path.clone(), source })?;
+            self.exchange(&ask).await.map_err(|source| StoreError::DevSocket { path: self.path.clone(), source })?;
         answer.map_err(StoreError::Lent)
     }
 
@@ -359,8 +359,8 @@ impl Store for SocketStore {
         self.request(SocketRequest::Holder(queue.clone(), entry.clone())).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.request(SocketRequest::Vitals).await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.request(SocketRequest::ShardStats).await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

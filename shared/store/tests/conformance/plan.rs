@@ -101,7 +101,7 @@ pub enum Belief {
 pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
-    Room(RoomDraft),
+    ConditionalDebit(RoomDraft),
     /// A time relative to shard time, in milliseconds.
     Before(i64),
     Since(i64),

@@ -41,7 +41,7 @@ pub struct Table<'a, A, B> {
     pub seen: Seen,
 }
 
-/// Counts of events, for example: `Put` was written, `Room` held, `Full` was the conflict.
+/// Counts of events, for example: `Put` was written, `ConditionalDebit` held, `Full` was the conflict.
 #[derive(Debug, Default)]
 pub struct Seen(BTreeMap<String, usize>);
 
@@ -342,8 +342,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.compare_sets().await?;
         self.compare_streams().await?;
         both!(self, "vital signs".to_owned(), store => async {
-            let vitals = store.vitals().await?;
-            Ok::<_, StoreError>((comparable_shard(vitals.shard), vitals.clock_ms, vitals.offset_ms))
+            let shard_stats = store.shard_stats().await?;
+            Ok::<_, StoreError>((comparable_shard(shard_stats.shard), shard_stats.clock_ms, shard_stats.offset_ms))
         });
         self.scan("", 3).await
     }

@@ -8,16 +8,16 @@ use rand::Rng;
 use serde_json::json;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::approval::{
-    self, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, Shown, UseConsent, Verdict, VoidApproval,
+    self, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, ApprovalPreview, UseConsent, Verdict, VoidApproval,
 };
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::call::claim::{ClaimEffect, Claimant, EffectEnd, EffectName, EndClaim, WaitForClaim};
 use tickfleet_core::call::facts::{
-    Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName, WaitForFacts,
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName, WaitForFacts,
 };
-use tickfleet_core::turn::{Park, ParkReason, Parked, Slice, WaitReason};
+use tickfleet_core::turn::{Park, ParkReason, ParkResult, Slice, WaitReason};
 use tickfleet_core::{Query, Section, Value};
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 use tickfleet_model::{Call, TenantId};
 
 use crate::executor::yield_now;
@@ -45,7 +45,7 @@ impl Governed {
         let tool = call.tool.clone();
         let head = &slice.turn.head;
         let mut governed = Self { call: name.clone(), tool: tool.clone(), facts: None, consent: None, claim: None };
-        let changes = |sets| vec![MayChange { fact: "quoted".into(), sets, kept_ms: KEPT_MS }];
+        let changes = |sets| vec![PossibleFactChange { fact: "quoted".into(), sets, kept_ms: KEPT_MS }];
         let session = SessionName { tenant: tenant(), session: format!("agent:{}", head.agent) };
         if tool == "quote" {
             governed.facts = Some(CheckFacts { session, conditions: Vec::new(), changes: changes(true) });
@@ -69,8 +69,8 @@ impl Governed {
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
-            let becomes = if self.tool == "quote" { Becomes::Set } else { Becomes::Cleared };
-            let changed = Changed { fact: "quoted".into(), becomes, kept_ms: KEPT_MS };
+            let becomes = if self.tool == "quote" { FactTransition::Set } else { FactTransition::Cleared };
+            let changed = AppliedFactChange { fact: "quoted".into(), becomes, kept_ms: KEPT_MS };
             let changes = ran.map(|ran| if ran { vec![changed] } else { Vec::new() });
             let calls = vec![EndedCall { call: self.call.clone(), changes }];
             sections.push(Box::new(EndCalls { session: facts.session.clone(), calls }));
@@ -96,7 +96,7 @@ impl Governed {
             id,
             call: self.call.clone(),
             binding: "b".into(),
-            shown: Shown {
+            shown: ApprovalPreview {
                 tool: self.tool.clone(),
                 version: "1".into(),
                 arguments: "{}".into(),
@@ -147,7 +147,7 @@ impl Process {
         slice: &Slice,
         governed: &Governed,
         reason: WaitReason,
-    ) -> Result<Parked, ProcessEnded> {
+    ) -> Result<ParkResult, ProcessEnded> {
         let own = slice.turn.clone();
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {

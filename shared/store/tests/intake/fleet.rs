@@ -7,11 +7,11 @@ use bytes::Bytes;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::{Admit, Admitted, place_of};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::admit::{Admit, AdmitResult, place_of};
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Policy, Rules};
-use tickfleet_core::turn::release::{QueueHead, Rearm, Release, Released};
+use tickfleet_core::turn::limit::{ResolvedCaps, Debit, Generations, ResolvedLimit, Policy, LimitDecision};
+use tickfleet_core::turn::release::{QueueHead, Rearm, Release, ReleaseResult};
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 use tickfleet_core::turn::{Due, Head, Note, Park, ParkReason, Settle, Slice, State, Turn, WaitReason};
@@ -30,10 +30,10 @@ pub const TICK_MS: i64 = 5_000;
 /// The rules of the test: caps and limits. Each limit counts the calls of the tool with the same name.
 pub struct Table {
     pub caps: Caps,
-    pub rows: Vec<Arc<LimitRow>>,
+    pub rows: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
     /// If set, every evaluation returns these rules.
-    pub fixed: Option<Rules>,
+    pub fixed: Option<LimitDecision>,
 }
 
 impl Table {
@@ -50,13 +50,13 @@ impl Table {
 }
 
 impl Policy for Table {
-    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules {
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         if let Some(rules) = &self.fixed {
             return rules.clone();
         }
-        let mut debits = CapRows::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
+        let mut debits = ResolvedCaps::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
         for row in &self.rows {
-            let held = row.window == tickfleet_core::turn::limit::WindowKind::Held;
+            let held = row.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
             let mut has_permit = false;
             let amount = |call: &Call| {
                 let counts = call.tool == *row.name && !(held && has_permit);
@@ -71,7 +71,7 @@ impl Policy for Table {
                 debits.push(Debit { row: Arc::clone(row), counter, stagger_ms: 0, amounts });
             }
         }
-        Rules::Debits(debits)
+        LimitDecision::Debits(debits)
     }
 
     fn generations(&self) -> Generations {
@@ -196,7 +196,7 @@ impl Fleet {
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 
-    pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<Admitted> {
+    pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<AdmitResult> {
         self.admit_as(by, turns, None).await
     }
 
@@ -205,7 +205,7 @@ impl Fleet {
         by: usize,
         turns: &[(EntryId, Head, Vec<Call>)],
         given: Option<&str>,
-    ) -> Vec<Admitted> {
+    ) -> Vec<AdmitResult> {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
         let admit = |(entry, head, calls): &'_ (EntryId, Head, Vec<Call>)| (entry.clone(), head.clone(), calls.clone());
@@ -233,7 +233,7 @@ impl Fleet {
         let results = self.run(Some(by), &decisions).await;
         for (decision, (admitted, at_ms)) in decisions.iter().zip(&results) {
             self.agents.insert(decision.name.clone(), decision.head.agent.to_string());
-            if let Admitted::Advanced(Advanced::Dispatched { calls, resumed: false }) = admitted {
+            if let AdmitResult::AdvanceResult(AdvanceResult::Dispatched { calls, resumed: false }) = admitted {
                 self.dispatched.push(Dispatched { name: decision.name.clone(), calls: *calls, at_ms: *at_ms });
             }
         }
@@ -241,7 +241,7 @@ impl Fleet {
     }
 
     /// A scheduler releases all throttle queues that are due. Returns the outcome of each turn, in order.
-    pub async fn release(&mut self, by: usize) -> Vec<(TurnName, Released)> {
+    pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
         let upto = u64::try_from(self.shard.now_ms).unwrap();
@@ -254,7 +254,7 @@ impl Fleet {
         all
     }
 
-    async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, Released)> {
+    async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, ReleaseResult)> {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
         let mut all = Vec::new();
@@ -272,7 +272,7 @@ impl Fleet {
             let decisions: Vec<Release<'_>> = turns.iter().map(release).collect();
             let results = self.run(Some(by), &decisions).await;
             for (name, (released, at_ms)) in turns.iter().zip(&results) {
-                if let Released::Advanced(Advanced::Dispatched { calls, resumed: false }) = released {
+                if let ReleaseResult::AdvanceResult(AdvanceResult::Dispatched { calls, resumed: false }) = released {
                     self.dispatched.push(Dispatched { name: name.clone(), calls: *calls, at_ms: *at_ms });
                 }
             }
@@ -410,7 +410,7 @@ impl Fleet {
 
 /// Checks the stamp of a slice: it has a usage for each limit in the last note, and no usage exceeds its bound.
 fn check_stamp(slice: &Slice) {
-    let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
+    let Some(Note::AdmitResult { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
         return;
     }
@@ -420,9 +420,9 @@ fn check_stamp(slice: &Slice) {
     }
 }
 
-pub fn ended(admitted: &Admitted) -> Option<&EndReason> {
+pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     match admitted {
-        Admitted::Advanced(Advanced::Ended { reason }) => reason.as_ref(),
+        AdmitResult::AdvanceResult(AdvanceResult::Ended { reason }) => reason.as_ref(),
         _ => None,
     }
 }

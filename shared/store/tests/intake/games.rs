@@ -7,9 +7,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::turn::State;
-use tickfleet_core::turn::admit::Admitted;
-use tickfleet_core::turn::advance::Advanced;
-use tickfleet_core::turn::limit::{LimitRow, WindowKind};
+use tickfleet_core::turn::admit::AdmitResult;
+use tickfleet_core::turn::advance::AdvanceResult;
+use tickfleet_core::turn::limit::{ResolvedLimit, WindowKind};
 use tickfleet_core::{CounterKey, EntryId};
 use tickfleet_core::{mutants, transaction};
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -34,8 +34,8 @@ const PERMITS: u64 = 2;
 const FETCHES: u64 = 3;
 const FETCH_MS: i64 = 3_000;
 
-pub fn row(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Arc<LimitRow> {
-    Arc::new(LimitRow { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: 100 })
+pub fn row(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Arc<ResolvedLimit> {
+    Arc::new(ResolvedLimit { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: 100 })
 }
 
 struct Game {
@@ -50,7 +50,7 @@ impl Game {
         let mut table = Table::new(PER_TICK as u32, PER_DAY as u32);
         table.rows = vec![
             row("search", SEARCHES, WindowKind::Fixed { length_ms: SEARCH_MS }, OnReach::Wait),
-            row("browse", PERMITS, WindowKind::Held, OnReach::Wait),
+            row("browse", PERMITS, WindowKind::Concurrency, OnReach::Wait),
             row("fetch", FETCHES, WindowKind::Rolling { length_ms: FETCH_MS }, OnReach::Wait),
         ];
         let mut fleet = Fleet::new(table).await;
@@ -105,10 +105,10 @@ impl Game {
         let admitted = self.fleet.admit(by, &batch).await;
         let still = self.waiting().await;
         for (admitted, (entry, head, _)) in admitted.iter().zip(&batch) {
-            assert!(matches!(admitted, Admitted::Advanced(_)), "{admitted:?}");
+            assert!(matches!(admitted, AdmitResult::AdvanceResult(_)), "{admitted:?}");
             let queue = CounterKey::new(limits::TICK, format!("acme:{}", head.agent));
             let others = waiting.iter().filter(|(name, of)| **of == queue && still.get(*name) == Some(&queue));
-            if matches!(admitted, Admitted::Advanced(Advanced::Dispatched { .. })) {
+            if matches!(admitted, AdmitResult::AdvanceResult(AdvanceResult::Dispatched { .. })) {
                 assert_eq!(others.count(), 0, "t{entry} has overtaken those that wait");
             }
         }

@@ -136,7 +136,7 @@ async fn inboxes_are_bounded() {
             vec![],
         );
         assert!(b.commit(refused).await.is_err());
-        assert_eq!(b.read(Query::Place(set("inboxes:acme"), "d".into())).await, Value::Place(None));
+        assert_eq!(b.read(Query::Score(set("inboxes:acme"), "d".into())).await, Value::Score(None));
     })
     .await;
 }
@@ -150,7 +150,7 @@ async fn a_transaction_with_a_failed_guard_writes_nothing() {
             Guard::Version(key("there"), Version::new("z")),
             Guard::Absent(key("there")),
             Guard::Present(key("n")),
-            Guard::Room(room("full", 2, 1)),
+            Guard::Debit(room("full", 2, 1)),
             Guard::Before(now),
             Guard::Since(now + 1_000_000),
             Guard::Epoch { number: 9, lease_ms: 0 },
@@ -162,9 +162,9 @@ async fn a_transaction_with_a_failed_guard_writes_nothing() {
         ];
         let held = b.held("h").await;
         let holding = [
-            Guard::Room(room("one", 1, 9)),
+            Guard::Debit(room("one", 1, 9)),
             Guard::Absent(key("n")),
-            Guard::Room(room("two", 1, 9)),
+            Guard::Debit(room("two", 1, 9)),
             Guard::Member(set("s"), "a".into()),
             Guard::Held(queue("h"), held.clone()),
         ];

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, Room, SetKey, StreamKey, Transaction,
+    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, ConditionalDebit, SetKey, StreamKey, Transaction,
     Value, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
@@ -67,8 +67,8 @@ pub fn counter(name: &str) -> CounterKey {
     CounterKey::new("tick", name)
 }
 
-pub fn room(name: &str, amount: u64, max: u64) -> Room {
-    Room {
+pub fn room(name: &str, amount: u64, max: u64) -> ConditionalDebit {
+    ConditionalDebit {
         counter: counter(name),
         amount,
         max,
@@ -88,7 +88,7 @@ pub fn set(name: &str) -> SetKey {
 }
 
 pub fn join(name: &str, member: &str, place: u64) -> Write {
-    Write::Join { set: set(name), member: member.into(), place, queue_of: None }
+    Write::AddMember { set: set(name), member: member.into(), place, queue_of: None }
 }
 
 impl Bench {

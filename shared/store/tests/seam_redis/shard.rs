@@ -7,7 +7,7 @@ use tickfleet_core::CounterState;
 async fn a_repeated_transaction_is_recognized() {
     on_each(false, async |b| {
         let held = b.held("q").await;
-        let guards = vec![Guard::Room(room("a", 1, 5)), Guard::Held(queue("q"), held)];
+        let guards = vec![Guard::Debit(room("a", 1, 5)), Guard::Held(queue("q"), held)];
         let settle = Transaction { proof: Some(key("done")), ..with(guards, vec![put("done", "1{}")]) };
         let first = b.commit(settle.clone()).await.unwrap();
         assert!(!first.already);
@@ -37,8 +37,8 @@ async fn a_key_of_the_wrong_type_fails_only_its_own_transaction() {
         let results = b
             .commit_all(&[
                 with(vec![Guard::Version(key("r"), Version::new("t"))], vec![]),
-                with(vec![Guard::Room(room("a", 1, 1))], vec![]),
-                with(vec![Guard::Room(Room { counter: CounterKey::new("other", "a"), ..room("a", 1, 1) })], vec![]),
+                with(vec![Guard::Debit(room("a", 1, 1))], vec![]),
+                with(vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..room("a", 1, 1) })], vec![]),
                 with(vec![], vec![Write::Reply(inbox("a"), Bytes::from_static(b"r")), put("ok", "1{}")]),
                 with(vec![], vec![join("r", "m", 1)]),
             ])
@@ -91,9 +91,9 @@ async fn commits_run_as_a_script_when_the_function_cannot_load() {
             for command in [["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"]] {
                 let _: String = b.command(&command).await;
             }
-            let limited = Room { counters_max: 2, ..room("l", 1, 9) };
+            let limited = ConditionalDebit { counters_max: 2, ..room("l", 1, 9) };
             let done =
-                b.commit(with(vec![Guard::Room(limited)], vec![put("a", "1{}"), enqueue("q", "v")])).await.unwrap();
+                b.commit(with(vec![Guard::Debit(limited)], vec![put("a", "1{}"), enqueue("q", "v")])).await.unwrap();
             assert_eq!(done.entries.len(), 1);
         }
         let libraries: Vec<redis::Value> = b.command(&["FUNCTION", "LIST"]).await;
@@ -110,9 +110,9 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
         let fixed = |name: &str, length_ms| {
             let start_ms = before.now_ms - 1;
             let window = Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms };
-            with(vec![Guard::Room(Room { window, ..room(name, 1, 9) })], vec![])
+            with(vec![Guard::Debit(ConditionalDebit { window, ..room(name, 1, 9) })], vec![])
         };
-        let permit = || with(vec![Guard::Room(Room { window: Window::Held, ..room("h", 1, 9) })], vec![]);
+        let permit = || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..room("h", 1, 9) })], vec![]);
         for t in [fixed("f", 60_000), fixed("long", 60_001), permit()] {
             b.commit(t).await.unwrap();
         }
@@ -129,12 +129,12 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
         let start = before.now_ms - 1;
         assert_eq!(
             b.commit(fixed("f", 60_000)).await,
-            Err(Conflict::Room { counter: counter("f"), state: refused(9, start + 60_000, start) })
+            Err(Conflict::LimitReached { counter: counter("f"), state: refused(9, start + 60_000, start) })
         );
         assert!(b.commit(fixed("long", 60_001)).await.is_ok());
         assert_eq!(
             b.commit(permit()).await,
-            Err(Conflict::Room { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
+            Err(Conflict::LimitReached { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
         );
         let number = after.epoch;
         let began_ms = after.epoch_began_ms;
@@ -209,11 +209,11 @@ async fn implausible_shard_time_is_ignored() {
         let in_centuries = (first + 110_000 * 86_400_000).to_string();
         for last_ms in [in_centuries.as_str(), "inf", "nan", "x"] {
             let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", last_ms]).await;
-            assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms), "{last_ms}");
+            assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms), "{last_ms}");
             assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms), "{last_ms}");
         }
         change_state(&b, 0, "9504000000000").await;
-        assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms));
+        assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms));
         assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
         let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
         assert!(last_ms < first + 60_000, "the record stays");
@@ -228,7 +228,7 @@ async fn implausible_shard_time_is_ignored() {
 #[tokio::test]
 async fn memory_pressure_follows_the_last_sample() {
     on_each(false, async |b| {
-        let calm = || with(vec![Guard::Calm], vec![]);
+        let calm = || with(vec![Guard::MemoryAvailable], vec![]);
         assert!(b.commit(calm()).await.is_ok());
         let (used, max) = b.store.sample_memory().await.unwrap();
         assert!(used > 0 && max == 0);
@@ -253,9 +253,9 @@ async fn a_batch_of_3000_transactions_commits() {
         let batch: Vec<Transaction> = (0..3_000)
             .map(|at| {
                 let name = format!("n{at}");
-                let counters = vec![Guard::Room(room(&name, 1, 1)), Guard::Absent(key(&name))];
+                let counters = vec![Guard::Debit(room(&name, 1, 1)), Guard::Absent(key(&name))];
                 let counters_max = |mut guards: Vec<Guard>| {
-                    if let Some(Guard::Room(room)) = guards.first_mut() {
+                    if let Some(Guard::Debit(room)) = guards.first_mut() {
                         room.counters_max = 10_000;
                     }
                     guards

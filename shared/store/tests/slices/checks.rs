@@ -8,7 +8,7 @@ impl Game {
         for turn in 0..self.calls.len() {
             let Some(record) = self.record(turn) else { continue };
             out += u64::from(record.state.out().is_some());
-            let Value::Place(due) = self.read(&Query::Place(keys::timers(), name(turn).timer().into())) else {
+            let Value::Score(due) = self.read(&Query::Score(keys::timers(), name(turn).timer().into())) else {
                 unreachable!()
             };
             let due = due.and_then(|due| i64::try_from(due).ok());

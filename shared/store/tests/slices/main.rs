@@ -19,17 +19,17 @@ use tickfleet_core::decision::{Context, Decision, Step};
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::mutants;
 use tickfleet_core::recovery::Lease;
-use tickfleet_core::recovery::epoch::{Assert, Marks, Outcome};
-use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame, parts};
+use tickfleet_core::recovery::epoch::{ReportBegunCall, RecoveredCalls, JournaledOutcome};
+use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame, parts};
 use tickfleet_core::turn::slice::dispatch;
 use tickfleet_core::turn::{
-    Begun, Cancellation, Destination, Due, Fired, HandBack, HandBackReason, HandBackUnreadable, HandedBack, Head, Park,
-    ParkReason, Parked, Settle, Settled, Slice, State, Turn, WaitReason,
+    Begun, Cancellation, Destination, Due, DueResult, RequeueSlice, RequeueReason, RequeueUnreadable, RequeueResult, Head, Park,
+    ParkReason, ParkResult, Settle, SettleResult, Slice, State, Turn, WaitReason,
 };
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{
-    Conflict, CounterKey, Guard, Query, RecordKey, Room, StreamKey, TimerRule, Transaction, Value, View, Window, Write,
+    Conflict, CounterKey, Guard, Query, RecordKey, ConditionalDebit, StreamKey, TimerRule, Transaction, Value, View, Window, Write,
 };
 use tickfleet_model::{AgentId, Call, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_store::seam::memory::faults::FaultyStore;
@@ -94,7 +94,7 @@ struct TestRenderer;
 impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let known = call.call.is_some();
-        let word = if call.fate == Fate::NotRun { "not_run" } else { "other" };
+        let word = if call.fate == ExecutionState::NotRun { "not_run" } else { "other" };
         let text = format!("{{\"p\":{},\"is\":\"{word}\",\"known\":{known}}}", call.position);
         RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: true }
     }
@@ -274,7 +274,7 @@ impl Game {
         let total = self.calls[turn];
         let play = |mut turn: Turn, transaction: &mut Transaction, _: &View, context: &Context| {
             let State::Throttled { counter: queue, .. } = turn.state.clone() else { return Ok(false) };
-            if context.failed(|conflict| matches!(conflict, Conflict::Room { .. } | Conflict::Record { .. })) {
+            if context.failed(|conflict| matches!(conflict, Conflict::LimitReached { .. } | Conflict::Record { .. })) {
                 return Ok(false);
             }
             transaction.guard(Guard::Absent(turn_name.cancellation()));
@@ -283,16 +283,16 @@ impl Game {
                 let behind_queue = false;
                 let shadow = false;
                 let counters_max = 100;
-                Guard::Room(Room { counter, amount, max, window, behind_queue, shadow, counters_max })
+                Guard::Debit(ConditionalDebit { counter, amount, max, window, behind_queue, shadow, counters_max })
             };
             let permits = (upto - turn.position) as u64;
-            transaction.guard(room(permit(), permits, 4, Window::Held));
+            transaction.guard(room(permit(), permits, 4, Window::Concurrency));
             transaction.guard(room(counter(limits::OUT), 1, 100, Window::Total));
             turn.permits = vec![(permit(), permits)];
             turn.debited = turn.debited.max(upto);
             let member = turn_name.to_string().into();
             let set = keys::throttle_queue(&queue);
-            transaction.write(Write::Leave { set, member, queue_of: Some(queue) });
+            transaction.write(Write::RemoveMember { set, member, queue_of: Some(queue) });
             let calls: Vec<Bytes> = (turn.position..upto).map(|position| text(&call(position))).collect();
             dispatch(transaction, &turn_name, &mut turn, &calls);
             Ok(true)

@@ -95,11 +95,11 @@ impl Game {
 
     /// True if a worker reported that it ran the call.
     pub(super) fn is_marked(&self, name: &TurnName, position: usize) -> bool {
-        let key = keys::marks(name);
+        let key = keys::recovered_calls(name);
         let mut view = View::default();
         let query = Query::Record(key.clone());
         view.insert(query.clone(), self.read(&query));
-        view.record::<Marks>(&key).unwrap().is_some_and(|marks| marks.value.calls.contains_key(&position))
+        view.record::<RecoveredCalls>(&key).unwrap().is_some_and(|marks| marks.value.calls.contains_key(&position))
     }
 
     pub(super) fn run_beside(&mut self, worker: usize, held: usize, offset: usize) {
@@ -130,12 +130,12 @@ impl Game {
             bounds: &bounds(),
         };
         match self.decide(&settle) {
-            Settled::Continues { version, turn } => {
+            SettleResult::Continues { version, turn } => {
                 let one = &mut self.workers[worker][held];
                 one.begun = None;
                 one.slice.advance(version, *turn);
             }
-            Settled::Ended | Settled::Throttled | Settled::Stale | Settled::Unsure => self.drop_held(worker, held),
+            SettleResult::Ended | SettleResult::Throttled | SettleResult::Stale | SettleResult::Unsure => self.drop_held(worker, held),
         }
     }
 
@@ -145,14 +145,14 @@ impl Game {
         let beside = one.ran.iter().any(|at| *at > next) || one.taken_epoch != self.shard().epoch;
         let park = Park { slice: &one.slice, reason, beside, waits_while: &[], sections: &[] };
         match self.decide(&park) {
-            Parked::Until(_) => {
+            ParkResult::Until(_) => {
                 if let ParkReason::Wait { reason: WaitReason::Child { turn }, .. } = reason {
                     self.waits_for.insert(Self::index(&one.slice), turn.as_str()[1..].parse().unwrap());
                 }
                 self.drop_held(worker, held);
             }
-            Parked::Stale => self.drop_held(worker, held),
-            Parked::Canceled => {}
+            ParkResult::Stale => self.drop_held(worker, held),
+            ParkResult::Canceled => {}
         }
     }
 
@@ -175,27 +175,27 @@ impl Game {
         self.park(worker, held, &ParkReason::Wait { reason, most_ms: 500, has_begun: begins, cause });
     }
 
-    pub(super) fn hand_back(&mut self, worker: usize, held: usize) {
+    pub(super) fn requeue(&mut self, worker: usize, held: usize) {
         let Some(one) = self.held(worker, held) else { return };
         let next = one.slice.turn.position;
         let reason = match one.begun {
             Some((_, true)) => return,
-            _ if one.taken_epoch != self.shard().epoch => HandBackReason::Beside,
-            Some((_, false)) => HandBackReason::Unsent { nonce: Some(one.nonce.clone()) },
-            None if one.ran.iter().any(|at| *at > next) => HandBackReason::Beside,
-            None if one.ran.contains(&next) => HandBackReason::Tried,
-            None => HandBackReason::Unsent { nonce: Some(one.nonce.clone()) },
+            _ if one.taken_epoch != self.shard().epoch => RequeueReason::ParallelReads,
+            Some((_, false)) => RequeueReason::Unsent { nonce: Some(one.nonce.clone()) },
+            None if one.ran.iter().any(|at| *at > next) => RequeueReason::ParallelReads,
+            None if one.ran.contains(&next) => RequeueReason::Interrupted,
+            None => RequeueReason::Unsent { nonce: Some(one.nonce.clone()) },
         };
-        let handed_back = self.decide(&HandBack { slice: &one.slice, reason: &reason });
-        assert!(matches!(handed_back, HandedBack::Redelivered | HandedBack::Stale));
+        let requeued = self.decide(&RequeueSlice { slice: &one.slice, reason: &reason });
+        assert!(matches!(requeued, RequeueResult::Redelivered | RequeueResult::Stale));
         self.drop_held(worker, held);
     }
 
-    pub(super) fn hand_back_untouched(&mut self, worker: usize, held: usize, unreadable: bool) {
+    pub(super) fn requeue_untouched(&mut self, worker: usize, held: usize, unreadable: bool) {
         let slice = self.workers[worker].remove(held).slice;
         if !unreadable {
-            let handed_back = self.decide(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
-            assert!(matches!(handed_back, HandedBack::Redelivered | HandedBack::Stale));
+            let requeued = self.decide(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
+            assert!(matches!(requeued, RequeueResult::Redelivered | RequeueResult::Stale));
             return;
         }
         let Value::Entry(fields) = self.read(&Query::Entry(slice.queue.clone(), slice.entry.clone())) else {
@@ -203,6 +203,6 @@ impl Game {
         };
         let fields = fields.unwrap_or_default();
         let entry = HeldEntry { queue: slice.queue, entry: slice.entry, fields };
-        self.decide(&HandBackUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 });
+        self.decide(&RequeueUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 });
     }
 }

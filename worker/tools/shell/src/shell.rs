@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tickfleet_sandbox::{Abilities, Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, Spec, StopCause};
+use tickfleet_sandbox::{SandboxSupport, Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, Spec, StopCause};
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
@@ -35,8 +35,8 @@ impl Shell {
     /// Returns the sandbox levels that this machine supports. The first call probes the levels, which takes some tens
     /// of milliseconds, and logs the result.
     #[must_use]
-    pub fn abilities(&self) -> Abilities {
-        self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
+    pub fn abilities(&self) -> SandboxSupport {
+        self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.abilities().clone())
     }
 
     /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. `None` if it

@@ -10,7 +10,7 @@ use tickfleet_model::{TurnId, limits};
 
 use super::super::{CallName, guard_unchanged, wake};
 use super::turns::{Dependence, Turns};
-use super::{Fact, MayChange, Session, SessionName, UnderWay, put_session};
+use super::{Fact, PossibleFactChange, Session, SessionName, RunningFactCall, put_session};
 use crate::decision::Context;
 use crate::keys;
 use crate::mutant;
@@ -64,7 +64,7 @@ pub enum Precondition {
         shadow: Vec<usize>,
     },
     /// The call passed an earlier check, and is not checked again.
-    UnderWay,
+    RunningFactCall,
     /// The call waits for a call of this turn. If this is the call's own turn, the call waits for no other turn, and is
     /// checked again later.
     Waits { turn: TurnId },
@@ -80,7 +80,7 @@ pub struct CheckFacts {
     pub session: SessionName,
     /// The conditions. Empty if the call is retried.
     pub conditions: Vec<Condition>,
-    pub changes: Vec<MayChange>,
+    pub changes: Vec<PossibleFactChange>,
 }
 
 impl Fact {
@@ -180,7 +180,7 @@ impl Check<'_, '_> {
     /// Finds a call of another turn that may set a fact if `sets` is true, or clear the fact if `sets` is false. If the
     /// fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
-        let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
+        let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let under_way =
             self.session.under_way.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
         let is_before = |number: u64| self.number.is_none_or(|own| number < own);
@@ -225,7 +225,7 @@ impl Check<'_, '_> {
 
     /// Returns true if the session has room for the facts that the call may set, plus the facts that calls under way
     /// may set. If needed, drops facts that have expired or were cleared.
-    fn has_room(&mut self, changes: &[MayChange]) -> bool {
+    fn has_room(&mut self, changes: &[PossibleFactChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
         }
@@ -237,7 +237,7 @@ impl Check<'_, '_> {
 
     /// Returns the number of facts that the session has if this call and all calls under way set all facts that they
     /// may set.
-    fn facts_with(&self, changes: &[MayChange]) -> usize {
+    fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
         let under_way = self.session.under_way.values().flat_map(|entry| &entry.changes);
         let sets = under_way.chain(changes).filter(|change| change.sets);
         let facts: BTreeSet<&String> = sets.map(|change| &change.fact).chain(self.session.facts.keys()).collect();
@@ -301,7 +301,7 @@ pub fn check(
     // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.under_way.contains_key(call) {
-        return Ok(CheckResult { precondition: Precondition::UnderWay, session, woken: Vec::new() });
+        return Ok(CheckResult { precondition: Precondition::RunningFactCall, session, woken: Vec::new() });
     }
     let number = session.number_of(&call.turn);
     let mut check = Check { session: &mut session, call, turns, now_ms, number, woken: Vec::new() };
@@ -317,11 +317,11 @@ pub fn check(
     Ok(CheckResult { precondition, session, woken })
 }
 
-pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[MayChange]) {
+pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[PossibleFactChange]) {
     let number = session.numbered(&call.turn);
     session.expected.remove(call);
     session.waiting.remove(&call.turn);
-    session.under_way.insert(call.clone(), UnderWay { number, changes: changes.to_vec() });
+    session.under_way.insert(call.clone(), RunningFactCall { number, changes: changes.to_vec() });
 }
 
 impl CheckFacts {

@@ -1,13 +1,13 @@
-//! Separate decisions that change a session: [`Expect`] adds expected calls, and [`Restate`] reports ends of calls
+//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls, and [`ReportCallEnds`] reports ends of calls
 //! again after a restart of the store.
 
 use std::collections::BTreeSet;
 
 use tickfleet_model::TurnId;
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 
 use super::super::{CallName, guard_unchanged};
-use super::{Changed, Expected, Session, SessionName, put_session};
+use super::{AppliedFactChange, Expected, Session, SessionName, put_session};
 use crate::decision::{Context, Decision, Step};
 use crate::mutant;
 use crate::transaction::Transaction;
@@ -28,7 +28,7 @@ pub struct ExpectedCall {
 /// Records expected calls of one session. A call that needs a fact waits for the expected calls that may set the fact.
 /// No guarantee depends on these entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expect {
+pub struct RecordExpectedCalls {
     pub session: SessionName,
     /// The calls, ordered by turn, earliest first.
     pub calls: Vec<ExpectedCall>,
@@ -51,7 +51,7 @@ impl Session {
 
     /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
     /// end only makes the fact uncertain. Returns the number of changes that the store had lost.
-    pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
+    pub fn restate(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
         for changed in &end.changes {
@@ -80,14 +80,14 @@ impl Session {
     }
 }
 
-const fn perhaps(becomes: Becomes) -> Becomes {
+const fn perhaps(becomes: FactTransition) -> FactTransition {
     match becomes {
-        Becomes::Set | Becomes::MaybeSet => Becomes::MaybeSet,
-        Becomes::Cleared | Becomes::MaybeCleared => Becomes::MaybeCleared,
+        FactTransition::Set | FactTransition::MaybeSet => FactTransition::MaybeSet,
+        FactTransition::Cleared | FactTransition::MaybeCleared => FactTransition::MaybeCleared,
     }
 }
 
-impl Decision for Expect {
+impl Decision for RecordExpectedCalls {
     /// True if a call was added.
     type Output = bool;
 
@@ -104,21 +104,21 @@ impl Decision for Expect {
 
 /// The end of a call, as its worker recorded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restatement {
+pub struct CallEndReport {
     pub call: CallName,
-    /// The changes of the call. [`Changed::kept_ms`] is the remaining lifetime.
-    pub changes: Vec<Changed>,
+    /// The changes of the call. [`AppliedFactChange::kept_ms`] is the remaining lifetime.
+    pub changes: Vec<AppliedFactChange>,
     pub ended_ms: i64,
 }
 
 /// Reports ends of calls of one session again, because the store may have lost these ends with its last writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restate {
+pub struct ReportCallEnds {
     pub session: SessionName,
-    pub ends: Vec<Restatement>,
+    pub ends: Vec<CallEndReport>,
 }
 
-impl Decision for Restate {
+impl Decision for ReportCallEnds {
     /// True if the store had lost a change.
     type Output = bool;
 

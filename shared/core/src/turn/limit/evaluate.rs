@@ -5,10 +5,10 @@
 
 use tickfleet_model::limit::OnReach;
 
-use super::{Debit, Rules, WindowKind};
+use super::{Debit, LimitDecision, WindowKind};
 use crate::decision::Context;
 use crate::keys::{self, limits};
-use crate::transaction::{Conflict, CounterKey, CounterState, Room, Window};
+use crate::transaction::{Conflict, CounterKey, CounterState, ConditionalDebit, Window};
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
@@ -45,7 +45,7 @@ pub struct Evaluator<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fit {
+pub struct FittingCalls {
     /// The number of calls that fit, counted from the first call.
     pub calls: usize,
     /// Index of the debit that has no room for the next call.
@@ -53,7 +53,7 @@ pub struct Fit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct LimitRejection {
     /// The number of calls that end, counted from the first remaining call.
     pub calls: usize,
     pub reason: EndReason,
@@ -72,11 +72,11 @@ pub struct Wait {
 
 /// The outcome for the next calls, after the refused ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Planned {
+pub enum NextDispatch {
     Over,
     Dispatch {
         calls: usize,
-        rooms: Vec<Room>,
+        rooms: Vec<ConditionalDebit>,
     },
     Wait(Wait),
     AgentRemoved,
@@ -85,11 +85,11 @@ pub enum Planned {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct AdmissionPlan {
     /// Calls that end, in order.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<LimitRejection>,
     /// The outcome for the remaining calls.
-    pub next: Planned,
+    pub next: NextDispatch,
 }
 
 impl Evaluator<'_> {
@@ -97,27 +97,27 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
-    pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> Rules) -> Result<Plan, Undecided> {
+    pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> LimitDecision) -> Result<AdmissionPlan, Undecided> {
         let mut refused = Vec::new();
         let mut from = 0;
         loop {
             if from >= calls {
-                return Ok(Plan { refused, next: Planned::Over });
+                return Ok(AdmissionPlan { refused, next: NextDispatch::Over });
             }
             let mut debits = match rules(from) {
-                Rules::Debits(debits) => debits,
-                Rules::AgentRemoved => return Ok(Plan { refused, next: Planned::AgentRemoved }),
-                Rules::Withheld => return Ok(Plan { refused, next: Planned::Withheld }),
+                LimitDecision::Debits(debits) => debits,
+                LimitDecision::AgentRemoved => return Ok(AdmissionPlan { refused, next: NextDispatch::AgentRemoved }),
+                LimitDecision::Withheld => return Ok(AdmissionPlan { refused, next: NextDispatch::Withheld }),
             };
             if self.permits_only {
-                debits.retain(|debit| debit.row.window == WindowKind::Held || &*debit.row.name == limits::OUT);
+                debits.retain(|debit| debit.row.window == WindowKind::Concurrency || &*debit.row.name == limits::OUT);
             }
             // The store reports the first failed guard, so the debit that stops the earliest call comes first.
             debits.sort_by_key(Debit::first);
             let fit = self.fit(&debits, calls - from)?;
             let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
                 let rooms = self.rooms(&debits, fit.calls)?;
-                return Ok(Plan { refused, next: Planned::Dispatch { calls: fit.calls, rooms } });
+                return Ok(AdmissionPlan { refused, next: NextDispatch::Dispatch { calls: fit.calls, rooms } });
             };
             let refusal = self.refusal(stop, calls - from)?;
             let mut wait = self.wait(stop);
@@ -130,7 +130,7 @@ impl Evaluator<'_> {
                 (Some(_), Some(lease_ends_ms)) => wait.due_ms = lease_ends_ms,
                 _ => {}
             }
-            return Ok(Plan { refused, next: Planned::Wait(wait) });
+            return Ok(AdmissionPlan { refused, next: NextDispatch::Wait(wait) });
         }
     }
 
@@ -138,8 +138,8 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
-    pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
-        let mut fit = Fit { calls, stop: None };
+    pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<FittingCalls, Undecided> {
+        let mut fit = FittingCalls { calls, stop: None };
         for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
             let mut left = self.left(debit)?;
             let fits = |amount: &Option<u64>| match amount {
@@ -151,14 +151,14 @@ impl Evaluator<'_> {
             };
             let fits = debit.amounts.iter().take(fit.calls).map(fits).take_while(|fits| *fits).count();
             if fits < fit.calls {
-                fit = Fit { calls: fits, stop: Some(at) };
+                fit = FittingCalls { calls: fits, stop: Some(at) };
             }
         }
         Ok(fit)
     }
 
     /// Returns the guards that debit the first `calls` calls.
-    fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<Room>, Undecided> {
+    fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
         let mut rooms = Vec::with_capacity(debits.len());
         for debit in debits {
             let behind = self.is_behind_queue(debit)?;
@@ -179,7 +179,7 @@ impl Evaluator<'_> {
     /// Returns the number of attempts that failed because the debit's counter had no room.
     fn conflicts(&self, debit: &Debit) -> usize {
         let about =
-            |conflict: &&Conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == debit.counter);
+            |conflict: &&Conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == debit.counter);
         self.context.conflicts.iter().filter(about).count()
     }
 
@@ -191,7 +191,7 @@ impl Evaluator<'_> {
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
-            if matches!(debit.row.window, WindowKind::Held | WindowKind::Total) {
+            if matches!(debit.row.window, WindowKind::Concurrency | WindowKind::Total) {
                 return None;
             }
             state.queued = false;
@@ -221,7 +221,7 @@ impl Evaluator<'_> {
 
     /// Returns the calls that end because `stop` has no room for them. `None` if they wait. Calls that only take
     /// permits again always wait.
-    fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<Refusal>, Undecided> {
+    fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
         }
@@ -230,9 +230,9 @@ impl Evaluator<'_> {
         let all = if stop.is_uniform() { calls } else { 1 };
         let first = stop.amounts.first().copied().flatten();
         let refusal = match first {
-            None => Refusal { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
+            None => LimitRejection { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
             Some(amount) if amount > row.max && !row.is_built_in() => {
-                Refusal { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
+                LimitRejection { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
             }
             Some(amount) if self.is_rejected(stop, amount)? => {
                 let left = row.max.saturating_sub(self.used(stop));
@@ -240,7 +240,7 @@ impl Evaluator<'_> {
                 let more = stop.amounts.iter().skip(1).take(calls.saturating_sub(1)).take_while(too_much).count();
                 let ends_ms = self.room_ms(stop);
                 let reason = row.reached(ends_ms.unwrap_or(0));
-                Refusal { calls: all.max(1 + more), reason, until_ms: ends_ms }
+                LimitRejection { calls: all.max(1 + more), reason, until_ms: ends_ms }
             }
             Some(_) => return Ok(None),
         };
@@ -268,7 +268,7 @@ impl Evaluator<'_> {
         match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => Some(known.unwrap_or(end_ms)),
             Window::Rolling { .. } => known,
-            Window::Held | Window::Total => None,
+            Window::Concurrency | Window::Total => None,
         }
     }
 
@@ -283,7 +283,7 @@ impl Evaluator<'_> {
             // existed.
             _ => now_ms,
         };
-        Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Held }
+        Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Concurrency }
     }
 }
 
@@ -295,11 +295,11 @@ mod tests {
 
     use super::*;
     use crate::transaction::Version;
-    use crate::turn::limit::LimitRow;
+    use crate::turn::limit::ResolvedLimit;
     use crate::view::{Query, Value};
 
     fn debit(name: &str, max: u64, amounts: &[u64]) -> Debit {
-        let row = LimitRow {
+        let row = ResolvedLimit {
             name: name.into(),
             max,
             window: WindowKind::Fixed { length_ms: 100 },
@@ -314,7 +314,7 @@ mod tests {
     /// Adds a conflict about a debit's counter to the view and the context.
     fn conflict(view: &mut View, context: &mut Context, debit: &Debit, used: u64, queued: bool) {
         let state = CounterState { used, ends_ms: 1_100, began_ms: 1_000, queued };
-        let conflict = Conflict::Room { counter: debit.counter.clone(), state };
+        let conflict = Conflict::LimitReached { counter: debit.counter.clone(), state };
         view.learn(&conflict);
         context.conflicts.push(conflict);
     }
@@ -324,18 +324,18 @@ mod tests {
         Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, pressure: false, version: Version::new("v"), conflicts }
     }
 
-    fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {
+    fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> NextDispatch {
         let evaluator = Evaluator { view, context, waits, is_exact: false, permits_only: false, lease_ends_ms: None };
         let from = |from: usize| {
             let rest = |debit: &Debit| Debit { amounts: debit.amounts[from..].to_vec(), ..debit.clone() };
-            Rules::Debits(debits.iter().map(rest).collect())
+            LimitDecision::Debits(debits.iter().map(rest).collect())
         };
         evaluator.plan(debits[0].amounts.len(), from).unwrap().next
     }
 
-    fn calls(planned: &Planned) -> usize {
+    fn calls(planned: &NextDispatch) -> usize {
         match planned {
-            Planned::Dispatch { calls, .. } => *calls,
+            NextDispatch::Dispatch { calls, .. } => *calls,
             _ => 0,
         }
     }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 1);
         conflict(&mut view, &mut context, &debits[0], 9, false);
         let wait = Wait { counter: debits[0].counter.clone(), due_ms: 1_100, woken: false };
-        assert_eq!(plan(&view, &context, None, &debits), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, &debits), NextDispatch::Wait(wait));
         context.now_ms = 1_100;
         assert!(calls(&plan(&view, &context, None, &debits)) > 0, "the window has ended");
     }
@@ -371,7 +371,7 @@ mod tests {
         let waits = |place| Some((&own.counter, place));
         assert_eq!(calls(&plan(&view, &context, waits(4), &debits)), 1);
         let wait = Wait { counter: other.counter.clone(), due_ms: 1_050, woken: false };
-        assert_eq!(plan(&view, &context, waits(6), &debits), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, waits(6), &debits), NextDispatch::Wait(wait));
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
     }
 
@@ -381,14 +381,14 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut day = debit("_day", 9, &[1, 1, 1]);
-        day.row = Arc::new(LimitRow { on_reach: OnReach::Reject, ..(*day.row).clone() });
+        day.row = Arc::new(ResolvedLimit { on_reach: OnReach::Reject, ..(*day.row).clone() });
         for used in [6, 7, 8] {
             conflict(&mut view, &mut context, &day, used, false);
         }
         let wait = Wait { counter: day.counter.clone(), due_ms: 1_050, woken: false };
-        assert_eq!(plan(&view, &context, None, std::slice::from_ref(&day)), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, std::slice::from_ref(&day)), NextDispatch::Wait(wait));
         conflict(&mut view, &mut context, &day, 9, false);
-        assert_eq!(plan(&view, &context, None, &[day]), Planned::Over);
+        assert_eq!(plan(&view, &context, None, &[day]), NextDispatch::Over);
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut held = debit("a", 1, &[1]);
-        held.row = Arc::new(LimitRow { window: WindowKind::Held, ..(*held.row).clone() });
+        held.row = Arc::new(ResolvedLimit { window: WindowKind::Concurrency, ..(*held.row).clone() });
         view.insert(
             Query::Counter(held.counter.clone()),
             Value::Counter(Some(CounterState { used: 1, ..CounterState::default() })),
@@ -404,6 +404,6 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, std::slice::from_ref(&held))), 1);
         conflict(&mut view, &mut context, &held, 1, false);
         let wait = Wait { counter: held.counter.clone(), due_ms: 1_050, woken: true };
-        assert_eq!(plan(&view, &context, None, &[held]), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, &[held]), NextDispatch::Wait(wait));
     }
 }

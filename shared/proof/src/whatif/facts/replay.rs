@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::session::{EvaluationTime, Session};
-use super::{FactCall, FactFate, FactRequirement, FactTurn};
+use super::{FactCall, FactsOutcome, FactRequirement, FactTurn};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
@@ -201,8 +201,8 @@ impl<'a> FactReplay<'a> {
         }
         let result = self.evaluate_all(running.turn.shard, session, call, time, false);
         match (&call.fate, result) {
-            (FactFate::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => ConditionsResult::Denied(rule),
-            (FactFate::Passed, ConditionsResult::Passes) => {
+            (FactsOutcome::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => ConditionsResult::Denied(rule),
+            (FactsOutcome::Passed, ConditionsResult::Passes) => {
                 self.summary.cannot_say(WAS_LET_IN, 1);
                 ConditionsResult::Passes
             }
@@ -300,20 +300,20 @@ impl<'a> FactReplay<'a> {
             return self.schedule_next(number, running, now_ms);
         }
         running.is_under_way = true;
-        if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactFate::NotReached) {
+        if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactsOutcome::NotReached) {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
         // A call that was stopped has no end in the log.
-        let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
+        let ends_ms = if matches!(call.fate, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));
         self.turns.insert(number, running);
     }
 
-    fn unsure(&mut self, why: &str, fate: &FactFate) -> (bool, Option<String>) {
+    fn unsure(&mut self, why: &str, fate: &FactsOutcome) -> (bool, Option<String>) {
         self.summary.cannot_say(why, 1);
         match fate {
-            FactFate::Stopped(rule) => (false, Some(rule.clone())),
-            FactFate::Passed | FactFate::New | FactFate::NotReached => (true, None),
+            FactsOutcome::Stopped(rule) => (false, Some(rule.clone())),
+            FactsOutcome::Passed | FactsOutcome::New | FactsOutcome::NotReached => (true, None),
         }
     }
 
@@ -329,17 +329,17 @@ impl<'a> FactReplay<'a> {
         let mut report =
             |kind, by: &str, would: String, by_ms| (self.report)(difference(turn, call, kind, by, would, by_ms));
         match (passes, &call.fate) {
-            (false, FactFate::Stopped(was)) if *was == rule => return (false, true),
-            (false, FactFate::Stopped(_) | FactFate::New) => {
+            (false, FactsOutcome::Stopped(was)) if *was == rule => return (false, true),
+            (false, FactsOutcome::Stopped(_) | FactsOutcome::New) => {
                 report(DifferenceKind::Otherwise, &rule, denied(&rule), None)
             }
-            (false, FactFate::Passed | FactFate::NotReached) => {
+            (false, FactsOutcome::Passed | FactsOutcome::NotReached) => {
                 report(DifferenceKind::Denied, &rule, denied(&rule), None)
             }
             (true, fate) => {
                 if let Some(held) = &call.held {
                     (self.report)((**held).clone());
-                } else if let FactFate::Stopped(was) = fate {
+                } else if let FactsOutcome::Stopped(was) = fate {
                     report(DifferenceKind::Allowed, was, "passed".to_owned(), None);
                 }
                 if let Some((by_ms, rule)) = late.filter(|(by_ms, _)| *by_ms > 0) {
@@ -348,7 +348,7 @@ impl<'a> FactReplay<'a> {
                     };
                     report(DifferenceKind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
                 }
-                let is_same = matches!(fate, FactFate::Passed | FactFate::NotReached) && late.is_none();
+                let is_same = matches!(fate, FactsOutcome::Passed | FactsOutcome::NotReached) && late.is_none();
                 return (!is_same, false);
             }
         }
@@ -360,7 +360,7 @@ impl<'a> FactReplay<'a> {
         let Some(call) = running.turn.calls.get(running.next).cloned() else { return };
         let took_ms = call.ended.1 - call.ended.0;
         let at = (now_ms, now_ms + took_ms);
-        let did = call.did.as_ref().filter(|_| !matches!(call.fate, FactFate::Stopped(_)));
+        let did = call.did.as_ref().filter(|_| !matches!(call.fate, FactsOutcome::Stopped(_)));
         match (&call.session, did) {
             (None, _) => self.mark_unknown(&running.turn.tenant, &call, at),
             (Some(session), Some(did)) => {

@@ -1,7 +1,7 @@
 //! Evaluates a turn's next calls under the policy, with the counter values that the policy would have led to.
 
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
+use tickfleet_core::turn::limit::{Debit, Evaluator, NextDispatch, LimitRejection, LimitDecision, WindowKind};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::{Context, Query, Value, Version, View};
 
@@ -76,17 +76,17 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     let debits: Vec<Debit> = counter_debits.iter().map(|counter_debit| counter_debit.debit.clone()).collect();
     let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
     // Calls after the rejected calls are evaluated separately.
-    let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
+    let rules = |from| if from == 0 { LimitDecision::Debits(debits.clone()) } else { LimitDecision::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (AdmissionVerdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
         (
-            Some(Refusal {
+            Some(LimitRejection {
                 reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), ..
             }),
             _,
         ) => AdmissionVerdict::End(reason),
-        (Some(Refusal { reason, calls, .. }), _) => AdmissionVerdict::Refuse(reason, calls),
-        (None, Planned::Dispatch { calls, .. }) => AdmissionVerdict::Dispatch(calls),
+        (Some(LimitRejection { reason, calls, .. }), _) => AdmissionVerdict::Refuse(reason, calls),
+        (None, NextDispatch::Dispatch { calls, .. }) => AdmissionVerdict::Dispatch(calls),
         (None, _) => {
             let behind = stop
                 .and_then(|at| counter_debits.get(at))
@@ -229,7 +229,7 @@ fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Opt
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },
-        (_, WindowKind::Held) => now_ms + LOOK_MS,
+        (_, WindowKind::Concurrency) => now_ms + LOOK_MS,
         _ => counter_debit.state.ends_ms,
     }
 }

@@ -115,7 +115,7 @@ impl Replay<'_> {
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };
         let (counter_debits, _) = self.ledger.limit_debits(&fleet, &caller, turn, from, now_ms);
         let held =
-            counter_debits.into_iter().filter(|counter_debit| counter_debit.debit.row.window == WindowKind::Held);
+            counter_debits.into_iter().filter(|counter_debit| counter_debit.debit.row.window == WindowKind::Concurrency);
         let counted = held.map(|counter_debit| (counter_debit.counter, counter_debit.debit.sum(upto - from)));
         counted.filter(|(_, permits)| *permits > 0).collect()
     }

@@ -47,7 +47,7 @@ impl Store {
             let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result);
             queries.push(Query::Record(name.record()));
             queries.push(Query::Parts(name.record(), std::iter::once(parts::progress()).chain(results).collect()));
-            queries.push(Query::Place(keys::timers(), name.timer().into()));
+            queries.push(Query::Score(keys::timers(), name.timer().into()));
         }
         let mut found = self.values(&queries).await?;
         let (mut states, mut further, mut asked): (Vec<FollowedTurnResult>, _, _) =
@@ -92,7 +92,7 @@ fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let agent = Paused { tenant: name.tenant.clone(), agent: Some(turn.head.agent.clone()) };
     let tenant = Paused { tenant: name.tenant.clone(), agent: None };
     let pauses = [agent, tenant].map(|paused| Setting::Pause(paused).part()).to_vec();
-    let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+    let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
     vec![timer, Query::Parts(settings::key(), pauses)]
 }
 

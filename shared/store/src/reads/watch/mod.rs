@@ -69,10 +69,10 @@ impl Watch {
     /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerLoad, StoreError> {
         if self.store.is_in_memory() {
-            let vitals = self.store.seam().vitals().await?;
+            let shard_stats = self.store.seam().shard_stats().await?;
             return Ok(ServerLoad {
-                used_memory: vitals.memory_bytes,
-                maxmemory: vitals.memory_max,
+                used_memory: shard_stats.memory_bytes,
+                maxmemory: shard_stats.memory_max,
                 ..ServerLoad::default()
             });
         }
@@ -84,9 +84,9 @@ impl Watch {
     /// [`StoreError`].
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
         let store = self.store.clone();
-        let vitals = store.seam().vitals().await?;
-        let now_ms = vitals.shard.now_ms;
-        let clock_ms = vitals.clock_ms;
+        let shard_stats = store.seam().shard_stats().await?;
+        let now_ms = shard_stats.shard.now_ms;
+        let clock_ms = shard_stats.clock_ms;
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SEEN };
         let parked = Query::First { set: keys::parked(), upto: None, count: 1 };
         let queries =
@@ -96,8 +96,8 @@ impl Watch {
         let parked = members(found.next());
         let mut view = ShardView {
             now_ms,
-            policy_generation: vitals.shard.policy,
-            pressure: vitals.shard.pressure,
+            policy_generation: shard_stats.shard.policy,
+            pressure: shard_stats.shard.pressure,
             nodes: nodes(&store.consumer_records().await?, now_ms),
             timers: size(found.next()),
             delayed: size(found.next()),

@@ -1,7 +1,7 @@
 //! Counters: how their windows open, when a counter accepts a debit, and how the debit changes the counter.
 
 use tickfleet_core::record::Debited;
-use tickfleet_core::{CounterState, Room, Window};
+use tickfleet_core::{CounterState, ConditionalDebit, Window};
 
 /// A restart may lose the last debits of a fixed window. A window of at most this length that began before a restart
 /// therefore accepts no more debits. A longer window accepts debits again, because calls would otherwise wait up to a
@@ -27,7 +27,7 @@ pub struct Moment {
     pub lease_ms: i64,
 }
 
-/// The effect of a [`Room`] guard on its counter. The guard checks that the limit permits an amount, and debits the
+/// The effect of a [`ConditionalDebit`] guard on its counter. The guard checks that the limit permits an amount, and debits the
 /// amount.
 pub struct Debit {
     pub counter: Counter,
@@ -38,7 +38,7 @@ pub struct Debit {
 
 impl Counter {
     /// Returns the counter after the debit. Opens the counter's window if needed.
-    pub fn debit(&self, room: &Room, moment: Moment) -> Debit {
+    pub fn debit(&self, room: &ConditionalDebit, moment: Moment) -> Debit {
         let mut counter = self.opened(&room.window, moment.now_ms);
         let refused = counter.refusal(room, moment);
         let leaves_ms = counter.add_debit(room, moment.now_ms);
@@ -48,7 +48,7 @@ impl Counter {
     }
 
     /// Returns `None` if the limit permits the debit. Otherwise returns the state to report.
-    fn refusal(&self, room: &Room, moment: Moment) -> Option<CounterState> {
+    fn refusal(&self, room: &ConditionalDebit, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&room.window, moment) {
             state.used = state.used.max(room.max);
@@ -69,7 +69,7 @@ impl Counter {
             {
                 Some(self.state.ends_ms)
             }
-            Window::Held if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),
+            Window::Concurrency if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ impl Counter {
     }
 
     /// Adds the guard's amount. Returns when the amount expires; without buckets, this is the end of the window.
-    fn add_debit(&mut self, room: &Room, now_ms: i64) -> i64 {
+    fn add_debit(&mut self, room: &ConditionalDebit, now_ms: i64) -> i64 {
         let (Window::Rolling { length_ms }, Some(buckets)) = (&room.window, &mut self.buckets) else {
             self.state.used = self.state.used.saturating_add(room.amount);
             return self.state.ends_ms;

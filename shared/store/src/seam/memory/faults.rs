@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
@@ -275,8 +275,8 @@ impl Store for FaultyStore {
         self.call(self.store.holder(queue, entry)).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.call(self.store.vitals()).await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.call(self.store.shard_stats()).await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::record::Debited;
 use tickfleet_core::{
-    Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, Version, Window,
+    Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, SetKey, StreamKey, Version, Window,
 };
 
 use super::counters::Counter;
@@ -18,7 +18,7 @@ use super::streams::Id;
 pub struct GuardEffects {
     /// The counters after the debits.
     pub counters: Vec<(CounterKey, Counter)>,
-    /// The debits of the [`Guard::Room`]s, in order.
+    /// The debits of the [`Guard::Debit`]s, in order.
     pub debited: Vec<Debited>,
     /// Counters of limits in shadow mode that would have rejected the debit.
     pub shadowed: Vec<CounterKey>,
@@ -63,7 +63,7 @@ impl Shard {
             }
             Guard::Absent(key) => return self.check_record(key, |text| text.is_none()),
             Guard::Present(key) => return self.check_record(key, |text| text.is_some()),
-            Guard::Room(room) => return self.check_room(room, passed),
+            Guard::Debit(room) => return self.check_room(room, passed),
             Guard::Inbox { inbox, unread_max, inboxes_max } => {
                 self.check_inbox(inbox, *unread_max, *inboxes_max)?;
                 passed.inboxes.push(inbox.clone());
@@ -89,7 +89,7 @@ impl Shard {
                 let first = contents.sets.get(set).and_then(|members| members.order.first());
                 (first.is_some_and(|(_, first)| first == member), Conflict::NoMember)
             }
-            Guard::Calm => (!contents.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!contents.pressure, Conflict::Pressure),
             Guard::Unread(stream, entry) => (self.is_unread(stream, entry), Conflict::Read),
             Guard::Held(stream, entry) => {
                 let held = Id::parse(entry).filter(|id| self.is_held(stream, *id));
@@ -105,9 +105,9 @@ impl Shard {
         if holds(text) { Ok(()) } else { Err(Conflict::Record { key: key.clone(), stored: text.cloned() }) }
     }
 
-    fn check_room(&self, room: &Room, passed: &mut GuardEffects) -> Result<(), Conflict> {
+    fn check_room(&self, room: &ConditionalDebit, passed: &mut GuardEffects) -> Result<(), Conflict> {
         let moment = self.moment();
-        let room = &Room { window: room.window.running_at(moment.now_ms), ..room.clone() };
+        let room = &ConditionalDebit { window: room.window.running_at(moment.now_ms), ..room.clone() };
         if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
             && !(start_ms..end_ms).contains(&moment.now_ms)
         {
@@ -125,7 +125,7 @@ impl Shard {
         };
         if let Some(state) = debit.refused {
             if !room.shadow {
-                return Err(Conflict::Room { counter: room.counter.clone(), state });
+                return Err(Conflict::LimitReached { counter: room.counter.clone(), state });
             }
             passed.shadowed.push(room.counter.clone());
         }
@@ -142,17 +142,17 @@ impl Shard {
 
     /// Returns the counter that a guard debits: the counter in the guard, or the shared counter if the limit already
     /// has its maximum number of counters.
-    fn counter_for(&self, room: &Room, passed: &GuardEffects) -> CounterKey {
+    fn counter_for(&self, room: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&room.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));
-        let is_others = |name: &str| name == Room::OTHERS;
+        let is_others = |name: &str| name == ConditionalDebit::OTHERS;
         if is_stored(&room.counter.counter)
             || is_others(&room.counter.counter)
             || passed.counters.iter().any(|(key, _)| *key == room.counter)
         {
             return room.counter.clone();
         }
-        let of_limit = stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(Room::OTHERS)));
+        let of_limit = stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(ConditionalDebit::OTHERS)));
         let new = passed
             .counters
             .iter()
@@ -160,7 +160,7 @@ impl Shard {
         if ((of_limit + new.count()) as u64) < room.counters_max {
             room.counter.clone()
         } else {
-            CounterKey { limit: Arc::clone(&room.counter.limit), counter: Room::OTHERS.into() }
+            CounterKey { limit: Arc::clone(&room.counter.limit), counter: ConditionalDebit::OTHERS.into() }
         }
     }
 

@@ -34,14 +34,14 @@ pub use journal::FsyncPolicy;
 use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Held`] permits no debit.
+    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no debit.
     pub lease_ms: i64,
     /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with the
     /// bound. The bound never blocks a write.
@@ -368,9 +368,9 @@ impl Store for MemoryStore {
         self.look_at(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
         let memory_max = self.shared.bytes_max.load(Ordering::SeqCst);
-        self.look_at(|shard, raw_ms| shard.vitals(raw_ms, memory_max))
+        self.look_at(|shard, raw_ms| shard.shard_stats(raw_ms, memory_max))
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -10,7 +10,7 @@ use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey,
 
 use super::shard::{Contents, Shard};
 use super::streams::Id;
-use crate::seam::inspect::{Entry, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, QueueState, Range, StreamState, ShardStats};
 use crate::seam::{Consumer, QueueCounts, ShardState};
 
 /// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].
@@ -30,7 +30,7 @@ impl Contents {
             }
             Query::Counter(key) => Value::Counter(self.counter(key).map(|counter| counter.state)),
             Query::First { set, upto, count } => Value::Members(self.first(set, *upto, *count)),
-            Query::Place(set, member) => Value::Place(self.place(set, member)),
+            Query::Score(set, member) => Value::Score(self.place(set, member)),
             Query::Size(set) => Value::Size(self.size(set)),
             Query::Entry(stream, entry) => Value::Entry(self.entry(stream, entry)),
             Query::Holder(stream, entry) => Value::Holder(self.holder(stream, entry)),
@@ -182,10 +182,10 @@ impl Shard {
         Some((holder, (raw_ms - taken.unwrap_or(self.seen.started_ms)).max(0)))
     }
 
-    pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
+    pub fn shard_stats(&self, raw_ms: i64, memory_max: u64) -> ShardStats {
         let state = self.state();
         let clock = self.contents.clock;
-        Vitals {
+        ShardStats {
             shard: ShardState { now_ms: (raw_ms + clock.offset_ms).max(clock.last_ms), ..state },
             clock_ms: raw_ms,
             offset_ms: clock.offset_ms,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tickfleet_core::record::{Debited, RecordText};
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, InboxKey, Room, SetKey, StreamKey, TimerRule, Transaction, Write, keys,
+    Committed, Conflict, CounterKey, EntryId, InboxKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction, Write, keys,
 };
 
 use super::counters::Counter;
@@ -84,11 +84,11 @@ impl Shard {
             Write::ClearTimer(name) => {
                 self.change(Effect::DropMember { set: keys::timers(), member: Arc::clone(name) });
             }
-            Write::Join { set, member, place, queue_of } => {
+            Write::AddMember { set, member, place, queue_of } => {
                 self.change(Effect::Member { set: set.clone(), member: Arc::clone(member), place: *place });
                 self.mark_queue(set, queue_of.as_ref());
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.change(Effect::DropMember { set: set.clone(), member: Arc::clone(member) });
                 self.mark_queue(set, queue_of.as_ref());
             }
@@ -157,7 +157,7 @@ impl Shard {
         if self.contents.counter(key).is_some() {
             return key.clone();
         }
-        let others = CounterKey { limit: Arc::clone(&key.limit), counter: Room::OTHERS.into() };
+        let others = CounterKey { limit: Arc::clone(&key.limit), counter: ConditionalDebit::OTHERS.into() };
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 

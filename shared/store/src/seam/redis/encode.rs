@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+    CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
 };
 
 #[derive(Debug, Default)]
@@ -189,12 +189,12 @@ fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
 
 fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     let guards = transaction.guards.iter().filter_map(|guard| match guard {
-        Guard::Room(room) => Some(&room.counter),
+        Guard::Debit(room) => Some(&room.counter),
         _ => None,
     });
     let writes = transaction.writes.iter().filter_map(|write| match write {
         Write::Add { counter, .. } | Write::Restart { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
-        Write::Join { queue_of, .. } | Write::Leave { queue_of, .. } => queue_of.as_ref(),
+        Write::AddMember { queue_of, .. } | Write::RemoveMember { queue_of, .. } => queue_of.as_ref(),
         _ => None,
     });
     guards.chain(writes).map(|counter| (&*counter.limit, &*counter.counter))
@@ -273,9 +273,9 @@ impl Encoder<'_> {
         let mut absent = Vec::new();
         while let Some(guard) = guards.next() {
             match guard {
-                Guard::Room(room) => {
+                Guard::Debit(room) => {
                     self.pack_room(room);
-                    if !matches!(guards.peek(), Some(Guard::Room(_))) {
+                    if !matches!(guards.peek(), Some(Guard::Debit(_))) {
                         self.packed_word("room");
                     }
                 }
@@ -335,7 +335,7 @@ impl Encoder<'_> {
                 self.words.push("write_timers").push("first");
                 self.key(set.as_str()).push(member.as_bytes())
             }
-            Guard::Calm => self.words.push("calm"),
+            Guard::MemoryAvailable => self.words.push("calm"),
             Guard::Inbox { inbox, unread_max, inboxes_max } => {
                 let number = self.inbox(inbox);
                 self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
@@ -345,7 +345,7 @@ impl Encoder<'_> {
                 self.key(stream.as_str()).push("unread");
                 self.key(stream.as_str()).push(entry.as_str())
             }
-            Guard::Room(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
+            Guard::Debit(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
         };
     }
 
@@ -468,12 +468,12 @@ impl Encoder<'_> {
                 let number = self.inbox(inbox);
                 self.words.push("reply").show(number).push(message);
             }
-            Write::Join { set, member, place, queue_of } => {
+            Write::AddMember { set, member, place, queue_of } => {
                 self.words.push("write_timers");
                 self.call(4, "ZADD").key(set.as_str()).show(place).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.words.push("write_timers");
                 self.call(3, "ZREM").key(set.as_str()).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
@@ -522,10 +522,10 @@ impl Encoder<'_> {
         self.packed.clear();
     }
 
-    fn pack_room(&mut self, room: &Room) {
+    fn pack_room(&mut self, room: &ConditionalDebit) {
         let (window, from, upto, length) = match room.window {
             Window::Total => (0, 0, 0, 0),
-            Window::Held => (1, 0, 0, 0),
+            Window::Concurrency => (1, 0, 0, 0),
             Window::Rolling { length_ms } => (2, 0, 0, length_ms),
             Window::Fixed { start_ms, end_ms, length_ms } => (3, start_ms, end_ms, length_ms),
             Window::Day { start_ms, end_ms } => (4, start_ms, end_ms, 0),

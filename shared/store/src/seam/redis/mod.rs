@@ -43,7 +43,7 @@ use async_trait::async_trait;
 use tickfleet_core::{Conflict, CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::connection::Connection;
 use crate::connection::command::RedisCommand;
@@ -89,7 +89,7 @@ impl std::fmt::Debug for RedisStore {
 
 impl RedisStore {
     /// Opens shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart
-    /// of the server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
+    /// of the server, no permit of [`tickfleet_core::Window::Concurrency`] is granted for `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -290,8 +290,8 @@ impl Store for RedisStore {
         self.holder_of(queue, entry).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.vital_signs().await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.read_shard_stats().await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -37,7 +37,7 @@ pub(super) fn command(prefix: &str, query: &Query) -> Cmd {
             };
             command.arg("WITHSCORES").to_owned()
         }
-        Query::Place(set, member) => start("ZSCORE", key(set)).arg(member.as_bytes()).to_owned(),
+        Query::Score(set, member) => start("ZSCORE", key(set)).arg(member.as_bytes()).to_owned(),
         Query::Size(set) => start("ZCARD", key(set)),
         Query::Entry(stream, entry) => start("XRANGE", key(stream)).arg(entry.as_str()).arg(entry.as_str()).to_owned(),
         Query::Holder(stream, entry) => pending(key(stream)).arg(entry.as_str()).arg(entry.as_str()).arg(1).to_owned(),
@@ -68,7 +68,7 @@ pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
         Query::AllParts(_) => Value::AllParts(all_parts(reply)),
         Query::Counter(_) => Value::Counter(bytes(reply).as_deref().and_then(counter_state)),
         Query::First { .. } => Value::Members(members(reply)),
-        Query::Place(..) => Value::Place(place(&reply)),
+        Query::Score(..) => Value::Score(place(&reply)),
         Query::Size(_) => Value::Size(number_of(&reply).and_then(|size| u64::try_from(size).ok()).unwrap_or_default()),
         Query::Entry(..) => Value::Entry(entries(reply).into_iter().next().map(|(_, fields)| fields)),
         Query::Holder(..) => {

@@ -7,7 +7,7 @@ use tickfleet_core::{Committed, Conflict, CounterKey, CounterState, EntryId, Rec
 use super::encode::Encoded;
 use crate::StoreError;
 use crate::script::reply::{into_text, number_of, unexpected};
-use crate::seam::inspect::Vitals;
+use crate::seam::inspect::ShardStats;
 use crate::seam::{BatchResult, ShardState};
 
 /// The name of the operation in errors and metrics.
@@ -92,7 +92,7 @@ impl Reader<'_> {
                 let key = RecordKey::new(key.strip_prefix(self.prefix).unwrap_or(&key));
                 Conflict::Record { key, stored: bytes(second) }
             }
-            "room" => Conflict::Room { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
+            "room" => Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
             "time" => Conflict::Time { now_ms: self.shard.now_ms },
             "generation" => {
                 Conflict::Generation { policy: unsigned(number_of(&first)?), settings: unsigned(number_of(&second)?) }
@@ -137,7 +137,7 @@ const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
 /// Reads the shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua`
 /// writes.
-pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
+pub(super) fn shard_stats(clock_ms: i64, meta: &[Option<String>]) -> ShardStats {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
@@ -148,7 +148,7 @@ pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
     if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {
         (offset_ms, last_ms) = (0, 0);
     }
-    Vitals {
+    ShardStats {
         shard: ShardState {
             now_ms: (clock_ms + offset_ms).max(last_ms),
             epoch: unsigned(epoch),
@@ -161,6 +161,6 @@ pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
         offset_ms,
         steps: text(2).parse().unwrap_or(0),
         step_ms: text(3).parse().unwrap_or(0),
-        ..Vitals::default()
+        ..ShardStats::default()
     }
 }

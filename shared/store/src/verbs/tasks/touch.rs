@@ -1,6 +1,6 @@
 use tickfleet_core::EntryId;
-use tickfleet_core::task::external::Touch;
-pub use tickfleet_core::task::external::Touched;
+use tickfleet_core::task::external::RenewTaskLease;
+pub use tickfleet_core::task::external::RenewTaskLeaseResult;
 
 use crate::{Store, StoreError, TurnName};
 
@@ -9,7 +9,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn touch(&self, task: &TurnName, lease: &str) -> Result<Touched, StoreError> {
-        Ok(self.decide(Touch { name: task.clone(), entry: EntryId::new(lease) }).await?.result)
+    pub async fn touch(&self, task: &TurnName, lease: &str) -> Result<RenewTaskLeaseResult, StoreError> {
+        Ok(self.decide(RenewTaskLease { name: task.clone(), entry: EntryId::new(lease) }).await?.result)
     }
 }

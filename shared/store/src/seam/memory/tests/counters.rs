@@ -1,12 +1,12 @@
 //! Tests of counters: how windows open and when a debit has room.
 
 use proptest::prelude::*;
-use tickfleet_core::{CounterKey, CounterState, Room, Window};
+use tickfleet_core::{CounterKey, CounterState, ConditionalDebit, Window};
 
 use crate::seam::memory::counters::{Counter, Moment};
 
-fn room(amount: u64, max: u64, window: Window) -> Room {
-    Room {
+fn room(amount: u64, max: u64, window: Window) -> ConditionalDebit {
+    ConditionalDebit {
         counter: CounterKey::new("limit", "a"),
         amount,
         max,
@@ -76,11 +76,11 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
 #[test]
 fn no_permit_is_granted_within_a_lease_after_a_restart() {
     let restarted = Moment { epoch_began_ms: 130, ..at(229) };
-    let refused = Counter::default().debit(&room(1, 5, Window::Held), restarted).refused;
+    let refused = Counter::default().debit(&room(1, 5, Window::Concurrency), restarted).refused;
     assert_eq!(refused, Some(state(5, 230, 0)));
-    let unbounded = Counter::default().debit(&room(1, u64::MAX, Window::Held), restarted);
+    let unbounded = Counter::default().debit(&room(1, u64::MAX, Window::Concurrency), restarted);
     assert_eq!(unbounded.refused, Some(state(u64::MAX, 230, 0)));
-    debit(&Counter::default(), 1, Window::Held, Moment { epoch_began_ms: 130, ..at(230) });
+    debit(&Counter::default(), 1, Window::Concurrency, Moment { epoch_began_ms: 130, ..at(230) });
     debit(&Counter::default(), 1, Window::Total, restarted);
 }
 
@@ -88,7 +88,7 @@ fn no_permit_is_granted_within_a_lease_after_a_restart() {
 fn a_new_window_kind_resets_usage_and_keeps_the_queue_flag() {
     let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     counter.state.queued = true;
-    for window in [Window::Held, Window::Total, Window::Rolling { length_ms: 80 }] {
+    for window in [Window::Concurrency, Window::Total, Window::Rolling { length_ms: 80 }] {
         let after = debit(&counter, 1, window, at(130)).state;
         assert_eq!((after.used, after.queued), (1, true), "{window:?}");
     }

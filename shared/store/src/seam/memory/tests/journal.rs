@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use tickfleet_core::{Conflict, CounterKey, EntryId, Guard, InboxKey, Room, SetKey, TimerRule, Version, Window, Write};
+use tickfleet_core::{Conflict, CounterKey, EntryId, Guard, InboxKey, ConditionalDebit, SetKey, TimerRule, Version, Window, Write};
 use tickfleet_core::{RecordKey, StreamKey, Transaction};
 
 use crate::seam::memory::*;
@@ -36,7 +36,7 @@ fn counter() -> impl Strategy<Value = CounterKey> {
 fn window() -> impl Strategy<Value = Window> {
     prop_oneof![
         (1..50_i64).prop_map(|length_ms| Window::Rolling { length_ms }),
-        Just(Window::Held),
+        Just(Window::Concurrency),
         Just(Window::Total),
         Just(Window::Fixed { start_ms: 0, end_ms: 5_000, length_ms: 5_000 }),
     ]
@@ -47,7 +47,7 @@ fn guard() -> impl Strategy<Value = Guard> {
     prop_oneof![
         name().prop_map(|name| Guard::Absent(RecordKey::new(name))),
         room.prop_map(|(counter, amount, window, shadow)| {
-            Guard::Room(Room { counter, amount, max: 5, window, behind_queue: true, shadow, counters_max: 2 })
+            Guard::Debit(ConditionalDebit { counter, amount, max: 5, window, behind_queue: true, shadow, counters_max: 2 })
         }),
         name().prop_map(|name| Guard::Inbox {
             inbox: InboxKey { tenant: "t".into(), inbox: name.into() },
@@ -77,13 +77,13 @@ fn write() -> impl Strategy<Value = Write> {
             rule: TimerRule::Earlier
         }),
         name().prop_map(|name| Write::ClearTimer(name.into())),
-        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, place, queue_of)| Write::Join {
+        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, place, queue_of)| Write::AddMember {
             set: set.clone(),
             member: member.into(),
             place,
             queue_of
         }),
-        (name(), prop::option::of(counter())).prop_map(move |(member, queue_of)| Write::Leave {
+        (name(), prop::option::of(counter())).prop_map(move |(member, queue_of)| Write::RemoveMember {
             set: leave.clone(),
             member: member.into(),
             queue_of
