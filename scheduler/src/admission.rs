@@ -149,12 +149,12 @@ pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> 
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
         // An entry ID consists of digits and a hyphen. The fallback avoids a panic if the store returns something else.
-        TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
+        TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| fallback_id())
     })
 }
 
 #[allow(clippy::expect_used, reason = "a constant that is a well-formed ID")]
-fn odd() -> TurnId {
+fn fallback_id() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 

@@ -75,7 +75,7 @@ impl Janitor {
                 self.trim_inboxes().await?;
                 self.expire().await?;
                 self.prune(&mut cursors).await?;
-                self.retire().await
+                self.drop_orphaned_queues().await
             };
             if let Err(error) = steps.await {
                 tracing::warn!(%error, "failed to trim to configured bounds");
@@ -243,7 +243,7 @@ impl Janitor {
     }
 
     /// Removes empty queues of agents that external runtimes no longer serve.
-    async fn retire(&self) -> Result<(), StoreError> {
+    async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
         let active = self.active.load();

@@ -134,7 +134,7 @@ impl Recovery {
         for _ in 0..STEPS_MAX {
             let held = held_entries(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
             if held.is_empty() {
-                return self.bury(consumer).await;
+                return self.remove_dead_consumer(consumer).await;
             }
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
@@ -142,7 +142,7 @@ impl Recovery {
                 // Metrics and logs report the turn when it ends.
                 ReapResult::Quarantined(_) => recovered.quarantined += 1,
                 ReapResult::Removed { dead } => recovered.dead += dead as u64,
-                ReapResult::Nothing => return self.bury(consumer).await,
+                ReapResult::Nothing => return self.remove_dead_consumer(consumer).await,
                 // The consumer is alive, the store has restarted, or another scheduler was faster.
                 _ => return Ok(()),
             }
@@ -180,7 +180,7 @@ impl Recovery {
         Ok(())
     }
 
-    async fn bury(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+    async fn remove_dead_consumer(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result == RemoveDeadConsumerResult::Partly {}
         for queue in inbound().into_iter().chain(slices()) {
             self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tickfleet_core::EntryId;
 use tickfleet_core::recovery::inbound::AcknowledgeInbound;
-use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_core::task::delegate::{DelegateResult, Source};
 use tickfleet_core::task::external::{ReadHeld, RenewTaskLease, RenewTaskLeaseResult};
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::{Conclude, Concluded, Park, ParkReason, ParkResult, Settle, SettleResult, Slice, Turn};
@@ -178,14 +178,14 @@ impl TaskQueues {
         let bounds = self.store.bounds();
         let delegate = planned.decision(Source::Inbound(arrival.entry.clone()), id, task.id.is_some(), &bounds);
         Ok(match self.store.decide(delegate).await?.result {
-            Delegated::Offered | Delegated::Ends | Delegated::Duplicate => DelegateAttempt::Written,
-            Delegated::Pressure => DelegateAttempt::Later,
-            Delegated::Conflict => DelegateAttempt::Refused(refuse(
+            DelegateResult::Offered | DelegateResult::Ends | DelegateResult::Duplicate => DelegateAttempt::Written,
+            DelegateResult::Pressure => DelegateAttempt::Later,
+            DelegateResult::Conflict => DelegateAttempt::Refused(refuse(
                 &task,
                 RejectionCode::Conflict,
                 "this task_id was accepted before with other content".into(),
             )),
-            Delegated::Refused(refusal) => {
+            DelegateResult::Refused(refusal) => {
                 let (code, message) = delegation::refused(refusal.code());
                 DelegateAttempt::Refused(refuse(&task, code, message.into()))
             }
@@ -235,7 +235,7 @@ impl TaskQueues {
     /// Applies a message. If the message cannot be applied, returns the refusal.
     async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
-            TaskMessage::Heartbeat(leased) => self.touch_lease(leased).await?,
+            TaskMessage::Heartbeat(leased) => self.renew_lease(leased).await?,
             TaskMessage::Finish { leased, output } => {
                 self.finish(leased, |call| success_result(call, output.clone())).await?
             }
@@ -244,8 +244,8 @@ impl TaskQueues {
                 self.finish(leased, |call| failure_result(call, Outcome::Permanent, error.clone())).await?;
             }
             TaskMessage::Renew(claimed) => {
-                let touch = RenewTaskLease { name: claimed_name(claimed), entry: EntryId::new(&claimed.lease) };
-                if self.store.decide(touch).await?.result == RenewTaskLeaseResult::Stale {
+                let renewal = RenewTaskLease { name: claimed_name(claimed), entry: EntryId::new(&claimed.lease) };
+                if self.store.decide(renewal).await?.result == RenewTaskLeaseResult::Stale {
                     self.metrics.fenced("touch");
                 }
             }
@@ -299,9 +299,9 @@ impl TaskQueues {
         }
     }
 
-    async fn touch_lease(&self, leased: &LeasedTask) -> Result<(), StoreError> {
-        let touch = RenewTaskLease { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
-        if self.store.decide(touch).await?.result == RenewTaskLeaseResult::Stale {
+    async fn renew_lease(&self, leased: &LeasedTask) -> Result<(), StoreError> {
+        let renewal = RenewTaskLease { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
+        if self.store.decide(renewal).await?.result == RenewTaskLeaseResult::Stale {
             self.metrics.fenced("touch");
         }
         Ok(())
@@ -378,7 +378,7 @@ impl TaskQueues {
                 cause: self.policy_tracker.report().redactor.text(&cause).into_owned(),
                 keeps_begun: false,
             };
-            let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+            let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             match self.store.decide(park).await?.result {
                 ParkResult::Until(_) => {
                     self.metrics.retried("task");

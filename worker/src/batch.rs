@@ -261,7 +261,7 @@ pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
     /// True if later calls ran in parallel, and their results were dropped.
-    pub(crate) beside: bool,
+    pub(crate) had_parallel_reads: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
     /// The records that the worker has already read.
@@ -316,7 +316,7 @@ impl BatchItem for ParkSlice {
             .map(|(item, sections)| Park {
                 slice: &item.slice,
                 reason: &item.reason,
-                beside: item.beside,
+                had_parallel_reads: item.had_parallel_reads,
                 waits_while: &item.waits_while,
                 sections,
             })

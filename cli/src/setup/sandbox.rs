@@ -39,7 +39,7 @@ impl Setup {
     }
 
     /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about these tools.
-    pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
+    pub(crate) fn warn_about_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);
             return;

@@ -183,7 +183,7 @@ mod tests {
             keys_max: 9,
         };
         let clock = PolicyState::default();
-        clock.slots.set_load(&FleetLoad { slots: 4, out: 500, read: None, now_ms: 1_000 });
+        clock.slots.set_load(&FleetLoad { slots: 4, in_flight: 500, read: None, now_ms: 1_000 });
         let mut policy = Policy { limits: Arc::new(vec![share.clone()]), ..Policy::default() };
         let counts = |policy: &Policy| {
             let active = Arc::new(ActivePolicy { policy: policy.clone(), ..ActivePolicy::default() });

@@ -30,8 +30,8 @@ pub fn expiring() -> SetKey {
 
 /// Schedules the deletion of a limit's counters at `at_ms`.
 pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
-    let place = at_ms.max(0).unsigned_abs();
-    let join = Write::AddMember { set: expiring(), member: limit.clone(), place, queue_of: None };
+    let score = at_ms.max(0).unsigned_abs();
+    let add = Write::AddMember { set: expiring(), member: limit.clone(), score, queue_of: None };
     if !transaction.writes.contains(&join) {
         transaction.write(join);
     }
@@ -56,8 +56,8 @@ impl Decision for DeleteCounters {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
-        let place = view.place(&expiring(), &self.limit)?;
-        let Some(at_ms) = place.and_then(|place| i64::try_from(place).ok()) else { return Ok(Step::Return(false)) };
+        let score = view.score(&expiring(), &self.limit)?;
+        let Some(at_ms) = score.and_then(|score| i64::try_from(score).ok()) else { return Ok(Step::Return(false)) };
         if at_ms > context.now_ms {
             return Ok(Step::Return(false));
         }

@@ -113,8 +113,8 @@ impl DeadItem {
                     return Ok(Some(NotHandled::Full));
                 }
                 let member = entry.as_str().into();
-                let place = written_ms(entry);
-                transaction.write(Write::AddMember { set: handled_calls(), member, place, queue_of: None });
+                let score = written_ms(entry);
+                transaction.write(Write::AddMember { set: handled_calls(), member, score, queue_of: None });
                 transaction.put(&key, &handled);
             }
         }
@@ -146,7 +146,7 @@ impl Decision for DropDead {
             return Ok(Step::Return(Err(why)));
         }
         self.entry.append_to(&mut transaction);
-        transaction.proof = Some(self.item.key());
+        transaction.dedupe_record = Some(self.item.key());
         Ok(Step::Commit(transaction, Ok(())))
     }
 }
@@ -189,7 +189,7 @@ impl<S: Decision> Decision for Replay<S> {
             Step::Commit(mut submission, result) => {
                 submission.guards.splice(0..0, transaction.guards);
                 submission.writes.append(&mut transaction.writes);
-                submission.proof = Some(self.item.key());
+                submission.dedupe_record = Some(self.item.key());
                 Ok(Step::Commit(submission, ReplayResult::Submitted(result)))
             }
             Step::Return(result) => Ok(Step::Return(ReplayResult::Refused(result))),

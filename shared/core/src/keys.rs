@@ -214,5 +214,5 @@ pub mod limits {
     /// Bytes of unfinished turns and tasks of a tenant. The counter is `<tenant>`.
     pub const BYTES: &str = "_bytes";
     /// Slices of a tenant that are on queues or with workers. The counter is `<tenant>`.
-    pub const OUT: &str = "_out";
+    pub const IN_FLIGHT: &str = "_out";
 }

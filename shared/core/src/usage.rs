@@ -98,7 +98,7 @@ pub fn count_use(
     for unit in UsageUnit::ALL {
         let limit = unit.limit(tenant, start_ms);
         expire_counters(&limit, ends_ms, transaction);
-        let room = Guard::Debit(ConditionalDebit {
+        let debit = Guard::Debit(ConditionalDebit {
             counter: CounterKey::new(limit, agent.as_str()),
             amount: unit.amount(used).min(COUNTER_MAX / 2),
             max: COUNTER_MAX,
@@ -109,7 +109,7 @@ pub fn count_use(
         });
         // Insert before an acknowledgment, which must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
-        transaction.guards.insert(held.unwrap_or(transaction.guards.len()), room);
+        transaction.guards.insert(held.unwrap_or(transaction.guards.len()), debit);
     }
     true
 }

@@ -122,12 +122,12 @@ impl ActiveRules<'_> {
         Debits { limit, key, amounts }: Debits,
     ) -> Option<Debit> {
         let limit = policy.limits.get(limit).filter(|limit| self.slots.counts(limit))?;
-        let mut row = ResolvedLimit::configured(policy, owner, limit, self.shard);
+        let mut resolved = ResolvedLimit::configured(policy, owner, limit, self.shard);
         if let Some(max) = self.slots.max_of(&owner.limit(limit), tenant) {
-            row.max = max;
+            resolved.max = max;
         }
-        let (counter, stagger_ms) = counter_of(&row, &key);
-        Some(Debit { row: Arc::new(row), counter, stagger_ms, amounts })
+        let (counter, stagger_ms) = counter_of(&resolved, &key);
+        Some(Debit { limit: Arc::new(resolved), counter, stagger_ms, amounts })
     }
 }
 
@@ -173,8 +173,8 @@ mod tests {
         active.policy.agents = Arc::new([(agent, AgentPolicy::default())].into());
         let tick = |active: &ActivePolicy| {
             let LimitDecision::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else { panic!("no debits") };
-            let tick = debits.iter().find(|debit| &*debit.row.name == "_tick").unwrap();
-            (tick.row.max, tick.amounts.clone())
+            let tick = debits.iter().find(|debit| &*debit.limit.name == "_tick").unwrap();
+            (tick.limit.max, tick.amounts.clone())
         };
         assert_eq!(tick(&active), (10, vec![Some(1)]));
         active

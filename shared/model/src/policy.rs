@@ -432,7 +432,7 @@ impl Policy {
 
     /// Returns the reason why every turn of every sender is rejected. Returns `None` if some turns may be admitted.
     #[must_use]
-    pub fn admits_nobody(&self) -> Option<&'static str> {
+    pub fn all_rejected_reason(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
             return Some("no agent is configured: every turn is rejected; agents.yaml names the agents");
         }

@@ -76,7 +76,7 @@ async fn held_slice(fleet: &Fleet) -> Slice {
     let call = Call { provider_id: None, tool: "sleep".into(), arguments: r#"{"ms":60000}"#.into() };
     Slice {
         queue: keys::ready(Priority::Normal),
-        entry: stored.out_entry().unwrap().clone(),
+        entry: stored.in_flight_entry().unwrap().clone(),
         name,
         version: stored.version,
         turn: stored.value,

@@ -236,7 +236,7 @@ impl MeasuredRedis {
             self.admit(entries).await;
             let taken = self.take("w1", keys::ready(Priority::Normal), batch).await;
             let slice = |taken: TakenEntry| Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
-            self.carry_out(taken.into_iter().map(slice).collect()).await;
+            self.run_slices(taken.into_iter().map(slice).collect()).await;
         }
     }
 
@@ -284,7 +284,7 @@ impl MeasuredRedis {
     }
 
     /// Settles the calls like a worker. If the calls depend on facts, begins them first.
-    async fn carry_out(&self, mut slices: Vec<Slice>) {
+    async fn run_slices(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
         let ends: Vec<EndCalls> = if self.has_facts { slices.iter().map(end_of_facts).collect() } else { Vec::new() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tickfleet_core::task::spend::{BudgetDebit, ShortageAction, Reserve, ReserveResult, Shortage, ReportedModelUse, Unreserve};
 use tickfleet_core::turn::limit::ResolvedLimit;
-use tickfleet_core::turn::limit::evaluate::WINDOW_LOOK_MS;
+use tickfleet_core::turn::limit::evaluate::WINDOW_CHECK_MS;
 use tickfleet_core::turn::state::BudgetUnit;
 use tickfleet_core::usage::{Day, ModelUse};
 use tickfleet_core::{EntryId, Query, Value, keys};
@@ -167,17 +167,17 @@ impl<'a> Budgets<'a> {
         let policy = &self.active.policy;
         let store = &self.agent.store;
         let limit = &policy.limits[debits.limit];
-        let row = ResolvedLimit::configured(policy, owner, limit, (store.shard(), store.options().shards));
-        let (counter, stagger_ms) = counter_of(&row, &debits.key);
+        let resolved = ResolvedLimit::configured(policy, owner, limit, (store.shard(), store.options().shards));
+        let (counter, stagger_ms) = counter_of(&resolved, &debits.key);
         BudgetDebit {
             counter,
             unit: if matches!(limit.bound, LimitBound::Tokens(_)) { BudgetUnit::Tokens } else { BudgetUnit::Money },
             amount: debits.amounts.first().copied().flatten().unwrap_or(0),
-            max: row.max,
-            window: row.window.at(self.now_ms, stagger_ms),
-            shadow: row.is_shadow(),
-            counters_max: row.counters_max,
-            waits: row.on_reach == OnReach::Wait,
+            max: resolved.max,
+            window: resolved.window.at(self.now_ms, stagger_ms),
+            shadow: resolved.is_shadow(),
+            counters_max: resolved.counters_max,
+            waits: resolved.on_reach == OnReach::Wait,
         }
     }
 
@@ -195,9 +195,9 @@ impl<'a> Budgets<'a> {
             if place == Value::Score(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // Wait no longer than `WINDOW_LOOK_MS`, because an operator can raise the limit before the window ends.
-            let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_LOOK_MS };
-            let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_LOOK_MS).unsigned_abs());
+            // Wait no longer than `WINDOW_CHECK_MS`, because an operator can raise the limit before the window ends.
+            let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_CHECK_MS };
+            let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_CHECK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };
             return Ok(ToolFailure::Waits { awaits, at_most });
         }

@@ -402,7 +402,7 @@ impl Calls {
                 self.cannot_be_asked(attempt)
             }
             Refusal::EqualAbove { by } => {
-                let error = messages::equal_above(&context.passed.tool.spec.name, &by.to_string());
+                let error = messages::equal_call_waits(&context.passed.tool.spec.name, &by.to_string());
                 attempt.refused(Outcome::Denied, error)
             }
         })

@@ -34,7 +34,7 @@ use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ProgressSink, RegisteredTool, Toolbox};
 
 impl Calls {
-    pub(crate) async fn carry_out(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
+    pub(crate) async fn run_call(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         if self.now.is_cancelled() {
             return AttemptOutcome::unsent();
         }
@@ -184,7 +184,7 @@ impl Calls {
     /// Returns true if the slice may continue. If the lease under which the slice was taken is over, the caller
     /// returns the slice. No process died, so the return does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(attempt.lease.term).await;
+        let sure = self.lease_clock.wait_until_valid(attempt.lease.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %attempt.id, "lease expired; returning the slice");
@@ -311,7 +311,7 @@ impl Calls {
             }
         });
         let Some(stored) = read.await.flatten() else { return };
-        if stored.out_entry() == Some(&attempt.slice.entry) {
+        if stored.in_flight_entry() == Some(&attempt.slice.entry) {
             attempt.progress.lock().written = Some(Box::new((stored.version, stored.value)));
         }
     }
@@ -378,7 +378,7 @@ impl Calls {
                 AttemptOutcome::Retry(wait, self.redactor.text(message).into_owned())
             }
             RetryDecision::NoRetry(why) => {
-                let mut error = messages::gave_up(message, attempt.number, Some(why), after);
+                let mut error = messages::retries_exhausted(message, attempt.number, Some(why), after);
                 if reason == messages::NOT_DURABLE {
                     error.details = Some(serde_json::json!({ "reason": messages::NOT_DURABLE }));
                 }

@@ -205,12 +205,12 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 
 impl Pipeline {
     /// Offers the slice to the caller's process. Afterwards this worker no longer holds the slice.
-    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, beside): (u32, bool)) {
+    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
-        let beside = beside || self.journal.epoch() != run.lease.epoch;
+        let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
         let LocalOffer { message, note, lease_ms } = &offer;
         let decided = retry_until(&self.now, || async {
-            let offer = Offer { slice: &run.slice, note, message, lease_ms: *lease_ms, beside };
+            let offer = Offer { slice: &run.slice, note, message, lease_ms: *lease_ms, had_parallel_reads };
             match self.store.decide(offer).await {
                 Ok(receipt) => Attempt::Done(Some(receipt.result)),
                 Err(RunError::Unreadable { key, why }) => {

@@ -232,7 +232,7 @@ impl Trial {
                     RetryDecision::NoRetry(why) => ("A worker would not retry".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
-                self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
+                self.result(call, Outcome::Transient, crate::calls::messages::retries_exhausted(&message, 1, why, after))
             }
             HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();

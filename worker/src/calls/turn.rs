@@ -192,10 +192,10 @@ impl Pipeline {
             }
             let config = self.config_for(&run.slice).await;
             let mut alone = false;
-            let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
+            let mut finished = self.run_next_calls(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
                 // If this outcome is no result, later parallel reads lose their results and are repeated.
-                let beside = finished.len() > 0;
+                let had_parallel_reads = finished.len() > 0;
                 let effects = run.adopt(progress);
                 match outcome {
                     AttemptOutcome::Ended(result, shadow) => {
@@ -210,12 +210,12 @@ impl Pipeline {
                         self.add_reported(&mut run, &config, *rendered);
                     }
                     AttemptOutcome::ToolUnavailable(unavailable) => {
-                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, beside)).await {
+                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, had_parallel_reads)).await {
                             Some(continued) => run = continued,
                             None => return,
                         }
                     }
-                    other => return Box::pin(self.park_or_return(run, other, (number, beside), &config)).await,
+                    other => return Box::pin(self.park_or_return(run, other, (number, had_parallel_reads), &config)).await,
                 }
             }
             // The result of a `once` call is committed before the next call begins (invariant 6). The slot is
@@ -247,7 +247,7 @@ impl Pipeline {
 
     /// Makes one attempt of the next call, or of several next calls if they may run at the same time. Returns the
     /// outcomes in call order.
-    async fn carry_out_next(
+    async fn run_next_calls(
         &self,
         run: &SliceRun,
         context: &Arc<Context>,
@@ -258,7 +258,7 @@ impl Pipeline {
         let one = |index: usize| async move {
             let attempt = run.attempt(index, context, config, self.calls.output_bytes_max);
             let span = attempt.span();
-            let outcome = self.calls.carry_out(&attempt).instrument(span.clone()).await;
+            let outcome = self.calls.run_call(&attempt).instrument(span.clone()).await;
             span.record("outcome", outcome.as_str());
             FinishedAttempt { number: attempt.number, progress: attempt.progress.into_inner(), outcome }
         };

@@ -376,19 +376,19 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
 }
 
 /// Adds the facts that only the audit entries contain.
-pub(super) fn describe_by_audit(story: &mut Explanation) {
-    let Some(entry) = story.audit.entries.first() else { return };
+pub(super) fn describe_by_audit(explanation: &mut Explanation) {
+    let Some(entry) = explanation.audit.entries.first() else { return };
     let Some(entry) = AuditEntry::read(entry.get()) else { return };
-    if story.agent.is_none() {
-        story.agent = Some(entry.actor_id.into_owned());
+    if explanation.agent.is_none() {
+        explanation.agent = Some(entry.actor_id.into_owned());
     }
-    if story.is_task {
+    if explanation.is_task {
         let arguments = entry.meta.arguments.map(|arguments| with_numbers_as_text(arguments.get()));
         let arguments: Value = arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
         let text = |name: &str| arguments.get(name).and_then(Value::as_str).map(str::to_owned);
-        story.delegator = story.delegator.take().or_else(|| text("delegator"));
-        story.description =
-            story.description.take().or_else(|| text("description")).or_else(|| text("task_description"));
+        explanation.delegator = explanation.delegator.take().or_else(|| text("delegator"));
+        explanation.description =
+            explanation.description.take().or_else(|| text("description")).or_else(|| text("task_description"));
     }
 }
 
@@ -459,8 +459,8 @@ mod tests {
     #[test]
     fn a_turn_in_a_limits_throttle_queue_waits_for_that_limit() {
         let waiting = throttled("mails", "demo:u1");
-        let story = live(&name(), &waiting, budget(10), caps(), 1_000);
-        assert_eq!(story.waits.unwrap().rule, WaitRule::Limit);
+        let explanation = live(&name(), &waiting, budget(10), caps(), 1_000);
+        assert_eq!(explanation.waits.unwrap().rule, WaitRule::Limit);
         let lane = counter(&waiting).unwrap().clone();
         let counted = |counter| BudgetFacts { counter, ..budget(10) };
         let counter = Some(CounterFacts { used: 5, ends_ms: 2_000, held: 0 });
@@ -476,11 +476,11 @@ mod tests {
 
     #[test]
     fn a_throttled_turn_waits_for_its_exhausted_cap() {
-        let story = live(&name(), &queued(), budget(10), caps(), 1_000);
-        assert_eq!((story.state, story.waits.unwrap().rule), (ExplainedState::Throttled, WaitRule::TickCap));
+        let explanation = live(&name(), &queued(), budget(10), caps(), 1_000);
+        assert_eq!((explanation.state, explanation.waits.unwrap().rule), (ExplainedState::Throttled, WaitRule::TickCap));
         // The tick has ended, so its counter is meaningless.
-        let story = live(&name(), &queued(), budget(10), caps(), 2_500);
-        assert_eq!(story.waits.unwrap().rule, WaitRule::NextCheck);
+        let explanation = live(&name(), &queued(), budget(10), caps(), 2_500);
+        assert_eq!(explanation.waits.unwrap().rule, WaitRule::NextCheck);
     }
 
     #[test]

@@ -238,7 +238,7 @@ fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
         let action =
             match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) }) {
                 Ok(None) => continue,
-                Ok(Some(event)) => wish_of(&event),
+                Ok(Some(event)) => key_action(&event),
                 // The terminal is gone.
                 Err(_) => KeyAction::Quit,
             };
@@ -248,7 +248,7 @@ fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     }
 }
 
-fn wish_of(event: &Event) -> KeyAction {
+fn key_action(event: &Event) -> KeyAction {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
         return KeyAction::Redraw;
     };
@@ -274,10 +274,10 @@ mod tests {
 
     #[test]
     fn keys_map_to_actions() {
-        let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+        let key = |code| key_action(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit, KeyAction::Close]);
-        assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
-        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
+        assert_eq!(key_action(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
+        assert_eq!([key(KeyCode::Char('c')), key_action(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
     }
 
     #[test]

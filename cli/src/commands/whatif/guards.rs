@@ -89,7 +89,7 @@ impl Guards {
             evaluation.summary.look_at(call);
             if call.is_task {
                 self.budgets_of_models(call, evaluation);
-                evaluation.summary.cannot_say(NO_TOOL, 1);
+                evaluation.summary.count_undecidable(NO_TOOL, 1);
             } else {
                 by_facts.extend(self.evaluate_call(call, before_ms, evaluation).await);
             }
@@ -106,10 +106,10 @@ impl Guards {
         evaluation: &mut Evaluation,
     ) -> Option<FactCall> {
         if is_lost(call) {
-            evaluation.summary.cannot_say(LOST, 1);
+            evaluation.summary.count_undecidable(LOST, 1);
         }
         let recall =
-            if call.fate == RecordedDecision::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
+            if call.decision == RecordedDecision::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
@@ -123,7 +123,7 @@ impl Guards {
             None => GuardResult::Same,
         };
         // If the guards now stop a call, the call does not affect the facts of its session.
-        let runs = !is_stopped || matches!(call.fate, RecordedDecision::Ended { .. });
+        let runs = !is_stopped || matches!(call.decision, RecordedDecision::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
@@ -134,7 +134,7 @@ impl Guards {
             !matches!(self.active.policy.look_up(tenant, agent), Err(UnknownCaller::Tenant | UnknownCaller::Withheld))
         };
         let Some((tenant, agent)) = names.filter(is_of) else {
-            evaluation.summary.cannot_say(NO_TENANT, 1);
+            evaluation.summary.count_undecidable(NO_TENANT, 1);
             return None;
         };
         let logged = LoggedCall {
@@ -150,7 +150,7 @@ impl Guards {
 
 /// Returns true if it is unknown how far an admitted call got. Guards or approvers may have decided about such a call.
 fn is_lost(call: &RecordedCall) -> bool {
-    call.fate == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
+    call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
 /// Returns the arguments, or `None` if the log does not contain them completely.
@@ -164,14 +164,14 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
     // stays the same.
-    let is_unread = matches!(&call.fate, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
+    let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
-    match compared(&call.fate, recall) {
+    match compared(&call.decision, recall) {
         Comparison::Same => None,
         Comparison::Unknown(why) => {
-            evaluation.summary.cannot_say(why, 1);
+            evaluation.summary.count_undecidable(why, 1);
             None
         }
         Comparison::Other(kind, by) => Some(Difference {
@@ -181,7 +181,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
             agent: call.agent.clone(),
             tool: call.tool.clone(),
             call: format!("{}/{}", call.turn, call.position),
-            was: call.fate.words(),
+            was: call.decision.words(),
             would: words(recall),
             by_ms: None,
         }),
@@ -195,10 +195,10 @@ enum Comparison {
     Other(DifferenceKind, String),
 }
 
-fn compared(fate: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparison {
+fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
-    match (fate, recall) {
+    match (decision, recall) {
         (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
         // The call was stopped by facts. The facts are evaluated later, and can also stop the call under the other

@@ -82,7 +82,7 @@ fn wait(note: &Note) -> Option<String> {
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
         limits::DAY | limits::TENANT_DAY => format!(";W{at_ms},d,{until_ms}"),
-        limits::OUT => format!(";W{at_ms},r,{until_ms}"),
+        limits::IN_FLIGHT => format!(";W{at_ms},r,{until_ms}"),
         limit => format!(";L{at_ms},{limit},{until_ms}"),
     })
 }

@@ -124,7 +124,7 @@ impl Decision for Begin<'_> {
     fn decide(&self, view: &View, context: &Context) -> Result<Step<BeginResult>, Undecided> {
         let Some((turn, version)) = self.present(view, context)? else { return Ok(Step::Return(BeginResult::Stale)) };
         let recovered = recovered_calls(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
-        pass!(self.standing(&turn, &recovered, context));
+        pass!(self.check_turn(&turn, &recovered, context));
         pass!(self.refused_streak(view, context)?);
         let base = match self.base(&turn, &version, &recovered, view, context)? {
             Ok(base) => base,
@@ -186,7 +186,7 @@ impl Begin<'_> {
 
     /// Checks first whether another attempt began the call, whether the store restarted, and whether the slice is
     /// current. Then checks for a cancel and for the deadline.
-    fn standing(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
+    fn check_turn(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
         // If another attempt began a later call, that attempt ran this call first. If the tool was not `once` at that
         // time, this call has no intent record.
@@ -203,7 +203,7 @@ impl Begin<'_> {
         if is_begun && !mutant!("begin_respects_the_intent_record") {
             return CheckOutcome::returns(BeginResult::Unknown);
         }
-        if turn.state.out().is_none() {
+        if turn.state.in_flight_upto().is_none() {
             return CheckOutcome::returns(BeginResult::Stale);
         }
         if let Some(reason) = &turn.canceled {
@@ -360,11 +360,11 @@ impl Begin<'_> {
     fn write(&self, transaction: &mut Transaction, turn: &mut Turn, agreed: &[String]) {
         self.change_turn(turn, agreed);
         transaction.put(&self.slice.name.record(), turn);
-        transaction.proof = Some(self.slice.name.record());
+        transaction.dedupe_record = Some(self.slice.name.record());
     }
 
     fn change_turn(&self, turn: &mut Turn, agreed: &[String]) {
-        let upto = turn.state.out().unwrap_or(turn.position);
+        let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
         if self.once || turn.suspect.is_some() {
             turn.state = State::Running { upto };
         }

@@ -61,7 +61,7 @@ pub struct Session {
     #[serde(rename = "f", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, Fact>,
     #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub under_way: BTreeMap<CallName, RunningFactCall>,
+    pub running: BTreeMap<CallName, RunningFactCall>,
     /// Expected calls, which have not begun and may set facts.
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expected: BTreeMap<CallName, Expected>,
@@ -143,19 +143,19 @@ pub struct Expected {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedFactChange {
     pub fact: String,
-    pub becomes: FactTransition,
+    pub transition: FactTransition,
     pub kept_ms: i64,
 }
 
 impl Fact {
     /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is certainly cleared. If a call
     /// may have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
-    pub fn change(&mut self, becomes: FactTransition, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+    pub fn change(&mut self, transition: FactTransition, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
         let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
         let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
         let mut certain = live(&self.certain);
         let mut perhaps = live(&self.perhaps);
-        match becomes {
+        match transition {
             FactTransition::Set => certain = Some(longer(certain, new.clone())),
             FactTransition::MaybeSet => perhaps = Some(longer(perhaps, new.clone())),
             FactTransition::Cleared => (certain, perhaps) = (None, None),
@@ -196,12 +196,12 @@ fn longer(before: Option<Span>, new: Span) -> Span {
 impl Session {
     /// Changes a fact, see [`Fact::change`].
     pub fn change(&mut self, changed: &AppliedFactChange, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
-        let AppliedFactChange { fact, becomes, kept_ms } = changed;
+        let AppliedFactChange { fact, transition, kept_ms } = changed;
         if let Some(fact) = self.facts.get_mut(fact) {
-            return fact.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+            return fact.change(*transition, *kept_ms, by, ended_ms, now_ms);
         }
         let mut new = Fact::default();
-        let is_new = new.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+        let is_new = new.change(*transition, *kept_ms, by, ended_ms, now_ms);
         if is_new {
             self.facts.insert(fact.clone(), new);
         }
@@ -211,7 +211,7 @@ impl Session {
     /// Ends a call that made these `changes`. With `None`, any of the call's possible changes may have happened.
     /// Returns the waiting turns, which must check again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
-        let entry = self.under_way.remove(call);
+        let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();
         let unreported = || entry.iter().flat_map(|entry| &entry.changes).map(may_have).collect();
         let changes: Vec<AppliedFactChange> = changes.map_or_else(unreported, <[AppliedFactChange]>::to_vec);
@@ -235,7 +235,7 @@ impl Session {
     /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is under way.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
-        if !self.under_way.is_empty() {
+        if !self.running.is_empty() {
             return None;
         }
         let facts = self.facts.values().map(|fact| fact.until_ms() + OVER_MS);
@@ -246,9 +246,9 @@ impl Session {
 
     /// Returns the number of a turn. Returns `None` if the session has no call of this turn.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
-        let under_way = self.under_way.iter().map(|(call, entry)| (call, entry.number));
+        let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
-        under_way.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
+        running.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
     /// Returns the number of a turn. Assigns a number if the turn has none.
@@ -262,8 +262,8 @@ impl Session {
 
 /// Returns the change to apply if a call may have changed a fact.
 fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
-    let becomes = if change.sets { FactTransition::MaybeSet } else { FactTransition::MaybeCleared };
-    AppliedFactChange { fact: change.fact.clone(), becomes, kept_ms: change.kept_ms }
+    let transition = if change.sets { FactTransition::MaybeSet } else { FactTransition::MaybeCleared };
+    AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
 /// Writes the record of a session, with its lifetime. The caller guards that the record is unchanged since its read.

@@ -75,7 +75,7 @@ impl Governed {
 
     fn park(&self, store: &mut MiniStore, reason: WaitReason, section: &dyn Section) {
         let reason = ParkReason::Wait { reason, most_ms: 2_000, has_begun: false, cause: String::new() };
-        let park = Park { slice: &self.slice, reason: &reason, beside: false, waits_while: &[], sections: &[section] };
+        let park = Park { slice: &self.slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[section] };
         assert_eq!(store.run(&park), ParkResult::Until(store.now_ms + 2_000));
         let stored: Turn = store.record(&self.slice.name.record()).unwrap();
         assert_eq!(stored.state.word(), "waiting");
@@ -131,7 +131,7 @@ impl Governed {
     }
 
     fn settle(&mut self, store: &mut MiniStore, view: &mut View) {
-        let changed = |fact: &str, becomes| AppliedFactChange { fact: fact.into(), becomes, kept_ms: 1_000 };
+        let changed = |fact: &str, transition| AppliedFactChange { fact: fact.into(), transition, kept_ms: 1_000 };
         let changes = vec![changed("quoted", FactTransition::Cleared), changed("paid", FactTransition::Set)];
         let calls = vec![EndedCall { call: self.claim.by.call.clone(), changes: Some(changes) }];
         let facts = EndCalls { session: self.facts.session.clone(), calls };
@@ -160,7 +160,7 @@ impl Governed {
 fn quote(store: &mut MiniStore) {
     let key = SessionName { tenant: tenant(), session: "session:s".into() }.key();
     let mut session: Session = store.record(&key).unwrap_or_default();
-    let quoted = AppliedFactChange { fact: "quoted".into(), becomes: FactTransition::Set, kept_ms: 100_000 };
+    let quoted = AppliedFactChange { fact: "quoted".into(), transition: FactTransition::Set, kept_ms: 100_000 };
     session.change(&quoted, &call("q", 0), store.now_ms, store.now_ms);
     store.put(&key, &session);
 }

@@ -117,9 +117,9 @@ impl MiniStore {
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, |members| members.len() as u64)),
             Query::First { set, upto, count } => {
                 let members = self.sets.get(set).into_iter().flatten();
-                let mut found: Vec<_> = members.map(|(member, place)| (member.clone(), *place)).collect();
-                found.retain(|(_, place)| upto.is_none_or(|upto| *place <= upto));
-                found.sort_by_key(|(_, place)| *place);
+                let mut found: Vec<_> = members.map(|(member, score)| (member.clone(), *score)).collect();
+                found.retain(|(_, score)| upto.is_none_or(|upto| *score <= upto));
+                found.sort_by_key(|(_, score)| *score);
                 found.truncate(*count);
                 Value::Members(found)
             }
@@ -197,8 +197,8 @@ impl MiniStore {
             Write::Timer { name, rule: TimerRule::Earlier, .. } => {
                 self.due.insert(name.to_string());
             }
-            Write::AddMember { set, member, place, .. } => {
-                self.sets.entry(set.clone()).or_default().insert(member.clone(), *place);
+            Write::AddMember { set, member, score, .. } => {
+                self.sets.entry(set.clone()).or_default().insert(member.clone(), *score);
             }
             Write::RemoveMember { set, member, .. } => {
                 self.sets.entry(set.clone()).or_default().remove(member);

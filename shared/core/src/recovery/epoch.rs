@@ -154,10 +154,10 @@ pub struct QueryUnrunCalls<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnrunCallsResult {
-    /// Ask again at this time (ms).
-    Hold(i64),
+    /// Query again at this time (ms).
+    RetryAt(i64),
     /// The calls that other attempts began. The other calls have not run.
-    Known(ConfirmedUnrunCalls),
+    Confirmed(ConfirmedUnrunCalls),
 }
 
 /// The answer to [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run: it guards
@@ -225,12 +225,12 @@ pub struct ReportBegunCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportBegunResult {
     /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
-    Known,
-    Marked,
+    NotNeeded,
+    Recorded,
     /// Another attempt has begun the call, too.
     Late,
     /// The store has no mark of this attempt now.
-    Unmarked,
+    Removed,
 }
 
 impl Decision for ReportBegunCall {
@@ -273,7 +273,7 @@ impl Decision for ReportBegunCall {
         }
         recovered.until_ms = recovered.until_ms.max(context.now_ms + self.keep_ms);
         let ttl_ms = recovered.until_ms - context.now_ms;
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         transaction.put_for(&key, &recovered, ttl_ms);
         Ok(Step::Commit(transaction, if is_late { ReportBegunResult::Late } else { ReportBegunResult::Recorded }))
     }

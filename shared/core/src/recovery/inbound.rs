@@ -207,7 +207,7 @@ fn enqueue_again(
     let set = redelivered();
     let member = entry.queue.as_str().into();
     let upto_ms = now_ms + REDELIVERED_WITHIN_MS;
-    transaction.write(Write::AddMember { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
+    transaction.write(Write::AddMember { set, member, score: upto_ms.max(0).unsigned_abs(), queue_of: None });
     Ok(())
 }
 

@@ -213,7 +213,7 @@ impl Reap<'_> {
                 continue;
             };
             match view.record::<Turn>(&name.record()) {
-                Ok(Some(stored)) if stored.out_entry() == Some(&entry.entry) => {
+                Ok(Some(stored)) if stored.in_flight_entry() == Some(&entry.entry) => {
                     belongings.slices.push(Owned { entry, name, stored });
                 }
                 Ok(_) => belongings.stale.push(entry),
@@ -298,7 +298,7 @@ impl Owned<'_> {
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
-        let open = self.stored.value.state.out().unwrap_or_default().saturating_sub(self.stored.value.position);
+        let open = self.stored.value.state.in_flight_upto().unwrap_or_default().saturating_sub(self.stored.value.position);
         calls.get(calls.len().saturating_sub(open)..).unwrap_or_default().to_vec()
     }
 }
@@ -316,8 +316,8 @@ pub fn end_soon(
     for (call, position) in calls.iter().zip(turn.position..) {
         transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
     }
-    if turn.counts_as_out() {
-        let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
+    if turn.is_in_flight() {
+        let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
         transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
     }
     return_permits(transaction, &turn, now_ms);

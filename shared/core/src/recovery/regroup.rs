@@ -111,7 +111,7 @@ pub struct TakenSuspect<'a> {
 
 /// The slots of a worker for a group of suspects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SuspectConditionalDebit {
+pub struct SuspectRoom {
     /// Number of usable slots: the slot for suspects and the free slots.
     pub slots: usize,
     /// Number of these slots that one tenant may take.
@@ -121,7 +121,7 @@ pub struct SuspectConditionalDebit {
 /// Selects the suspects that run together, as indexes into `taken`. The first suspect always runs. The worker releases
 /// the suspects that are not chosen.
 #[must_use]
-pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectConditionalDebit) -> Group {
+pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
     let mut chosen = Group::new();
     let mut group_max = usize::MAX;
     for (at, suspect) in taken.iter().enumerate() {
@@ -201,7 +201,7 @@ mod tests {
         let b = TenantId::new("b").unwrap();
         let of = |tenant, group_max| TakenSuspect { tenant, group_max };
         let taken = [of(&a, 4), of(&a, 4), of(&b, 4), of(&a, 1), of(&b, 4), of(&b, 4)];
-        let room = |slots, tenant_slots| SuspectConditionalDebit { slots, tenant_slots };
+        let room = |slots, tenant_slots| SuspectRoom { slots, tenant_slots };
         assert_eq!(choose(&taken, room(16, 16)), [0, 1, 2, 4]);
         assert_eq!(choose(&taken, room(3, 16)), [0, 1, 2]);
         assert_eq!(choose(&taken, room(16, 1)), [0, 2]);
@@ -261,7 +261,7 @@ mod tests {
                 .iter()
                 .map(|(_, one)| TakenSuspect { tenant: &tenant, group_max: one.unwrap().group_max })
                 .collect();
-            let chosen = choose(&suspects, SuspectConditionalDebit { slots, tenant_slots: usize::MAX });
+            let chosen = choose(&suspects, SuspectRoom { slots, tenant_slots: usize::MAX });
             let mut ran = Vec::new();
             for (at, one) in taken.into_iter().enumerate() {
                 if chosen.contains(&at) { ran.push(one) } else { self.queue.push_back(one) }

@@ -97,7 +97,7 @@ impl Decision for ChangeDrain {
         let stored: Option<Stored<DrainFlag>> = view.record(&key(&self.worker))?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(&self.worker), stored.as_ref());
-        transaction.proof = Some(key(&self.worker));
+        transaction.dedupe_record = Some(key(&self.worker));
         let flag = stored.map(|stored| stored.value);
         let (note, gone, entry) = match &self.change {
             DrainChange::Resume { entry } => return Ok(self.resume(flag, entry, context.now_ms, transaction)),
@@ -121,8 +121,8 @@ impl Decision for ChangeDrain {
         for worker in gone.iter().filter(|worker| **worker != self.worker) {
             forget(worker, &mut transaction);
         }
-        let place = note.since_ms.max(0).unsigned_abs();
-        let join = Write::AddMember { set: drained(), member: self.worker.as_str().into(), place, queue_of: None };
+        let score = note.since_ms.max(0).unsigned_abs();
+        let add = Write::AddMember { set: drained(), member: self.worker.as_str().into(), score, queue_of: None };
         transaction.write(join).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
         if let Some(entry) = entry {
             entry.append_to(&mut transaction);

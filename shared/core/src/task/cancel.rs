@@ -164,8 +164,8 @@ impl Cancel<'_> {
         for (expired, _) in expired {
             transaction.write(Write::RemoveMember { set: set.clone(), member: expired.clone(), queue_of: None });
         }
-        let place = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
-        transaction.write(Write::AddMember { set, member, place, queue_of: None });
+        let score = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
+        transaction.write(Write::AddMember { set, member, score, queue_of: None });
         let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms: None };
         transaction.put_for(&key, &cancellation, limits::EARLY_CANCEL_MS);
         Ok(Step::Commit(transaction, Canceled::Waiting))

@@ -48,7 +48,7 @@ impl Decision for RenewTaskLease {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<RenewTaskLeaseResult>, Undecided> {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(RenewTaskLeaseResult::Stale)) };
-        if stored.out_entry() != Some(&self.entry) {
+        if stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(RenewTaskLeaseResult::Stale));
         }
         let KnownCancel::None(guard) = cancel_of(view, &self.name, stored.value.admitted_ms)? else {
@@ -67,7 +67,7 @@ impl Decision for RenewTaskLease {
 /// Renews the lease: records that it starts now.
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
-    turn.entry = stored.out_entry().cloned();
+    turn.entry = stored.in_flight_entry().cloned();
     turn.set_renewed(now_ms);
     transaction.put(&name.record(), &turn);
 }
@@ -91,7 +91,7 @@ impl Decision for ReadHeld {
     fn decide(&self, view: &View, _: &Context) -> Result<Step<Self::Output>, Undecided> {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(None)) };
         let is_external = matches!(stored.value.destination, Destination::External { .. });
-        if !is_external || !stored.value.is_task() || stored.out_entry() != Some(&self.entry) {
+        if !is_external || !stored.value.is_task() || stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(None));
         }
         let queue = stored.value.queue(&self.name.tenant);
@@ -138,14 +138,14 @@ impl Decision for HandleLeaseTimer<'_> {
             return Ok(Step::Return(LeaseTimerResult::Raced));
         }
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(LeaseTimerResult::NotOut)) };
-        let (Some(entry), Destination::External { lease_ms }) = (stored.out_entry(), &stored.value.destination) else {
+        let (Some(entry), Destination::External { lease_ms }) = (stored.in_flight_entry(), &stored.value.destination) else {
             return Ok(Step::Return(LeaseTimerResult::NotOut));
         };
         let entry = entry.clone();
         let lease_ms = *lease_ms;
         let queue = stored.value.queue(&self.name.tenant);
         let calls = calls_of(view.entry(&queue, &entry)?);
-        let mut case = Case { lapse: self, context, stored, entry, queue, calls, lease_ms };
+        let mut case = Case { lease_timer: self, context, stored, entry, queue, calls, lease_ms };
         let mut transaction = Transaction::new(context.version.clone());
         let key = self.name.cancellation();
         let cancellation = view.record::<Cancellation>(&key)?;
@@ -161,14 +161,14 @@ impl Decision for HandleLeaseTimer<'_> {
             cancellation.map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
         );
         let is_held = view.holder(&case.queue, &case.entry)?.is_some();
-        let lapsed = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
-        Ok(Step::Commit(transaction, lapsed))
+        let result = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
+        Ok(Step::Commit(transaction, result))
     }
 }
 
 /// A task on an external runtime's queue, waiting or held.
 struct Case<'a> {
-    lapse: &'a HandleLeaseTimer<'a>,
+    lease_timer: &'a HandleLeaseTimer<'a>,
     context: &'a Context,
     stored: Stored<Turn>,
     entry: EntryId,
@@ -179,12 +179,12 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn later(&self, transaction: &mut Transaction, due_ms: i64) -> LeaseTimerResult {
-        transaction.timer(self.lapse.name.timer(), due_ms, TimerRule::Set);
+        transaction.timer(self.lease_timer.name.timer(), due_ms, TimerRule::Set);
         LeaseTimerResult::Later(due_ms)
     }
 
     fn guard_version(&self, transaction: &mut Transaction) {
-        transaction.guard(Guard::Version(self.lapse.name.record(), self.stored.version.clone()));
+        transaction.guard(Guard::Version(self.lease_timer.name.record(), self.stored.version.clone()));
     }
 
     /// Handles a task that no runtime has taken so far.
@@ -200,7 +200,7 @@ impl Case<'_> {
         }
         self.drop_local_queue(transaction);
         let turn = self.stored.value.clone();
-        end_soon(transaction, &self.lapse.name, turn, &self.calls, reason, self.context.now_ms);
+        end_soon(transaction, &self.lease_timer.name, turn, &self.calls, reason, self.context.now_ms);
         LeaseTimerResult::Ends
     }
 
@@ -211,7 +211,7 @@ impl Case<'_> {
         let renewed_ms = self.stored.value.renewed_ms();
         if renewed_ms == 0 {
             // The time at which the runtime took the task is unknown, so the lease starts at the first check.
-            renew(transaction, &self.lapse.name, &self.stored, now_ms);
+            renew(transaction, &self.lease_timer.name, &self.stored, now_ms);
             return self.later(transaction, now_ms + self.lease_ms);
         }
         let ends_ms = renewed_ms + self.lease_ms;
@@ -220,7 +220,7 @@ impl Case<'_> {
             let due_ms = if reason.is_some() { ends_ms } else { ends_ms.min(self.stored.value.head.deadline_ms) };
             return self.later(transaction, due_ms);
         }
-        self.lapse(transaction, reason)
+        self.lease_timer(transaction, reason)
     }
 
     /// Removes the queue of a local call that ends. The queue belongs to this call alone.
@@ -230,9 +230,9 @@ impl Case<'_> {
         }
     }
 
-    fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
+    fn lease_timer(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
-        let name = &self.lapse.name;
+        let name = &self.lease_timer.name;
         if reason.is_none() && self.stored.value.is_offered() {
             // A worker decides by the effect of the tool: the call is offered again, or its outcome is unknown.
             let stored = self.stored.clone();
@@ -252,9 +252,9 @@ impl Case<'_> {
             lone_crashes += 1;
             turn.suspect = Some(Suspect { group_max: 1, lone_crashes });
         }
-        let is_poison = lone_crashes >= self.lapse.bounds.crashes_max;
+        let is_poison = lone_crashes >= self.lease_timer.bounds.crashes_max;
         let reason = reason.or(is_poison.then_some(EndReason::Quarantined { crashes: turn.crashes }));
-        let lapsed = match reason {
+        let result = match reason {
             Some(reason) => {
                 end_soon(transaction, name, turn, &self.calls, reason, now_ms);
                 LeaseTimerResult::Ends
@@ -269,7 +269,7 @@ impl Case<'_> {
         if !mutant!("lapse_acknowledges_the_old_entry") {
             transaction.guard(Guard::Held(self.queue.clone(), self.entry.clone()));
         }
-        lapsed
+        result
     }
 }
 

@@ -68,21 +68,21 @@ pub fn add_to_list(
         _ => 0,
     };
     let oldest = u64::try_from(now_ms - TASKS_LISTED_MS).unwrap_or(0);
-    for (member, place) in view.first(&list, None, UNLISTED_MAX)? {
-        if size >= TASKS_LISTED_MAX || *place < oldest {
+    for (member, score) in view.first(&list, None, UNLISTED_MAX)? {
+        if size >= TASKS_LISTED_MAX || *score < oldest {
             transaction.write(Write::RemoveMember { set: list.clone(), member: member.clone(), queue_of: None });
         }
     }
     let set = lists();
     let member = list.as_str().into();
-    let place = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
-    transaction.write(Write::AddMember { set, member, place, queue_of: None });
+    let score = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
+    transaction.write(Write::AddMember { set, member, score, queue_of: None });
     join(transaction, list, name, now_ms);
     Ok(())
 }
 
 /// Adds a turn or task to a set of IDs.
 pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
-    let place = u64::try_from(now_ms).unwrap_or(0);
-    transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), place, queue_of: None });
+    let score = u64::try_from(now_ms).unwrap_or(0);
+    transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), score, queue_of: None });
 }

@@ -77,7 +77,7 @@ pub struct Shortage {
     pub amount: u64,
     /// The end of the budget's window; 0 without a window.
     pub ends_ms: i64,
-    pub reach: ShortageAction,
+    pub action: ShortageAction,
 }
 
 /// What happens to a request if a budget has no room for it.
@@ -92,7 +92,7 @@ pub enum ShortageAction {
 
 /// Returns the task's record, if this entry is the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
-    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
 
 impl Decision for Reserve {
@@ -124,11 +124,11 @@ impl Decision for Reserve {
         let mut transaction = Transaction::new(context.version.clone());
         // With `stamped`, the store adds the counters' states to the record. They show the windows of the debits.
         transaction.stamped = true;
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
         for debit in &self.debits {
             if !mutant!("reserve_debits_the_budget") {
-                transaction.guard(Guard::Debit(debit.room()));
+                transaction.guard(Guard::Debit(debit.debit()));
             }
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
@@ -148,7 +148,7 @@ impl Decision for Reserve {
 }
 
 impl BudgetDebit {
-    fn room(&self) -> ConditionalDebit {
+    fn debit(&self) -> ConditionalDebit {
         ConditionalDebit {
             counter: self.counter.clone(),
             amount: self.amount,
@@ -174,14 +174,14 @@ impl Reserve {
         context.conflicts.iter().rev().find_map(|conflict| {
             let Conflict::LimitReached { counter, state } = conflict else { return None };
             let debit = self.debits.iter().find(|debit| debit.counter == *counter)?;
-            let reach = match debit {
+            let action = match debit {
                 _ if debit.amount > debit.max => ShortageAction::Never,
                 _ if debit.waits => ShortageAction::Wait,
                 _ => ShortageAction::Reject,
             };
             let used = state.used;
             let ends_ms = state.ends_ms;
-            Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, reach })
+            Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, action })
         })
     }
 }
@@ -211,7 +211,7 @@ impl Decision for Unreserve {
             return Ok(Step::Return(Some(Box::new(fenced))));
         };
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
         correct(&mut transaction, view, &stored, &reserved, (0, 0), context)?;
         let mut turn = stored.value;
@@ -234,13 +234,13 @@ fn correct(
     (tokens, money): (u64, u64),
     context: &Context,
 ) -> Result<(), Undecided> {
-    let stamped = stored.rooms.len() == reserved.debits.len();
+    let stamped = stored.debits.len() == reserved.debits.len();
     for (at, (counter, unit, amount, ends_ms)) in reserved.debits.iter().enumerate() {
         let used = match unit {
             BudgetUnit::Tokens => tokens,
             BudgetUnit::Money => money,
         };
-        let ends_ms = stored.rooms.get(at).filter(|_| stamped).map_or(*ends_ms, |room| room.ends_ms);
+        let ends_ms = stored.debits.get(at).filter(|_| stamped).map_or(*ends_ms, |debit| debit.ends_ms);
         let difference = i64::try_from(used).unwrap_or(i64::MAX).saturating_sub_unsigned(*amount);
         let ends_ms = (!mutant!("a_correction_is_of_its_window")).then_some(ends_ms);
         transaction.write(Write::Add { counter: counter.clone(), amount: difference, ends_ms });
@@ -294,14 +294,14 @@ impl Section for BudgetWait {
         let set = keys::budget_queue(&self.counter);
         let member: Arc<str> = self.name.to_string().into();
         let was_woken = context.failed(|conflict| *conflict == Conflict::NoMember);
-        if view.place(&set, &member)?.is_some() && !was_woken {
+        if view.score(&set, &member)?.is_some() && !was_woken {
             transaction.guard(Guard::Member(set, member));
             return Ok(());
         }
         if !mutant!("budget_wait_looks_again") {
             transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
         }
-        transaction.write(Write::AddMember { set, member, place: self.place, queue_of: None });
+        transaction.write(Write::AddMember { set, member, score: self.score: place, queue_of: None });
         Ok(())
     }
 }
@@ -331,7 +331,7 @@ impl ReportedModelUse {
         let owner = (&name.tenant, &turn.head.agent);
         let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
         // If another holder has counted the same request, this holder's usage is counted in addition.
-        let holder = stored.out_entry().map_or("", EntryId::as_str);
+        let holder = stored.in_flight_entry().map_or("", EntryId::as_str);
         let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
         if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {
             return Ok(());

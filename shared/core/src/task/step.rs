@@ -104,7 +104,7 @@ impl AddSteps<'_> {
     ) -> Result<(Transaction, Fenced), Undecided> {
         let mut turn = stored.value.clone();
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         if !mutant!("step_guards_the_version") {
             transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
         }

@@ -149,7 +149,7 @@ impl Admit<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Step<AdmitResult>, Undecided> {
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Absent(self.name.record()));
         let AdmissionPlan { budget, ends, is_bounded } = plan;
         let ends = ends.or(self.ends(&mut transaction, view, context)?);
@@ -317,7 +317,7 @@ impl Admit<'_> {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
             let member = self.name.turn.as_str().into();
             let place = place_of(&self.origin);
-            transaction.write(Write::AddMember { set: above.descendants(), member, place, queue_of: None });
+            transaction.write(Write::AddMember { set: above.descendants(), member, score: place, queue_of: None });
         }
     }
 

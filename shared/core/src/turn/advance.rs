@@ -8,7 +8,7 @@ use super::due::EndSection;
 use super::end::{EndedCall, Ending, ExecutionState, Render, RenderedCall, append_call_audits, parts};
 use super::expire::begin_ending;
 use super::holder::keep_calls;
-use super::limit::{Evaluator, Generations, AdmissionPlan, NextDispatch, Policy, LimitRejection, LimitDecision, Wait, out_debit, task_debit};
+use super::limit::{Evaluator, Generations, AdmissionPlan, NextDispatch, Policy, LimitRejection, LimitDecision, Wait, in_flight_debit, task_debit};
 use super::settle::earlier_results;
 use super::slice::dispatch;
 use super::state::{EndReason, Note, State, Turn};
@@ -105,9 +105,9 @@ impl Candidate<'_> {
         let refused = self.refuse(&plan.refused, transaction, view, context)?;
         match plan.next {
             NextDispatch::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
-            NextDispatch::Dispatch { calls, rooms } => {
+            NextDispatch::Dispatch { calls, debits } => {
                 let resumed = self.resumes();
-                self.dispatch(calls, rooms, transaction, context.now_ms);
+                self.dispatch(calls, debits, transaction, context.now_ms);
                 self.put_results(&refused, transaction, context.now_ms);
                 Ok(AdvanceResult::Dispatched { calls, resumed })
             }
@@ -234,8 +234,8 @@ impl Candidate<'_> {
         let tenant = &self.name.tenant;
         let task = self.turn.head.task.as_ref().zip(self.budget);
         let task = task.map(|((task, _), budget)| task_debit(tenant, task, budget, calls.len()));
-        let out = out_debit(tenant, self.bounds.tenant_out_max, calls.len());
-        LimitDecision::Debits(task.into_iter().chain(debits).chain([out]).collect())
+        let in_flight = in_flight_debit(tenant, self.bounds.tenant_in_flight_max, calls.len());
+        LimitDecision::Debits(task.into_iter().chain(debits).chain([in_flight]).collect())
     }
 
     pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
@@ -339,36 +339,36 @@ impl Candidate<'_> {
             if let Some(reported) = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()) {
                 return reported.into();
             }
-            let fate = if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.fate(position) };
-            self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
+            let execution = if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.execution_state(position) };
+            self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, execution, now_ms })
         };
         (from..upto).map(render).collect()
     }
 
-    fn dispatch(&mut self, calls: usize, rooms: Vec<ConditionalDebit>, transaction: &mut Transaction, now_ms: i64) {
+    fn dispatch(&mut self, calls: usize, debits: Vec<ConditionalDebit>, transaction: &mut Transaction, now_ms: i64) {
         if !mutant!("dispatch_before_the_deadline") {
             transaction.guard(Guard::Before(self.turn.head.deadline_ms));
         }
         self.leave_queue(transaction, None);
-        let held = rooms.iter().filter(|room| room.window == Window::Concurrency);
-        self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
+        let held = debits.iter().filter(|debit| debit.window == Window::Concurrency);
+        self.turn.permits = held.map(|debit| (debit.counter.clone(), debit.amount)).collect();
         // For an admission, the store adds the states of the debited counters to the record, next to the note. A
         // resumed slice has no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
         } else {
-            let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
+            let limits = debits.iter().map(|debit| (debit.counter.clone(), debit.max)).collect();
             let amounts = match self.bounds.audit_admissions {
                 // A limit in shadow mode allows any amount, so the note does not report its debits.
-                true => rooms.iter().map(|room| if room.shadow { 0 } else { room.amount }).collect(),
+                true => debits.iter().map(|debit| if debit.shadow { 0 } else { debit.amount }).collect(),
                 false => Vec::new(),
             };
             self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, amounts, debited: Vec::new() });
             self.turn.debited = self.turn.position + calls;
         }
         if !mutant!("limits_guard_the_room") {
-            transaction.guards.extend(rooms.into_iter().map(Guard::Debit));
+            transaction.guards.extend(debits.into_iter().map(Guard::Debit));
         }
         let texts: Vec<Bytes> = self.texts.iter().take(calls).cloned().collect();
         dispatch(transaction, self.name, &mut self.turn, &texts);

@@ -67,7 +67,7 @@ pub struct EndedCall<'a> {
     pub call: Option<&'a Call>,
     /// Why the turn ends.
     pub reason: &'a EndReason,
-    pub fate: ExecutionState,
+    pub execution: ExecutionState,
     pub now_ms: i64,
 }
 
@@ -81,7 +81,7 @@ pub trait Render: Sync {
 impl Turn {
     /// Returns what is known about the call at `position`, if the turn ends before the call has a result.
     #[must_use]
-    pub fn fate(&self, position: usize) -> ExecutionState {
+    pub fn execution_state(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
             return if begun.by == RUNTIME { ExecutionState::TakenByRuntime } else { ExecutionState::Begun };
         }
@@ -93,8 +93,8 @@ impl Turn {
         if is_next && self.attempts > 0 && self.crashes == 0 {
             return ExecutionState::Tried(self.attempts);
         }
-        let was_out = position < self.debited;
-        if was_out && (self.crashes > 0 || self.may_have_run) { ExecutionState::MayHaveRun } else { ExecutionState::NotRun }
+        let was_in_flight = position < self.debited;
+        if was_in_flight && (self.crashes > 0 || self.may_have_run) { ExecutionState::MayHaveRun } else { ExecutionState::NotRun }
     }
 }
 
@@ -213,11 +213,11 @@ impl Ending<'_> {
             agent: reply.is_empty().then(|| turn.head.agent.clone()),
             reply,
         };
-        transaction.proof = Some(name.finished());
+        transaction.dedupe_record = Some(name.finished());
         transaction.put_for(&name.finished(), &finished, bounds.retain_ms);
         transaction.write(Write::Delete(name.record())).write(Write::ClearTimer(name.timer().into()));
         leave_waits(transaction, name, turn, now_ms);
-        count_out(transaction, name, turn);
+        count_in_flight(transaction, name, turn);
         if turn.given {
             let given = GivenId { digest: turn.head.digest.clone(), state: GivenState::Ended };
             transaction.put_for(&name.given(), &given, bounds.dedupe_ms);
@@ -356,7 +356,7 @@ fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String
 }
 
 /// Subtracts a turn from the tenant's counters.
-fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
+fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     let mut add = |limit, amount: u64| {
         let amount = i64::try_from(amount).map_or(i64::MIN, |amount| -amount);
         let counter = CounterKey::new(limit, name.tenant.as_str());
@@ -364,8 +364,8 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     };
     add(limits::UNFINISHED, 1);
     add(limits::BYTES, turn.bytes);
-    if turn.counts_as_out() {
-        add(limits::OUT, 1);
+    if turn.is_in_flight() {
+        add(limits::IN_FLIGHT, 1);
     }
 }
 

@@ -22,14 +22,14 @@ impl Case<'_> {
     pub(super) fn expire(&mut self, reason: EndReason) -> Result<DueResult, Undecided> {
         let mut turn = self.stored.value.clone();
         turn.canceled.clone_from(&self.canceled);
-        if turn.state.out().is_none() {
+        if turn.state.in_flight_upto().is_none() {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
         // The conflict `Read` describes the record's current entry only if it is the last conflict. After any other
         // conflict, the record may name another entry.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
-        match self.stored.out_entry() {
+        match self.stored.in_flight_entry() {
             Some(entry) if !was_read => {
                 if !mutant!("expire_guards_that_nobody_has_read") {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
@@ -59,10 +59,10 @@ impl Case<'_> {
         if self.canceled.is_none() {
             return self.later(again_ms);
         }
-        let place = u64::try_from(now_ms).unwrap_or(0);
+        let score = u64::try_from(now_ms).unwrap_or(0);
         let set = keys::canceled(consumer);
         let member = name.to_string().into();
-        self.transaction.write(Write::AddMember { set, member, place, queue_of: None });
+        self.transaction.write(Write::AddMember { set, member, score, queue_of: None });
         self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
         DueResult::Noticed(consumer.clone())
     }
@@ -148,10 +148,10 @@ impl Case<'_> {
         is_marked: bool,
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
-        let fate = if is_marked { ExecutionState::Begun } else { turn.fate(position) };
+        let execution = if is_marked { ExecutionState::Begun } else { turn.execution_state(position) };
         let name = self.due.name;
         let now_ms = self.context.now_ms;
-        self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
+        self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
     /// Returns the calls without results, from the record's parts and the slice's entry. `None` for a call that is
@@ -161,7 +161,7 @@ impl Case<'_> {
         let turn = &self.stored.value;
         let names = (turn.position..turn.head.calls).map(parts::call).collect();
         let mut calls = self.view.parts(&name.record(), names)?.to_vec();
-        let (Some(upto), Some(entry)) = (turn.state.out(), self.stored.out_entry()) else { return Ok(calls) };
+        let (Some(upto), Some(entry)) = (turn.state.in_flight_upto(), self.stored.in_flight_entry()) else { return Ok(calls) };
         let Some(entry) = self.view.entry(&turn.queue(&name.tenant), entry)? else { return Ok(calls) };
         let in_slice: Vec<&Bytes> =
             entry.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call).collect();
@@ -189,8 +189,8 @@ pub(super) fn begin_ending(
 ) {
     leave_waits(transaction, name, &turn, now_ms);
     turn.permits.clear();
-    if turn.counts_as_out() {
-        holder::count_out(transaction, name, -1);
+    if turn.is_in_flight() {
+        holder::count_in_flight(transaction, name, -1);
     }
     turn.entry = None;
     turn.state = State::Ending { reason, due_ms };

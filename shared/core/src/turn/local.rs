@@ -32,7 +32,7 @@ pub struct Offer<'a> {
     pub message: &'a str,
     pub lease_ms: i64,
     /// True if read-only calls of this slice may have run in parallel without a recorded result.
-    pub beside: bool,
+    pub had_parallel_reads: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Decision for Offer<'_> {
             return Ok(Step::Return(OfferResult::Canceled));
         }
         let mut turn = slice.turn.clone();
-        turn.may_have_run |= self.beside || turn.crashes > 0;
+        turn.may_have_run |= self.had_parallel_reads || turn.crashes > 0;
         turn.clear_suspicion();
         turn.destination = Destination::External { lease_ms: self.lease_ms };
         turn.local = Some(LocalCall {
@@ -83,10 +83,10 @@ impl Decision for Offer<'_> {
         );
         let due_ms = turn.head.deadline_ms.min(context.now_ms + self.lease_ms);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
-        if slice.turn.counts_as_out() {
-            holder::count_out(&mut transaction, name, -1);
+        if slice.turn.is_in_flight() {
+            holder::count_in_flight(&mut transaction, name, -1);
         }
-        transaction.proof = Some(name.record());
+        transaction.dedupe_record = Some(name.record());
         holder::acknowledge(&mut transaction, slice, context);
         Ok(Step::Commit(transaction, OfferResult::Offered))
     }
@@ -119,7 +119,7 @@ impl Decision for Conclude {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else {
             return Ok(Step::Return(Concluded::Stale));
         };
-        if !stored.value.is_offered() || stored.out_entry() != Some(&self.entry) {
+        if !stored.value.is_offered() || stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(Concluded::Stale));
         }
         let queue = stored.value.queue(&self.name.tenant);
@@ -162,10 +162,10 @@ impl LocalEnd<'_> {
         }
         turn.clear_suspicion();
         dispatch(transaction, self.name, &mut turn, self.calls);
-        holder::count_out(transaction, self.name, 1);
+        holder::count_in_flight(transaction, self.name, 1);
         transaction.timer(self.name.timer(), due_ms, TimerRule::Set);
         transaction.write(Write::DropQueue(self.queue.clone()));
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         if held {
             transaction.guard(Guard::Held(self.queue, self.entry.clone()));
         }

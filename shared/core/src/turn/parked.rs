@@ -16,8 +16,8 @@ const fn is_listed(state: &State) -> bool {
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
         let member = name.to_string().into();
-        let place = now_ms.max(0).unsigned_abs();
-        transaction.write(Write::AddMember { set: keys::parked(), member, place, queue_of: None });
+        let score = now_ms.max(0).unsigned_abs();
+        transaction.write(Write::AddMember { set: keys::parked(), member, score, queue_of: None });
     }
 }
 

@@ -18,7 +18,7 @@ use super::dead_letter::DeadLetter;
 use super::due::EndSection;
 use super::end::{Render, parts};
 use super::limit::Policy;
-use super::limit::evaluate::PERMIT_LOOK_MS;
+use super::limit::evaluate::PERMIT_CHECK_MS;
 use super::state::{EndReason, State, Turn};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -81,7 +81,7 @@ impl Decision for Rearm {
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
-        transaction.timer(timer, context.now_ms + PERMIT_LOOK_MS, TimerRule::Set);
+        transaction.timer(timer, context.now_ms + PERMIT_CHECK_MS, TimerRule::Set);
         let mut turns = Vec::with_capacity(members.len());
         for (member, _) in members {
             match TurnName::parse(member) {
@@ -177,7 +177,7 @@ impl Release<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Step<ReleaseResult>, Undecided> {
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         let guards = transaction.guards.clone();
         let (ends, canceled) = self.ends(&turn, &mut transaction, view, context)?;
         let (task, over) = match self.task(&turn, &mut transaction, view)? {

@@ -13,7 +13,7 @@ use crate::transaction::{Conflict, CounterKey, Guard, ConditionalDebit, TimerRul
 use crate::view::Undecided;
 
 /// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
-const OUT_DELAY_MS: i64 = 1_000;
+const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
     /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
@@ -30,22 +30,22 @@ impl Case<'_> {
             self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
             return Ok(DueResult::Throttled);
         }
-        let out = CounterKey::new(limits::OUT, name.tenant.as_str());
-        if self.context.failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == out)) {
-            return Ok(self.later(deadline_ms.min(now_ms + OUT_DELAY_MS)));
+        let in_flight = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
+        if self.context.failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == in_flight)) {
+            return Ok(self.later(deadline_ms.min(now_ms + IN_FLIGHT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
             // Some calls are lost, so the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        let max = self.due.bounds.tenant_out_max;
+        let max = self.due.bounds.tenant_in_flight_max;
         let counters_max = u64::MAX;
         let window = Window::Total;
         let behind_queue = false;
         let shadow = false;
         if turn.is_for_workers() {
-            let room = ConditionalDebit { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
-            self.transaction.guard(Guard::Debit(room));
+            let debit = ConditionalDebit { counter: in_flight, amount: 1, max, window, behind_queue, shadow, counters_max };
+            self.transaction.guard(Guard::Debit(debit));
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
@@ -55,7 +55,7 @@ impl Case<'_> {
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
         };
         self.transaction.timer(name.timer(), due_ms, TimerRule::Set);
-        self.transaction.proof = Some(name.record());
+        self.transaction.dedupe_record = Some(name.record());
         Ok(DueResult::Dispatched)
     }
 

@@ -66,11 +66,11 @@ impl Decision for Settle<'_> {
         holder::guard_version(&mut transaction, slice);
         section::add_readable(self.sections, &mut transaction, view, context, self.bounds)?;
         let done = turn.position + self.results.len();
-        if done < turn.head.calls && turn.state.out().is_some_and(|upto| done < upto) {
-            return Ok(self.go_on(transaction, context.now_ms));
+        if done < turn.head.calls && turn.state.in_flight_upto().is_some_and(|upto| done < upto) {
+            return Ok(self.continue_slice(transaction, context.now_ms));
         }
         let settled = if done < turn.head.calls {
-            self.leave_rest(&mut transaction, context.now_ms);
+            self.requeue_rest(&mut transaction, context.now_ms);
             SettleResult::Throttled
         } else {
             self.end(&mut transaction, view, context)?;
@@ -89,7 +89,7 @@ impl Settle<'_> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
         let is_ours = |stored: &Stored<Turn>| {
-            stored.out_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
+            stored.in_flight_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
         };
         let stored = view.record::<Turn>(&slice.name.record())?.filter(is_ours);
         Ok(stored.map_or(SettleResult::Stale, |stored| SettleResult::Continues {
@@ -140,31 +140,31 @@ impl Settle<'_> {
     }
 
     /// Commits the results of a slice that its holder keeps. After this commit, the holder begins the next call.
-    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
+    fn continue_slice(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
-        if let Some(upto) = turn.state.out() {
+        if let Some(upto) = turn.state.in_flight_upto() {
             turn.state = State::Ready { upto };
         }
         turn.entry = Some(slice.entry.clone());
         transaction.put(&slice.name.record(), &turn);
-        transaction.proof = Some(slice.name.record());
+        transaction.dedupe_record = Some(slice.name.record());
         let version = transaction.version.clone();
         Step::Commit(transaction, SettleResult::Continues { version, turn: Box::new(turn) })
     }
 
     /// Ends the slice: the turn waits until its next calls are dispatched.
-    fn leave_rest(&self, transaction: &mut Transaction, now_ms: i64) {
+    fn requeue_rest(&self, transaction: &mut Transaction, now_ms: i64) {
         let name = &self.slice.name;
         let mut turn = self.keep_results(transaction, now_ms);
         return_permits(transaction, &turn, now_ms);
-        if turn.counts_as_out() {
-            holder::count_out(transaction, name, -1);
+        if turn.is_in_flight() {
+            holder::count_in_flight(transaction, name, -1);
         }
-        turn.leave_slice();
+        turn.clear_slice_state();
         let counter = undecided_queue(name, &turn);
         throttle(transaction, name, &mut turn, counter, self.next_due(now_ms), now_ms);
-        transaction.proof = Some(name.record());
+        transaction.dedupe_record = Some(name.record());
     }
 
     /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its agent's
@@ -228,7 +228,7 @@ impl Turn {
 
     /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before, because those calls may
     /// have run.
-    fn leave_slice(&mut self) {
+    fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
         // `begun` is not cleared: an earlier holder may have begun a later call.

@@ -144,7 +144,7 @@ impl Decision for Submit<'_> {
         self.guard_bounds(bytes_left, &mut transaction);
         transaction.write(Write::Enqueue(self.to.stream(), self.entry()));
         if let Some((name, digest)) = self.name() {
-            transaction.proof = Some(name.given());
+            transaction.dedupe_record = Some(name.given());
             transaction.put(&name.given(), &GivenId { digest: digest.to_owned(), state: GivenState::Queued });
         }
         Ok(Step::Commit(transaction, Submitted::Accepted))

@@ -27,7 +27,7 @@ impl Decision for ListHolder {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
         let name = self.consumer.as_str();
-        if view.place(&consumers(), name)?.is_some() {
+        if view.score(&consumers(), name)?.is_some() {
             return Ok(Step::Return(false));
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
@@ -37,8 +37,8 @@ impl Decision for ListHolder {
         }
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
-        let place = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::AddMember { set: consumers(), member: name.into(), place, queue_of: None });
+        let score = context.now_ms.max(0).unsigned_abs();
+        transaction.write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
         Ok(Step::Commit(transaction, true))
     }
 }
@@ -53,7 +53,7 @@ mod tests {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Heartbeat {
+    fn heartbeat() -> Heartbeat {
         Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
     }
 
@@ -66,7 +66,7 @@ mod tests {
         let mut shard = Paper::at(1_000);
         assert!(shard.result(&list()), "its heartbeat was lost");
         assert!(!shard.result(&list()));
-        shard.run(&beat());
+        shard.run(&heartbeat());
         assert!(!shard.result(&list()));
         shard.pass(900);
         assert_eq!(shard.result(&RemoveDeadConsumer { consumer: consumer() }), RemoveDeadConsumerResult::Done);
@@ -81,7 +81,7 @@ mod tests {
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);
         let decided = shard.decide(&list());
-        shard.run(&beat());
+        shard.run(&heartbeat());
         assert!(!shard.finish(&list(), decided).result);
         assert_eq!(shard.sets[&consumers()]["w-1-a-0"], 1_900);
     }

@@ -14,13 +14,13 @@
 //! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only after a reaper
 //! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
 
-mod beat;
-mod bury;
+mod heartbeat;
+mod remove_dead_consumer;
 mod list;
 mod reaping;
 
-pub use beat::{Heartbeat, HeartbeatReport, LeaseBefore, EndLease, Role, Slots};
-pub use bury::{RemoveDeadConsumerResult, RemoveDeadConsumer};
+pub use heartbeat::{Heartbeat, HeartbeatReport, LeaseBefore, EndLease, Role, Slots};
+pub use remove_dead_consumer::{RemoveDeadConsumerResult, RemoveDeadConsumer};
 pub use list::ListHolder;
 pub use reaping::{RequestReapPermit, ReapPermit, ReapState};
 
@@ -99,8 +99,8 @@ pub fn cancels(consumer: &str) -> SetKey {
 /// the turn's record in which the consumer holds the slice. With this guard, a consumer that was removed as dead gets
 /// no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
-    let place = now_ms.max(0).unsigned_abs();
-    transaction.write(Write::AddMember { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
+    let score = now_ms.max(0).unsigned_abs();
+    transaction.write(Write::AddMember { set: cancels(holder), member: name.to_string().into(), score, queue_of: None });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -113,8 +113,8 @@ mod tests {
         let may = RequestReapPermit { lease_ms: 800, every_ms: 100 };
         let key = crate::view::Query::Record(key());
         let mut view = View::default();
-        let reaping = ReapState { seen_ms: 4_900, hold_until_ms: 0 };
-        let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &reaping.encode());
+        let state = ReapState { seen_ms: 4_900, hold_until_ms: 0 };
+        let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &state.encode());
         view.insert(key, crate::view::Value::Record(Some(stored)));
         let mut context = Paper::at(5_000).context();
         assert!(matches!(may.decide(&view, &context), Ok(Step::Commit(_, ReapPermit::Granted))));

@@ -67,7 +67,7 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
         if limits[limit].bound.is_held() {
-            share_places(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
+            share_permits(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
         }
         Debits { limit, key, amounts }
     });
@@ -104,14 +104,14 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
 }
 
 /// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
-/// permit. If `beside` returns true for a call, the call may run at the same time as others, so it needs a permit of
+/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs a permit of
 /// its own.
-fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
-    let mut has_place = false;
+fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
+    let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
-        if !beside(at) {
-            *amount = Some(u64::from(!has_place));
-            has_place = true;
+        if !runs_in_parallel(at) {
+            *amount = Some(u64::from(!has_permit));
+            has_permit = true;
         }
     }
 }

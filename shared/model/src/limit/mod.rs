@@ -185,7 +185,7 @@ impl LimitBound {
             Self::Sum { .. } | Self::Money(_) => amount::parse(text),
             Self::Tokens(_) => text.parse().ok().filter(|tokens| *tokens <= amount::AMOUNT_MAX),
             Self::Calls(_) => text.parse::<u32>().ok().map(u64::from),
-            Self::Concurrent(_) => text.parse::<u32>().ok().filter(|places| *places > 0).map(u64::from),
+            Self::Concurrent(_) => text.parse::<u32>().ok().filter(|permits| *permits > 0).map(u64::from),
             Self::Part(_) => parse_percent(text),
             Self::Share(_) => text.parse::<u64>().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight)),
         }
@@ -231,7 +231,7 @@ pub enum LimitWindow {
     Day,
     Task,
     /// No window: a permit is returned when the call that holds it ends.
-    Held,
+    Concurrency,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -273,10 +273,10 @@ impl Limit {
     /// Returns the number of permits of one counter in one shard, at least one. If the counter belongs to no tenant,
     /// the permits are divided among the shards.
     #[must_use]
-    pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
-        let places = slots.saturating_mul(percent) / 100;
-        let places = if self.is_of_tenants() { places } else { places / u64::from(shards.max(1)) };
-        places.max(1)
+    pub fn permits_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
+        let permits = slots.saturating_mul(percent) / 100;
+        let permits = if self.is_of_tenants() { permits } else { permits / u64::from(shards.max(1)) };
+        permits.max(1)
     }
 
     /// Returns the length of the window (ms). Returns `None` if the length is not fixed. A task's counter is kept

@@ -205,8 +205,8 @@ impl FactRow {
         let sets = of(&self.sets, FactTransition::Set, FactTransition::MaybeSet);
         let clears = of(&self.clears, FactTransition::Cleared, FactTransition::MaybeCleared);
         // If a call clears and sets the same fact, the fact is set.
-        let clears = clears.into_iter().map(|(at, becomes)| (&self.clears[at], becomes));
-        clears.chain(sets.into_iter().map(|(at, becomes)| (&self.sets[at], becomes))).collect()
+        let clears = clears.into_iter().map(|(at, transition)| (&self.clears[at], transition));
+        clears.chain(sets.into_iter().map(|(at, transition)| (&self.sets[at], transition))).collect()
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn an_unknown_outcome_makes_fact_changes_uncertain() {
         let after = |outcome, attempts, effect| -> Vec<FactTransition> {
-            row().after(&result(outcome, attempts), effect).into_iter().map(|(_, becomes)| becomes).collect()
+            row().after(&result(outcome, attempts), effect).into_iter().map(|(_, transition)| transition).collect()
         };
         assert_eq!(after(Outcome::Ok, 1, Effect::Once), [FactTransition::Cleared, FactTransition::Set]);
         let perhaps = [FactTransition::MaybeCleared, FactTransition::MaybeSet];

@@ -211,7 +211,7 @@ impl CounterLedger {
             returned: 0,
         });
         let counter_debit = |debit: Debit| {
-            let by = if &*debit.row.name == limits::TICK { TICK } else { DAY };
+            let by = if &*debit.limit.name == limits::TICK { TICK } else { DAY };
             let (counter, state) = self.state(turn.shard, &debit, now_ms);
             CounterDebit { counter, queue: queue.clone(), by: by.to_owned(), debit, state, returned: 0 }
         };
@@ -221,8 +221,8 @@ impl CounterLedger {
 
     /// Returns the unique name of a debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
-        let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
-        let window = debit.row.window.at(now_ms, debit.stagger_ms);
+        let name = format!("{shard} {}@{}", debit.limit.name, debit.counter.counter);
+        let window = debit.limit.window.at(now_ms, debit.stagger_ms);
         let state = self.counters.get(&name).copied().unwrap_or_default().opened(&window, now_ms);
         match window {
             Window::Concurrency => {
@@ -299,7 +299,7 @@ impl CounterLedger {
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
-                self.slots.or(fleet.slots).map(|slots| limit.places_of(percent, slots, fleet.shards))
+                self.slots.or(fleet.slots).map(|slots| limit.permits_of(percent, slots, fleet.shards))
             }
             _ => Some(limit.share(shard, fleet.shards)),
         }
@@ -313,14 +313,14 @@ impl CounterLedger {
         (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
     ) -> CounterDebit {
-        let mut row = ResolvedLimit::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
-        row.max = max;
-        let stagger_ms = match row.window {
+        let mut resolved = ResolvedLimit::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
+        resolved.max = max;
+        let stagger_ms = match resolved.window {
             WindowKind::Fixed { length_ms } => (fleet.counter_stagger)(&limit.name, &debits.key, length_ms),
             _ => 0,
         };
-        let counter = CounterKey::new(&*row.name, &*debits.key);
-        let debit = Debit { row: Arc::new(row), counter, stagger_ms, amounts: debits.amounts };
+        let counter = CounterKey::new(&*resolved.name, &*debits.key);
+        let debit = Debit { limit: Arc::new(resolved), counter, stagger_ms, amounts: debits.amounts };
         let (counter, state) = self.state(shard, &debit, now_ms);
         let returned = self.returned.get(&counter).copied().unwrap_or(0);
         CounterDebit { queue: counter.clone(), counter, by: super::limit(&limit.name), debit, state, returned }
@@ -328,7 +328,7 @@ impl CounterLedger {
 
     pub(super) fn store_states(&mut self, counter_debits: &[CounterDebit]) {
         for counter_debit in
-            counter_debits.iter().filter(|counter_debit| counter_debit.debit.row.window != WindowKind::Total)
+            counter_debits.iter().filter(|counter_debit| counter_debit.debit.limit.window != WindowKind::Total)
         {
             self.counters.insert(counter_debit.counter.clone(), counter_debit.state);
         }
@@ -339,7 +339,7 @@ impl CounterLedger {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
             let amount = debit.sum(calls);
-            match debit.row.window {
+            match debit.limit.window {
                 WindowKind::Concurrency if amount > 0 => {
                     *self.held.entry(counter.clone()).or_default() += amount;
                     permits.push((counter, amount));

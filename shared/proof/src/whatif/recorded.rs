@@ -38,7 +38,7 @@ pub struct RecordedCall {
     /// The arguments that approvers put in place of `arguments`, if any.
     pub narrowed: Option<Arguments>,
     /// The decision about the call when the call was about to run.
-    pub fate: RecordedDecision,
+    pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
     /// The duration of the last attempt (ms).
@@ -227,7 +227,7 @@ impl RecordedEntry {
             is_task,
             arguments: meta.arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
             narrowed: meta.approved_arguments().map(Arguments::read),
-            fate: fate(&meta, policy_inputs.as_ref()),
+            decision: decision(&meta, policy_inputs.as_ref()),
             refused: refused(&meta, at_ms),
             outcome: meta.outcome.into_owned(),
             duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
@@ -270,7 +270,7 @@ fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<
     Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn fate(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedDecision {
+fn decision(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedDecision {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default();
     let reason = detail("reason");
     let rule = detail("rule");

@@ -416,8 +416,8 @@ fn an_entry_yields_the_decision_and_the_admission() {
     let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
     assert_eq!((call.shard, call.position, call.tool.as_str(), call.written_ms), (2, 1, "pay", 5_100));
     assert!(matches!(call.arguments, Arguments::Hidden(_)));
-    assert_eq!(call.fate.words(), "denied (permissions.pay.rules.few)");
-    assert_ne!(call.fate, RecordedDecision::Passed);
+    assert_eq!(call.decision.words(), "denied (permissions.pay.rules.few)");
+    assert_ne!(call.decision, RecordedDecision::Passed);
     let turn = Turn::of(&[*call]).unwrap();
     assert_eq!((turn.first, turn.is_whole), (1, true));
     let decided: Vec<(i64, &DispatchDecision)> = turn.decisions.iter().map(|one| (one.at_ms, &one.what)).collect();

@@ -178,7 +178,7 @@ impl Turn {
                 let at_ms = call.over_ms.unwrap_or(estimated_ms);
                 let what = DispatchDecision::Refuse(count, refused.by.clone());
                 self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
-            } else if call.fate != super::recorded::RecordedDecision::NotReached {
+            } else if call.decision != super::recorded::RecordedDecision::NotReached {
                 self.unknown += count as u64;
             }
             at += count;

@@ -54,7 +54,7 @@ pub enum StoreError {
     DevSocket { path: std::path::PathBuf, source: std::io::Error },
     /// The process that owns the store returned this error.
     #[error("{0}")]
-    Lent(String),
+    Remote(String),
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,
 }

@@ -6,7 +6,7 @@ use tickfleet_core::turn::Turn;
 use tickfleet_core::{CounterKey, Query, SetKey, Stored, StreamKey};
 use tickfleet_model::TenantId;
 
-use super::{age, counter, members, place_ms, queues, size};
+use super::{age, counter, members, score_ms, queues, size};
 use crate::reads::memory_usage::MemoryUsage;
 use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
@@ -105,7 +105,7 @@ impl Store {
         let mut next = || {
             let count = size(found.next());
             let first = members(found.next());
-            (count, first.first().map_or(0, |(_, place)| (now_ms - place_ms(*place)).max(0)))
+            (count, first.first().map_or(0, |(_, score)| (now_ms - score_ms(*score)).max(0)))
         };
         (backlog.timers, backlog.late_ms) = next();
         (backlog.delayed, backlog.oldest_delayed_ms) = next();
@@ -127,14 +127,14 @@ impl Store {
             let mut queries = Vec::new();
             for tenant in some {
                 let counter = |limit: &str| CounterKey::new(limit, tenant.as_str());
-                queries.extend([limits::UNFINISHED, limits::OUT].map(|limit| Query::Counter(counter(limit))));
+                queries.extend([limits::UNFINISHED, limits::IN_FLIGHT].map(|limit| Query::Counter(counter(limit))));
                 queries.extend(shares.iter().map(|share| Query::Size(keys::throttle_queue(&counter(share)))));
             }
             let mut found = self.values(&queries).await?;
             for tenant in some {
                 let unfinished = counter(found.next()).used;
-                let out = counter(found.next()).used;
-                waiting += unfinished.saturating_sub(out);
+                let in_flight = counter(found.next()).used;
+                waiting += unfinished.saturating_sub(in_flight);
                 for share in shares {
                     let turns = size(found.next());
                     if turns > 0 {

@@ -47,8 +47,8 @@ pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
 }
 
 /// Converts a place (the position of a member in a sorted set) to shard time (ms).
-pub(crate) fn place_ms(place: u64) -> i64 {
-    i64::try_from(place).unwrap_or(i64::MAX)
+pub(crate) fn score_ms(score: u64) -> i64 {
+    i64::try_from(score).unwrap_or(i64::MAX)
 }
 
 impl Store {
@@ -73,8 +73,8 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
 }
 
 /// Returns the place of a member, as shard time (ms).
-pub(crate) fn place(value: Option<Value>) -> Option<i64> {
-    if let Some(Value::Score(place)) = value { place.map(place_ms) } else { None }
+pub(crate) fn score(value: Option<Value>) -> Option<i64> {
+    if let Some(Value::Score(score)) = value { score.map(score_ms) } else { None }
 }
 
 pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {

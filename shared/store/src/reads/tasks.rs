@@ -4,7 +4,7 @@ use tickfleet_core::{Query, Value, keys};
 use tickfleet_model::{TaskId, TenantId};
 
 use super::turn_view::read_turn;
-use super::{place, text};
+use super::{score, text};
 use crate::{Store, StoreError, TurnName};
 
 const STEPS_READ: usize = 32;
@@ -79,7 +79,7 @@ impl Store {
         ];
         let mut found = self.values(&queries).await?;
         let live = read_turn(&task.record(), found.next())?.map(|stored| stored.value);
-        let timer_ms = place(found.next());
+        let timer_ms = score(found.next());
         let ended = matches!(found.next(), Some(Value::Record(Some(_))));
         let steps = if let Some(Value::Parts(steps)) = found.next() { steps } else { Vec::new() };
         let steps = steps.into_iter().map_while(|step| step.map(|step| text(&step))).collect();
@@ -97,7 +97,7 @@ impl Store {
         let due_ms = match &stored.value.state {
             State::Throttled { counter, .. } => {
                 let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
-                place(Some(self.query(timer).await?))
+                score(Some(self.query(timer).await?))
             }
             _ => None,
         };

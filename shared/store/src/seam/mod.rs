@@ -128,7 +128,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
-    /// with a proof was already committed, its result is then [`Committed::already`].
+    /// with a proof was already committed, its result is then [`Committed::was_committed`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the

@@ -98,7 +98,7 @@ impl SocketServer {
                     Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == self.owner) => {
                         let shards = Arc::clone(&shards);
                         connections.spawn(async move {
-                            if let Err(error) = lend(stream, &shards).await {
+                            if let Err(error) = serve_connection(stream, &shards).await {
                                 tracing::debug!(%error, "a command's connection to this fleet broke");
                             }
                         });
@@ -123,7 +123,7 @@ impl Drop for SocketServer {
 }
 
 /// Handles the requests of one connection. If the client disconnects, drops the request in progress.
-async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
+async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
     while let Some(frame) = read_frame(&mut from).await? {
@@ -218,7 +218,7 @@ impl SocketStore {
     async fn request<T: DeserializeOwned>(&self, ask: SocketRequest) -> Result<T, StoreError> {
         let answer: Result<T, String> =
             self.exchange(&ask).await.map_err(|source| StoreError::DevSocket { path: self.path.clone(), source })?;
-        answer.map_err(StoreError::Lent)
+        answer.map_err(StoreError::Remote)
     }
 
     async fn exchange<T: DeserializeOwned>(&self, ask: &SocketRequest) -> io::Result<T> {

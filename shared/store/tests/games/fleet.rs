@@ -124,15 +124,15 @@ impl Rulebook {
             tenant_calls_per_day: None,
             on_day_cap: DayCapAction::Reject,
         };
-        let row = |name: &str, max, window| {
+        let resolved = |name: &str, max, window| {
             let on_reach = OnReach::Wait;
             let mode = LimitMode::Enforce;
             Arc::new(ResolvedLimit { name: name.into(), max, window, on_reach, mode, counters_max: 100 })
         };
         Self {
             caps: ResolvedCaps::new(&caps, Tz::UTC),
-            permits: row("looks", 2, WindowKind::Concurrency),
-            payments: row("payments", PAYMENTS_MAX, WindowKind::Rolling { length_ms: PAYMENTS_MS }),
+            permits: resolved("looks", 2, WindowKind::Concurrency),
+            payments: resolved("payments", PAYMENTS_MAX, WindowKind::Rolling { length_ms: PAYMENTS_MS }),
         }
     }
 }
@@ -140,19 +140,19 @@ impl Rulebook {
 impl Policy for Rulebook {
     fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         let mut debits = self.caps.debits(&name.tenant, &head.agent, 7, calls.len());
-        for (row, tool) in [(&self.permits, "look"), (&self.payments, "pay")] {
+        for (resolved, tool) in [(&self.permits, "look"), (&self.payments, "pay")] {
             let mut seen = false;
             let amounts: Vec<Option<u64>> = calls
                 .iter()
                 .map(|call| {
-                    let counts = call.tool == tool && !(row.window == WindowKind::Concurrency && seen);
+                    let counts = call.tool == tool && !(resolved.window == WindowKind::Concurrency && seen);
                     seen |= counts;
                     Some(u64::from(counts))
                 })
                 .collect();
             if amounts.iter().any(|amount| *amount != Some(0)) {
-                let counter = CounterKey::new(&row.name, "all");
-                debits.push(Debit { row: Arc::clone(row), counter, stagger_ms: 0, amounts });
+                let counter = CounterKey::new(&resolved.name, "all");
+                debits.push(Debit { limit: Arc::clone(resolved), counter, stagger_ms: 0, amounts });
             }
         }
         LimitDecision::Debits(debits)
@@ -167,14 +167,14 @@ pub struct TestRenderer;
 
 impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
-        let fate = match call.fate {
+        let execution = match call.execution {
             ExecutionState::NotRun => "not_run",
             ExecutionState::Tried(_) => "tried",
             ExecutionState::Begun | ExecutionState::MayHaveRun | ExecutionState::TakenByRuntime => "may_have_run",
             ExecutionState::BeganChild => "elsewhere",
         };
-        let is_late = matches!(call.reason, EndReason::Expired) && fate == "not_run";
-        rendered(if is_late { "late" } else { fate }, true)
+        let is_late = matches!(call.reason, EndReason::Expired) && execution == "not_run";
+        rendered(if is_late { "late" } else { execution }, true)
     }
 
     fn frame(&self, name: &TurnName, _: &Head) -> ReplyFrame {
@@ -285,7 +285,7 @@ impl Process {
     }
 
     /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process does this at a time.
-    pub async fn beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
+    pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
             let mut state = self.state();
@@ -311,8 +311,8 @@ impl Process {
             Role::Scheduler
         };
         let consumer = ConsumerId::new(&self.consumer).unwrap();
-        let beat = Heartbeat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
-        let report = self.decide(beat).await?.ok_or(ProcessEnded)?;
+        let heartbeat = Heartbeat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
+        let report = self.decide(heartbeat).await?.ok_or(ProcessEnded)?;
         {
             let mut state = self.state();
             let canceled: Vec<Delivery> =
@@ -405,7 +405,7 @@ async fn schedule(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 
 impl Process {
     async fn schedule_once(&mut self) -> Result<(), ProcessEnded> {
-        self.beat(false).await?;
+        self.heartbeat(false).await?;
         self.intake().await?;
         // A longer pause between two requests would count as an outage of the store.
         self.may_reap(LEASE_MS / 8).await?;
@@ -803,7 +803,7 @@ impl Game {
                 *self.words.entry(word.to_owned()).or_default() += 1;
             }
         }
-        for limit in [limits::UNFINISHED, limits::BYTES, limits::OUT] {
+        for limit in [limits::UNFINISHED, limits::BYTES, limits::IN_FLIGHT] {
             if let Value::Counter(Some(state)) = self.peek(Query::Counter(CounterKey::new(limit, "acme")))
                 && state.used > 0
             {
@@ -823,8 +823,8 @@ impl Game {
             let Value::Record(Some(stored)) = self.peek(Query::Record(key)) else { continue };
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let session = Session::decode(&text.content).unwrap();
-            if !session.under_way.is_empty() {
-                violations.push(format!("calls of {agent} are under way: {:?}", session.under_way));
+            if !session.running.is_empty() {
+                violations.push(format!("calls of {agent} are under way: {:?}", session.running));
             }
         }
         for timer in [SetKey::new("timers")] {

@@ -172,7 +172,7 @@ impl Process {
             _ => claim.iter().map(|one| one as &dyn Section).collect(),
         };
         let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-        let park = Park { slice, reason: &reason, beside: false, waits_while: &[], sections: &sections };
+        let park = Park { slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &sections };
         self.decide(park).await?.ok_or(ProcessEnded)
     }
 }

@@ -62,15 +62,15 @@ impl Oracle {
             }
         }
         for guard in &transaction.guards {
-            let Guard::Debit(room) = guard else { continue };
-            if room.amount == 0 || room.shadow || &*room.counter.counter == ConditionalDebit::OTHERS {
+            let Guard::Debit(debit) = guard else { continue };
+            if debit.amount == 0 || debit.shadow || &*debit.counter.counter == ConditionalDebit::OTHERS {
                 continue;
             }
-            self.debits.entry(room.counter.clone()).or_default().push(Debit {
+            self.debits.entry(debit.counter.clone()).or_default().push(Debit {
                 at_ms: committed.now_ms,
-                amount: room.amount,
-                max: room.max,
-                window: room.window,
+                amount: debit.amount,
+                max: debit.max,
+                window: debit.window,
             });
         }
     }

@@ -38,7 +38,7 @@ impl<S: Store> Store for Watched<S> {
             for (transaction, result) in batch.iter().zip(&answer.results) {
                 oracle.commits += 1;
                 match result {
-                    Ok(committed) if !committed.already => oracle.see(transaction, committed),
+                    Ok(committed) if !committed.was_committed => oracle.see(transaction, committed),
                     Ok(_) => {}
                     Err(_) => oracle.conflicts += 1,
                 }

@@ -404,7 +404,7 @@ impl Process {
         let delay_ms = 30;
         let cause = "it failed".to_owned();
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
-        let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+        let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
         if let Some(ParkResult::Canceled) = self.decide(park).await? {
             // Another worker may have reported a begin of this call that the store had lost.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
@@ -446,11 +446,11 @@ impl Process {
         if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
             return reported.into();
         }
-        let fate = if mark.is_some() { ExecutionState::MayHaveRun } else { slice.turn.fate(position) };
+        let execution = if mark.is_some() { ExecutionState::MayHaveRun } else { slice.turn.execution_state(position) };
         let name = &slice.name;
         let turn = &slice.turn;
         let now_ms = self.shard.now_ms;
-        TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
+        TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, execution, now_ms })
     }
 
     async fn settle(

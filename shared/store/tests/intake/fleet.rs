@@ -30,7 +30,7 @@ pub const TICK_MS: i64 = 5_000;
 /// The rules of the test: caps and limits. Each limit counts the calls of the tool with the same name.
 pub struct Table {
     pub caps: Caps,
-    pub rows: Vec<Arc<ResolvedLimit>>,
+    pub resolved_limits: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
     /// If set, every evaluation returns these rules.
     pub fixed: Option<LimitDecision>,
@@ -45,7 +45,7 @@ impl Table {
             tenant_calls_per_day: None,
             on_day_cap: DayCapAction::Reject,
         };
-        Self { caps, rows: Vec::new(), generations: Generations::default(), fixed: None }
+        Self { caps, resolved_limits: Vec::new(), generations: Generations::default(), fixed: None }
     }
 }
 
@@ -55,11 +55,11 @@ impl Policy for Table {
             return rules.clone();
         }
         let mut debits = ResolvedCaps::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
-        for row in &self.rows {
-            let held = row.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
+        for resolved in &self.limits {
+            let held = resolved.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
             let mut has_permit = false;
             let amount = |call: &Call| {
-                let counts = call.tool == *row.name && !(held && has_permit);
+                let counts = call.tool == *resolved.name && !(held && has_permit);
                 has_permit |= counts;
                 // The argument is the amount of the debit.
                 let amount = if call.arguments.is_empty() { Some(1) } else { call.arguments.parse().ok() };
@@ -67,8 +67,8 @@ impl Policy for Table {
             };
             let amounts: Vec<Option<u64>> = calls.iter().map(amount).collect();
             if amounts.iter().any(|amount| *amount != Some(0)) {
-                let counter = CounterKey::new(&row.name, "all");
-                debits.push(Debit { row: Arc::clone(row), counter, stagger_ms: 0, amounts });
+                let counter = CounterKey::new(&resolved.name, "all");
+                debits.push(Debit { limit: Arc::clone(resolved), counter, stagger_ms: 0, amounts });
             }
         }
         LimitDecision::Debits(debits)
@@ -168,7 +168,7 @@ impl Fleet {
         self.shard = shard;
         if let Some(by) = by {
             let of_agents = ["kelly", "robin"].map(|agent| CounterKey::new(limits::TICK, format!("acme:{agent}")));
-            let of_rows = self.table.rows.iter().map(|row| CounterKey::new(&row.name, "all"));
+            let of_rows = self.table.limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
             let counters = of_agents.into_iter().chain(of_rows);
             self.beliefs[by] = counters.filter_map(|key| Some((key.clone(), view.counter(&key)?))).collect();
         }
@@ -311,7 +311,7 @@ impl Fleet {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             let reason = WaitReason::Approval { approval: "a".into() };
             let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-            let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+            let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             self.run(None, &[park]).await;
         }
     }
@@ -378,11 +378,11 @@ impl Fleet {
             CounterKey::new(limits::TICK, "acme:kelly"),
             CounterKey::new(limits::TICK, "acme:robin"),
             CounterKey::new(limits::DAY, "acme:kelly"),
-            CounterKey::new(limits::OUT, "acme"),
+            CounterKey::new(limits::IN_FLIGHT, "acme"),
         ];
-        let rows = self.table.rows.iter().map(|row| CounterKey::new(&row.name, "all"));
+        let resolved_limits = self.table.limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
         let mut queues = Vec::new();
-        for counter in counters.into_iter().chain(rows) {
+        for counter in counters.into_iter().chain(resolved_limits) {
             let members = self.members(keys::throttle_queue(&counter), None).await;
             if members.contains(&name.to_string()) {
                 queues.push(counter);

@@ -26,7 +26,7 @@ use tickfleet_store::seam::{Store, run_with};
 
 use crate::block_on;
 use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, TestRenderer, call, ended, head, turn_name};
-use crate::games::row;
+use crate::games::resolved;
 
 const LATER_MS: i64 = BEGIN_MS + 1_000_000_000;
 const FIXED: WindowKind = WindowKind::Fixed { length_ms: 60_000 };
@@ -195,7 +195,7 @@ fn nothing_ends_within_the_lease_after_a_restart() {
 fn no_call_is_refused_within_the_lease_after_a_restart() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        table.limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
@@ -222,7 +222,7 @@ fn an_expired_turn_ends_one_lease_after_a_restart() {
 fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 2, WindowKind::Concurrency, OnReach::Wait)];
+        table.limits = vec![resolved("browse", 2, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), others(1)).await;
         fleet.clock.step(1);
@@ -378,7 +378,7 @@ fn a_tenants_daily_cap_counts_the_calls_of_all_agents() {
 fn a_rejecting_limit_ends_only_its_own_calls() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("mail", 1, FIXED, OnReach::Reject)];
+        table.limits = vec![resolved("mail", 1, FIXED, OnReach::Reject)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("mail", ""), call("mail", ""), call("other", "")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls.clone()).await;
@@ -407,7 +407,7 @@ fn a_rejecting_limit_ends_only_its_own_calls() {
 fn a_sum_limit_rejects_amounts_that_can_never_fit() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        table.limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("pay", "101"), call("pay", "much"), call("pay", "60"), call("pay", "60")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls).await;
@@ -428,9 +428,9 @@ fn a_sum_limit_rejects_amounts_that_can_never_fit() {
 fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        let mut shadow = (*row("mail", 1, FIXED, OnReach::Reject)).clone();
+        let mut shadow = (*resolved("mail", 1, FIXED, OnReach::Reject)).clone();
         shadow.mode = LimitMode::Shadow;
-        table.rows = vec![Arc::new(shadow)];
+        table.limits = vec![Arc::new(shadow)];
         let mut fleet = Fleet::new(table).await;
         assert_eq!(arrive(&mut fleet, kelly(), vec![call("mail", ""); 3]).await.1, dispatched(3));
         assert_eq!(fleet.counter("mail", "all").await.used, 3);
@@ -441,7 +441,7 @@ fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
 fn a_returned_permit_wakes_the_waiting_turn() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
+        table.limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let browse = || vec![call("browse", "")];
         arrive(&mut fleet, kelly(), browse()).await;
@@ -463,7 +463,7 @@ fn a_returned_permit_wakes_the_waiting_turn() {
 fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
+        table.limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
         // Simulates a parked slice whose call waits for an external event.
@@ -478,14 +478,14 @@ fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
             Write::PutPart(name.record(), tickfleet_core::turn::end::parts::call(at), text)
         };
         park.writes.extend([call(0), call(1)]);
-        park.write(Write::Add { counter: CounterKey::new(limits::OUT, "acme"), amount: -1, ends_ms: None });
+        park.write(Write::Add { counter: CounterKey::new(limits::IN_FLIGHT, "acme"), amount: -1, ends_ms: None });
         fleet.store.commit(&[park]).await.unwrap().results.remove(0).unwrap();
         assert_eq!(fleet.counter("browse", "all").await.used, 0);
         fleet.release(0).await;
         let turn = fleet.turn(&name).await.unwrap();
         assert_eq!((turn.state, turn.permits, turn.debited), (State::Ready { upto: 2 }, vec![(browse, 1)], 2));
         assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 2, "they were debited before");
-        assert_eq!(fleet.counter(limits::OUT, "acme").await.used, 1);
+        assert_eq!(fleet.counter(limits::IN_FLIGHT, "acme").await.used, 1);
     });
 }
 
@@ -523,9 +523,9 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
 
         put_task(&fleet, 9, "kelly").await;
         fleet.write(vec![Write::DeleteCounter(CounterKey::new(limits::TASK, "acme:job"))]).await;
-        fleet.bounds.tenant_out_max = 0;
+        fleet.bounds.tenant_in_flight_max = 0;
         let (name, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
-        assert_eq!(waits_for(&admitted), limits::OUT);
+        assert_eq!(waits_for(&admitted), limits::IN_FLIGHT);
         fleet.write(vec![Write::Delete(turn_name("job").record())]).await;
         fleet.clock.step(1_000);
         fleet.release(0).await;
@@ -609,8 +609,8 @@ fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
 fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("mail", 1, FIXED, OnReach::Wait)];
-        let rows = table.rows.clone();
+        table.limits = vec![resolved("mail", 1, FIXED, OnReach::Wait)];
+        let resolved_limits = table.limits.clone();
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
         let (name, admitted) = arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
@@ -623,7 +623,7 @@ fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
         let state = fleet.turn(&name).await.unwrap().state;
         assert!(matches!(state, State::Throttled { counter, .. } if &*counter.limit == limits::TICK));
         let mut table = Table::new(10, 100);
-        table.rows = rows;
+        table.limits = resolved_limits;
         fleet.table = Arc::new(table);
         assert_eq!(fleet.release(0).await.len(), 0, "it is not looked at before a second has passed");
         fleet.clock.step(1_000);
@@ -669,10 +669,10 @@ fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
         let mut fleet = Fleet::new(Table::new(1, 100)).await;
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
         let set = keys::throttle_queue(&counter);
-        let join = |member: &str, place| Write::AddMember {
+        let join = |member: &str, score| Write::AddMember {
             set: set.clone(),
             member: member.into(),
-            place,
+            score,
             queue_of: Some(counter.clone()),
         };
         fleet.write(vec![join("acme:gone", 1), join("no name", 2)]).await;
@@ -701,11 +701,11 @@ fn who_joins_before_the_first_is_not_put_off() {
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
         let set = keys::throttle_queue(&counter);
         let timer = keys::throttle_timer(&counter);
-        let join = |member: &str, place| {
+        let join = |member: &str, score| {
             let set = set.clone();
             let queue_of = Some(counter.clone());
             let timer = timer.as_str().into();
-            let join = Write::AddMember { set, member: member.into(), place, queue_of };
+            let add = Write::AddMember { set, member: member.into(), score, queue_of };
             vec![join, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
         };
         fleet.write(join("acme:b", 2)).await;

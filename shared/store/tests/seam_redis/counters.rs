@@ -4,8 +4,8 @@ use super::*;
 use tickfleet_core::CounterState;
 use tickfleet_core::record::{Debited, RecordText};
 
-fn guarded(room: ConditionalDebit) -> Transaction {
-    with(vec![Guard::Debit(room)], vec![])
+fn guarded(debit: ConditionalDebit) -> Transaction {
+    with(vec![Guard::Debit(debit)], vec![])
 }
 
 async fn state(b: &Bench, name: &str) -> Option<CounterState> {
@@ -23,17 +23,17 @@ fn no_room(name: &str, used: u64) -> Result<Committed, Conflict> {
 async fn a_counter_enforces_its_bound_within_and_across_batches() {
     on_each(false, async |b| {
         let results =
-            b.commit_all(&[guarded(room("a", 2, 3)), guarded(room("a", 2, 3)), guarded(room("a", 1, 3))]).await;
+            b.commit_all(&[guarded(debit("a", 2, 3)), guarded(debit("a", 2, 3)), guarded(debit("a", 1, 3))]).await;
         assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
         assert_eq!(results[1], no_room("a", 2));
-        assert_eq!(b.commit(guarded(room("a", 1, 3))).await, no_room("a", 3));
+        assert_eq!(b.commit(guarded(debit("a", 1, 3))).await, no_room("a", 3));
         assert_eq!(b.used("a").await, Some(3));
-        let twice = with(vec![Guard::Debit(room("b", 1, 1)), Guard::Debit(room("b", 1, 1))], vec![]);
+        let twice = with(vec![Guard::Debit(debit("b", 1, 1)), Guard::Debit(debit("b", 1, 1))], vec![]);
         assert_eq!(b.commit(twice).await, no_room("b", 1));
         assert_eq!(b.used("b").await, None);
         // A refused transaction has no effect on the rest of the batch.
-        let refused = with(vec![Guard::Debit(room("c", 5, 5)), Guard::Present(key("n"))], vec![]);
-        let results = b.commit_all(&[refused, guarded(room("c", 5, 5))]).await;
+        let refused = with(vec![Guard::Debit(debit("c", 5, 5)), Guard::Present(key("n"))], vec![]);
+        let results = b.commit_all(&[refused, guarded(debit("c", 5, 5))]).await;
         assert!(results[0].is_err() && results[1].is_ok());
         assert_eq!(b.used("c").await, Some(5));
     })
@@ -46,7 +46,7 @@ async fn windows_open_and_end() {
         let now = b.store.shard().await.unwrap().now_ms;
         let fixed = |start_ms, end_ms| ConditionalDebit {
             window: Window::Fixed { start_ms, end_ms, length_ms: end_ms - start_ms },
-            ..room("f", 1, 1)
+            ..debit("f", 1, 1)
         };
         let running = fixed(now - 1_000, now + 100_000);
         assert!(b.commit(guarded(running.clone())).await.is_ok());
@@ -72,7 +72,7 @@ async fn windows_open_and_end() {
         store_counter(&b, "d", 3.0, now - 50, now - 500).await;
         store_counter(&b, "e", 3.0, now - 1_000, now - 5_000).await;
         for name in ["d", "e"] {
-            assert!(b.commit(guarded(ConditionalDebit { window: day, ..room(name, 1, 4) })).await.is_ok());
+            assert!(b.commit(guarded(ConditionalDebit { window: day, ..debit(name, 1, 4) })).await.is_ok());
         }
         let d = state(&b, "d").await.unwrap();
         let e = state(&b, "e").await.unwrap();
@@ -93,7 +93,7 @@ async fn store_counter(b: &Bench, name: &str, used: f64, ends_ms: i64, began_ms:
 #[tokio::test]
 async fn a_rolling_counter_drops_amounts_older_than_its_window() {
     on_each(false, async |b| {
-        let rolling = |amount| ConditionalDebit { window: Window::Rolling { length_ms: 400 }, ..room("r", amount, 3) };
+        let rolling = |amount| ConditionalDebit { window: Window::Rolling { length_ms: 400 }, ..debit("r", amount, 3) };
         assert!(b.commit(guarded(rolling(2))).await.is_ok());
         let first = state(&b, "r").await.unwrap();
         assert_eq!(first.used, 2);
@@ -120,10 +120,10 @@ async fn a_rolling_counter_drops_amounts_older_than_its_window() {
 async fn a_new_turn_queues_behind_waiting_turns() {
     on_each(false, async |b| {
         let queue_of = Some(counter("a"));
-        let waits = Write::AddMember { set: set("w"), member: "m".into(), place: 7, queue_of: queue_of.clone() };
+        let waits = Write::AddMember { set: set("w"), member: "m".into(), score: 7, queue_of: queue_of.clone() };
         let leaves = Write::RemoveMember { set: set("w"), member: "m".into(), queue_of };
-        let new = || guarded(ConditionalDebit { behind_queue: true, ..room("a", 1, 9) });
-        let results = b.commit_all(&[with(vec![], vec![waits]), new(), guarded(room("a", 1, 9))]).await;
+        let new = || guarded(ConditionalDebit { behind_queue: true, ..debit("a", 1, 9) });
+        let results = b.commit_all(&[with(vec![], vec![waits]), new(), guarded(debit("a", 1, 9))]).await;
         let queued = CounterState { queued: true, ..Default::default() };
         assert_eq!(results[1], Err(Conflict::LimitReached { counter: counter("a"), state: queued }));
         assert!(results[2].is_ok());
@@ -138,9 +138,9 @@ async fn a_new_turn_queues_behind_waiting_turns() {
 #[tokio::test]
 async fn a_shadow_limit_debits_beyond_its_bound_and_reports_it() {
     on_each(false, async |b| {
-        let shadow = |name| Guard::Debit(ConditionalDebit { shadow: true, ..room(name, 2, 1) });
+        let shadow = |name| Guard::Debit(ConditionalDebit { shadow: true, ..debit(name, 2, 1) });
         let done =
-            b.commit(with(vec![shadow("a"), Guard::Debit(room("b", 1, 1)), shadow("c")], vec![enqueue("q", "x")]));
+            b.commit(with(vec![shadow("a"), Guard::Debit(debit("b", 1, 1)), shadow("c")], vec![enqueue("q", "x")]));
         let done = done.await.unwrap();
         assert_eq!(done.shadowed, vec![counter("a"), counter("c")]);
         assert_eq!(done.entries.len(), 1);
@@ -152,7 +152,7 @@ async fn a_shadow_limit_debits_beyond_its_bound_and_reports_it() {
 #[tokio::test]
 async fn counters_beyond_the_bound_share_one_overflow_counter() {
     on_each(false, async |b| {
-        let limited = |name, amount| ConditionalDebit { counters_max: 2, ..room(name, amount, 3) };
+        let limited = |name, amount| ConditionalDebit { counters_max: 2, ..debit(name, amount, 3) };
         let results = b
             .commit_all(&[
                 guarded(limited("a", 1)),
@@ -195,9 +195,9 @@ async fn a_stamped_transaction_records_its_debits() {
         let now = b.store.shard().await.unwrap().now_ms;
         let window = Window::Day { start_ms: now - 9, end_ms: now + 90_000 };
         let guards = vec![
-            Guard::Debit(room("a", 2, 9)),
+            Guard::Debit(debit("a", 2, 9)),
             Guard::Absent(key("r")),
-            Guard::Debit(ConditionalDebit { window, ..room("b", 1, 9) }),
+            Guard::Debit(ConditionalDebit { window, ..debit("b", 1, 9) }),
         ];
         let stamped = Transaction { stamped: true, ..with(guards, vec![enqueue("q", "x"), put("r", "1{}")]) };
         let entry = b.commit(stamped).await.unwrap().entries.pop().unwrap();
@@ -219,7 +219,7 @@ async fn an_unreadable_counter_has_no_room_until_its_window_ends() {
         let now = b.store.shard().await.unwrap().now_ms;
         let fixed = |name, start_ms, end_ms| {
             let window = Window::Fixed { start_ms, end_ms, length_ms: end_ms - start_ms };
-            guarded(ConditionalDebit { window, ..room(name, 1, 5) })
+            guarded(ConditionalDebit { window, ..debit(name, 1, 5) })
         };
         for (name, text) in [("short", "foreign".to_owned()), ("long", "x".repeat(33))] {
             let _: u64 = b.command(&["HSET", &b.full("counters:tick"), name, &text]).await;
@@ -242,7 +242,7 @@ async fn an_unreadable_counter_has_no_room_until_its_window_ends() {
         }
         // An unreadable counter without a window counts as unused, and its next change makes it readable.
         let _: u64 = b.command(&["HSET", &b.full("counters:tick"), "total", "foreign"]).await;
-        assert!(b.commit(guarded(room("total", 2, 5))).await.is_ok());
+        assert!(b.commit(guarded(debit("total", 2, 5))).await.is_ok());
         assert_eq!(b.used("total").await, Some(2));
     })
     .await;

@@ -67,7 +67,7 @@ pub fn counter(name: &str) -> CounterKey {
     CounterKey::new("tick", name)
 }
 
-pub fn room(name: &str, amount: u64, max: u64) -> ConditionalDebit {
+pub fn debit(name: &str, amount: u64, max: u64) -> ConditionalDebit {
     ConditionalDebit {
         counter: counter(name),
         amount,
@@ -87,8 +87,8 @@ pub fn set(name: &str) -> SetKey {
     SetKey::new(name)
 }
 
-pub fn join(name: &str, member: &str, place: u64) -> Write {
-    Write::AddMember { set: set(name), member: member.into(), place, queue_of: None }
+pub fn join(name: &str, member: &str, score: u64) -> Write {
+    Write::AddMember { set: set(name), member: member.into(), score, queue_of: None }
 }
 
 impl Bench {

@@ -7,20 +7,20 @@ use tickfleet_core::CounterState;
 async fn a_repeated_transaction_is_recognized() {
     on_each(false, async |b| {
         let held = b.held("q").await;
-        let guards = vec![Guard::Debit(room("a", 1, 5)), Guard::Held(queue("q"), held)];
-        let settle = Transaction { proof: Some(key("done")), ..with(guards, vec![put("done", "1{}")]) };
+        let guards = vec![Guard::Debit(debit("a", 1, 5)), Guard::Held(queue("q"), held)];
+        let settle = Transaction { dedupe_record: Some(key("done")), ..with(guards, vec![put("done", "1{}")]) };
         let first = b.commit(settle.clone()).await.unwrap();
-        assert!(!first.already);
+        assert!(!first.was_committed);
         let again = b.commit(settle.clone()).await.unwrap();
-        assert!(again.already && again.entries.is_empty());
+        assert!(again.was_committed && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
         // A repetition is also recognized within a batch, without guards, and if the repetition makes a guard fail.
-        let bare = Transaction { proof: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
+        let bare = Transaction { dedupe_record: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
-        let reported = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
+        let reported = Transaction { dedupe_record: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
         let results = b.commit_all(&[bare.clone(), bare, reported.clone(), reported]).await;
-        let already: Vec<_> = results.into_iter().map(|result| result.unwrap().already).collect();
-        assert_eq!(already, vec![false, true, false, true]);
+        let was_committed: Vec<_> = results.into_iter().map(|result| result.unwrap().was_committed).collect();
+        assert_eq!(was_committed, vec![false, true, false, true]);
         // Another transaction has written the record in the meantime.
         b.commit(with(vec![], vec![put("done", "1{}")])).await.unwrap();
         assert_eq!(b.commit(settle).await, Err(Conflict::NotHeld));
@@ -37,8 +37,8 @@ async fn a_key_of_the_wrong_type_fails_only_its_own_transaction() {
         let results = b
             .commit_all(&[
                 with(vec![Guard::Version(key("r"), Version::new("t"))], vec![]),
-                with(vec![Guard::Debit(room("a", 1, 1))], vec![]),
-                with(vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..room("a", 1, 1) })], vec![]),
+                with(vec![Guard::Debit(debit("a", 1, 1))], vec![]),
+                with(vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..debit("a", 1, 1) })], vec![]),
                 with(vec![], vec![Write::Reply(inbox("a"), Bytes::from_static(b"r")), put("ok", "1{}")]),
                 with(vec![], vec![join("r", "m", 1)]),
             ])
@@ -91,7 +91,7 @@ async fn commits_run_as_a_script_when_the_function_cannot_load() {
             for command in [["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"]] {
                 let _: String = b.command(&command).await;
             }
-            let limited = ConditionalDebit { counters_max: 2, ..room("l", 1, 9) };
+            let limited = ConditionalDebit { counters_max: 2, ..debit("l", 1, 9) };
             let done =
                 b.commit(with(vec![Guard::Debit(limited)], vec![put("a", "1{}"), enqueue("q", "v")])).await.unwrap();
             assert_eq!(done.entries.len(), 1);
@@ -110,9 +110,9 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
         let fixed = |name: &str, length_ms| {
             let start_ms = before.now_ms - 1;
             let window = Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms };
-            with(vec![Guard::Debit(ConditionalDebit { window, ..room(name, 1, 9) })], vec![])
+            with(vec![Guard::Debit(ConditionalDebit { window, ..debit(name, 1, 9) })], vec![])
         };
-        let permit = || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..room("h", 1, 9) })], vec![]);
+        let permit = || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..debit("h", 1, 9) })], vec![]);
         for t in [fixed("f", 60_000), fixed("long", 60_001), permit()] {
             b.commit(t).await.unwrap();
         }
@@ -253,10 +253,10 @@ async fn a_batch_of_3000_transactions_commits() {
         let batch: Vec<Transaction> = (0..3_000)
             .map(|at| {
                 let name = format!("n{at}");
-                let counters = vec![Guard::Debit(room(&name, 1, 1)), Guard::Absent(key(&name))];
+                let counters = vec![Guard::Debit(debit(&name, 1, 1)), Guard::Absent(key(&name))];
                 let counters_max = |mut guards: Vec<Guard>| {
-                    if let Some(Guard::Debit(room)) = guards.first_mut() {
-                        room.counters_max = 10_000;
+                    if let Some(Guard::Debit(debit)) = guards.first_mut() {
+                        debit.counters_max = 10_000;
                     }
                     guards
                 };

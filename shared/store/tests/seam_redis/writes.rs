@@ -47,7 +47,7 @@ async fn records_and_their_parts_expire_together() {
 }
 
 #[tokio::test]
-async fn timers_and_sets_are_ordered_by_place() {
+async fn timers_and_sets_are_ordered_by_score() {
     on_each(false, async |b| {
         let mut t = transaction();
         t.timer("a", 50, TimerRule::Set).timer("b", 20, TimerRule::Set).timer("none", 1, TimerRule::Wake);
@@ -56,7 +56,7 @@ async fn timers_and_sets_are_ordered_by_place() {
         t.write(Write::ClearTimer("d".into())).timer("e", 0, TimerRule::Set);
         b.commit(t).await.unwrap();
         let first = |upto, count| Query::First { set: set("timers"), upto, count };
-        let member = |name: &str, place| (arc(name), place);
+        let member = |name: &str, score| (arc(name), score);
         assert_eq!(
             b.read(first(None, 9)).await,
             Value::Members(vec![member("e", 0), member("c", 9), member("b", 10), member("a", 90)])

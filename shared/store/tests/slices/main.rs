@@ -94,7 +94,7 @@ struct TestRenderer;
 impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let known = call.call.is_some();
-        let word = if call.fate == ExecutionState::NotRun { "not_run" } else { "other" };
+        let word = if call.execution == ExecutionState::NotRun { "not_run" } else { "other" };
         let text = format!("{{\"p\":{},\"is\":\"{word}\",\"known\":{known}}}", call.position);
         RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: true }
     }
@@ -287,7 +287,7 @@ impl Game {
             };
             let permits = (upto - turn.position) as u64;
             transaction.guard(room(permit(), permits, 4, Window::Concurrency));
-            transaction.guard(room(counter(limits::OUT), 1, 100, Window::Total));
+            transaction.guard(room(counter(limits::IN_FLIGHT), 1, 100, Window::Total));
             turn.permits = vec![(permit(), permits)];
             turn.debited = turn.debited.max(upto);
             let member = turn_name.to_string().into();
@@ -351,8 +351,8 @@ fn a_repeated_settle_is_recognized() {
         let Ok(Step::Commit(transaction, _)) = settle.decide(&View::default(), &context) else { panic!("it reads") };
         let commit =
             || block_on(game.store.commit(std::slice::from_ref(&transaction))).unwrap().results.remove(0).unwrap();
-        assert!(!commit().already);
-        assert!(commit().already);
+        assert!(!commit().was_committed);
+        assert!(commit().was_committed);
     }
     game.check().unwrap();
 }

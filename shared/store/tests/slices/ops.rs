@@ -108,7 +108,7 @@ impl Game {
             }
             Act::Wait { for_turn, begins } => self.wait(worker, held, for_turn, begins),
             Act::Rest if !has_run && one.begun.is_none() => {
-                let since_ms = one.slice.turn.rests_since("open").unwrap_or_else(|| self.shard().now_ms);
+                let since_ms = one.slice.turn.unavailable_since("open").unwrap_or_else(|| self.shard().now_ms);
                 let reason = WaitReason::Breaker { since_ms };
                 let cause = "open".to_owned();
                 self.park(worker, held, &ParkReason::Wait { reason, most_ms: 30, has_begun: false, cause });

@@ -39,8 +39,8 @@ impl Game {
     }
 
     pub(super) fn is_due(&self, turn: usize) -> bool {
-        let place = self.read(&Query::Score(keys::timers(), name(turn).timer().into()));
-        matches!(place, Value::Score(Some(place)) if i64::try_from(place).unwrap() <= self.shard().now_ms)
+        let score = self.read(&Query::Score(keys::timers(), name(turn).timer().into()));
+        matches!(score, Value::Score(Some(score)) if i64::try_from(score).unwrap() <= self.shard().now_ms)
     }
 
     pub(super) fn fire(&mut self, turn: usize, view: Option<(View, ShardState)>) {

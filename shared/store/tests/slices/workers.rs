@@ -50,7 +50,7 @@ impl Game {
         }
         let mut turn = slice.turn.clone();
         // If another worker began a call, that call is resolved, and not run again.
-        let Some(upto) = turn.state.out().filter(|_| turn.begun.is_none()) else { return };
+        let Some(upto) = turn.state.in_flight_upto().filter(|_| turn.begun.is_none()) else { return };
         // Two kinds of slices begin before any of their calls runs: redelivered slices, and slices that were taken
         // before a restart.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
@@ -142,8 +142,8 @@ impl Game {
     pub(super) fn park(&mut self, worker: usize, held: usize, reason: &ParkReason) {
         let Some(one) = self.held(worker, held) else { return };
         let next = one.slice.turn.position;
-        let beside = one.ran.iter().any(|at| *at > next) || one.taken_epoch != self.shard().epoch;
-        let park = Park { slice: &one.slice, reason, beside, waits_while: &[], sections: &[] };
+        let had_parallel_reads = one.ran.iter().any(|at| *at > next) || one.taken_epoch != self.shard().epoch;
+        let park = Park { slice: &one.slice, reason, had_parallel_reads, waits_while: &[], sections: &[] };
         match self.decide(&park) {
             ParkResult::Until(_) => {
                 if let ParkReason::Wait { reason: WaitReason::Child { turn }, .. } = reason {

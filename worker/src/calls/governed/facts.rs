@@ -61,9 +61,9 @@ pub(in crate::calls) fn end_of(
     // Use the arguments that the call ran with: a person may have changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
-    let changes = changed.into_iter().map(|(change, becomes)| AppliedFactChange {
+    let changes = changed.into_iter().map(|(change, transition)| AppliedFactChange {
         fact: change.fact.key(&arguments),
-        becomes,
+        transition,
         kept_ms: change.kept_ms,
     });
     let call = CallName::new(slice.name.turn.clone(), slice.turn.position + index);

@@ -119,11 +119,11 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     assert_eq!(stored.entry, Some(slice.entry.clone()));
     let used: Approval = store.record(&approval_key()).unwrap();
     assert_eq!(used.state, ApprovalState::Used { at_ms: 100 });
-    assert!(store.record::<Session>(&session().key()).unwrap().under_way.contains_key(&call("t", 0)));
+    assert!(store.record::<Session>(&session().key()).unwrap().running.contains_key(&call("t", 0)));
     assert_eq!(store.record::<Claim>(&effect().key()).unwrap().by, claim("t").by);
 
     (slice.version, slice.turn) = (started.version, started.turn);
-    let paid = AppliedFactChange { fact: "paid".into(), becomes: FactTransition::Set, kept_ms: 1_000 };
+    let paid = AppliedFactChange { fact: "paid".into(), transition: FactTransition::Set, kept_ms: 1_000 };
     let ended =
         EndCalls { session: session(), calls: vec![EndedCall { call: call("t", 0), changes: Some(vec![paid]) }] };
     let ended_claim =
@@ -138,7 +138,7 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     let mut settle = Transaction::new(context.version.clone());
     section::add_all(&sections, &mut settle, &view, &context).unwrap();
     assert_eq!(store.commit(&settle), Ok(()), "it needed no read");
-    assert_eq!(store.record::<Session>(&session().key()).unwrap().under_way.len(), 0);
+    assert_eq!(store.record::<Session>(&session().key()).unwrap().running.len(), 0);
     assert!(matches!(store.record::<Claim>(&effect().key()).unwrap().state, ClaimState::Ended { .. }));
     assert_eq!(store.record::<Streak>(&streak_name().key()).unwrap().last.unwrap().count, 1);
 }
@@ -233,7 +233,7 @@ fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
         let slice = store.slice("t", &turn());
         started(store.run(&Begin { facts: Some(facts()), ..plain(&slice, "n1") }));
         let mut facts_of: Session = store.record(&session().key()).unwrap();
-        let untrusted = AppliedFactChange { fact: "untrusted".into(), becomes: FactTransition::Set, kept_ms: 1_000 };
+        let untrusted = AppliedFactChange { fact: "untrusted".into(), transition: FactTransition::Set, kept_ms: 1_000 };
         facts_of.change(&untrusted, &call("z", 0), 0, 0);
         store.put(&session().key(), &facts_of);
         let later = store.slice("t", &Turn { admitted_ms: 50, ..turn() });
@@ -251,7 +251,7 @@ fn a_rejected_begin_reports_its_reason() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
     let mut facts_of = Session::default();
-    let untrusted = AppliedFactChange { fact: "untrusted".into(), becomes: FactTransition::Set, kept_ms: 1_000 };
+    let untrusted = AppliedFactChange { fact: "untrusted".into(), transition: FactTransition::Set, kept_ms: 1_000 };
     facts_of.change(&untrusted, &call("z", 0), 0, 0);
     store.put(&session().key(), &facts_of);
     approved(&mut store);

@@ -20,7 +20,7 @@ use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
 /// Maximum number of calls under way in a session. A further call waits.
-pub(super) const UNDER_WAY_MAX: usize = 256;
+pub(super) const RUNNING_MAX: usize = 256;
 /// If the turn of an expected call is not admitted within this time (ms), the call counts as ended.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
@@ -181,13 +181,13 @@ impl Check<'_, '_> {
     /// fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
-        let under_way =
-            self.session.under_way.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
+        let running =
+            self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
         let is_before = |number: u64| self.number.is_none_or(|own| number < own);
         let expected = self.session.expected.iter().filter(|(_, entry)| {
             is_missing && sets && is_before(entry.number) && entry.sets.iter().any(|it| it == fact)
         });
-        let all = under_way.chain(expected.map(|(call, _)| (call, true)));
+        let all = running.chain(expected.map(|(call, _)| (call, true)));
         let all: BTreeMap<CallName, bool> = all.map(|(call, expected)| (call.clone(), expected)).collect();
         self.turns.need(all.keys().map(|call| &call.turn))?;
         let mut circle = None;
@@ -238,24 +238,24 @@ impl Check<'_, '_> {
     /// Returns the number of facts that the session has if this call and all calls under way set all facts that they
     /// may set.
     fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
-        let under_way = self.session.under_way.values().flat_map(|entry| &entry.changes);
-        let sets = under_way.chain(changes).filter(|change| change.sets);
+        let running = self.session.running.values().flat_map(|entry| &entry.changes);
+        let sets = running.chain(changes).filter(|change| change.sets);
         let facts: BTreeSet<&String> = sets.map(|change| &change.fact).chain(self.session.facts.keys()).collect();
         facts.len()
     }
 
     /// Returns true if the session has room for one more call under way. If needed, removes calls that have ended
     /// without a report.
-    fn has_place(&mut self) -> Result<bool, Undecided> {
-        if self.session.under_way.len() >= UNDER_WAY_MAX {
-            self.turns.need(self.session.under_way.keys().map(|call| &call.turn))?;
-            for call in self.session.under_way.keys().cloned().collect::<Vec<_>>() {
+    fn has_capacity(&mut self) -> Result<bool, Undecided> {
+        if self.session.running.len() >= RUNNING_MAX {
+            self.turns.need(self.session.running.keys().map(|call| &call.turn))?;
+            for call in self.session.running.keys().cloned().collect::<Vec<_>>() {
                 if !self.is_live(&call)? {
                     self.drop_gone(&call);
                 }
             }
         }
-        Ok(self.session.under_way.len() < UNDER_WAY_MAX)
+        Ok(self.session.running.len() < RUNNING_MAX)
     }
 }
 
@@ -273,7 +273,7 @@ fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let ms = entries.first().and_then(|(entry, _)| entry.as_str().split('-').next()?.parse::<i64>().ok());
     let Some(ms) = ms else { return Ok(false) };
     let redelivered =
-        view.place(&redelivered(), keys::turns().as_str())?.filter(|_| !mutant!("early_knows_redelivery"));
+        view.score(&redelivered(), keys::turns().as_str())?.filter(|_| !mutant!("early_knows_redelivery"));
     Ok(ms <= submitted_ms || redelivered.is_some_and(|upto_ms| ms.unsigned_abs() <= upto_ms))
 }
 
@@ -300,7 +300,7 @@ pub fn check(
 ) -> Result<CheckResult, Undecided> {
     // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
-    if is_let_in && session.under_way.contains_key(call) {
+    if is_let_in && session.running.contains_key(call) {
         return Ok(CheckResult { precondition: Precondition::RunningFactCall, session, woken: Vec::new() });
     }
     let number = session.number_of(&call.turn);
@@ -309,7 +309,7 @@ pub fn check(
     if matches!(precondition, Precondition::Met { .. }) && !asks.changes.is_empty() {
         if !check.has_room(&asks.changes) {
             precondition = Precondition::Full;
-        } else if !check.has_place()? {
+        } else if !check.has_capacity()? {
             precondition = Precondition::Waits { turn: call.turn.clone() };
         }
     }
@@ -321,7 +321,7 @@ pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[Possible
     let number = session.numbered(&call.turn);
     session.expected.remove(call);
     session.waiting.remove(&call.turn);
-    session.under_way.insert(call.clone(), RunningFactCall { number, changes: changes.to_vec() });
+    session.running.insert(call.clone(), RunningFactCall { number, changes: changes.to_vec() });
 }
 
 impl CheckFacts {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tickfleet_model::policy::FactTransition;
 
 use super::super::testing::{MiniStore, call, detects, name, tenant, turn, turn_id};
-use super::check::UNDER_WAY_MAX;
+use super::check::RUNNING_MAX;
 use super::*;
 use crate::transaction::CounterKey;
 use crate::turn::{State, WaitReason};
@@ -49,8 +49,8 @@ fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     store.record::<Session>(&asks.session.key())?.waiting.get(&turn_id(id)).cloned()
 }
 
-fn changed(fact: &str, becomes: FactTransition) -> AppliedFactChange {
-    AppliedFactChange { fact: fact.into(), becomes, kept_ms: 1_000 }
+fn changed(fact: &str, transition: FactTransition) -> AppliedFactChange {
+    AppliedFactChange { fact: fact.into(), transition, kept_ms: 1_000 }
 }
 
 fn end(store: &mut MiniStore, id: &str, changes: Option<Vec<AppliedFactChange>>) {
@@ -155,7 +155,7 @@ fn each_guard_of_facts_is_needed() {
         let view = store.view_for(|view, context| crate::Decision::decide(&restate, view, context));
         enter(&mut store, "a", &sets);
         store.run_with(&mut view.clone(), &restate);
-        store.record::<Session>(&session_name().key()).unwrap().under_way.len() == 1
+        store.record::<Session>(&session_name().key()).unwrap().running.len() == 1
     });
 }
 
@@ -236,7 +236,7 @@ fn running_calls_count_toward_the_session_fact_bound() {
 #[test]
 fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let mut store = MiniStore::default();
-    for number in 0..UNDER_WAY_MAX {
+    for number in 0..RUNNING_MAX {
         assert_eq!(enter(&mut store, &format!("a{number}"), &asks(vec![], vec![may("f", true)])), met());
     }
     let one_more = asks(vec![], vec![may("f", true)]);
@@ -244,7 +244,7 @@ fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let reads = store.reads;
     assert_eq!(enter(&mut store, "c", &asks(vec![condition("g", false)], vec![may("f", true)])), waits("c"));
     assert!(store.reads - reads <= 4, "{} reads", store.reads - reads);
-    for number in 0..UNDER_WAY_MAX {
+    for number in 0..RUNNING_MAX {
         store.put(&name(&format!("a{number}")).record(), &Turn { position: 9, ..turn() });
     }
     assert_eq!(enter(&mut store, "b", &one_more), met());
@@ -353,12 +353,12 @@ fn a_session_with_a_running_call_does_not_expire() {
 #[test]
 fn a_fact_change_lost_by_the_store_is_restated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let restate = |becomes, ended_ms| ReportCallEnds {
+    let restate = |transition, ended_ms| ReportCallEnds {
         session: session_name(),
-        ends: vec![CallEndReport { call: call("a", 0), changes: vec![changed("f", becomes)], ended_ms }],
+        ends: vec![CallEndReport { call: call("a", 0), changes: vec![changed("f", transition)], ended_ms }],
     };
-    assert!(store.run(&restate(FactTransition::Set, 50)));
-    assert!(!store.run(&restate(FactTransition::Set, 50)), "it is known now");
+    assert!(store.run(&apply_end_report(FactTransition::Set, 50)));
+    assert!(!store.run(&apply_end_report(FactTransition::Set, 50)), "it is known now");
     let state =
         |store: &MiniStore| store.record::<Session>(&session_name().key()).unwrap().facts["f"].known(store.now_ms);
     assert_eq!((state(&store).state, state(&store).since_ms), (FactState::Set, Some(50)));
@@ -366,19 +366,19 @@ fn a_fact_change_lost_by_the_store_is_restated() {
     session.change(&changed("f", FactTransition::Set), &call("b", 0), 40, 100);
     session.change(&AppliedFactChange { kept_ms: 2_000, ..changed("f", FactTransition::MaybeSet) }, &call("c", 0), 60, 100);
     store.put(&session_name().key(), &session);
-    assert!(store.run(&restate(FactTransition::Cleared, 50)));
+    assert!(store.run(&apply_end_report(FactTransition::Cleared, 50)));
     assert_eq!(state(&store).state, FactState::Perhaps, "a later call may have set it again");
     let mut session = Session::default();
     session.change(&changed("f", FactTransition::Set), &call("b", 0), 60, 100);
     store.put(&session_name().key(), &session);
-    assert!(!store.run(&restate(FactTransition::Cleared, 50)), "a later call set it");
+    assert!(!store.run(&apply_end_report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
 /// Returns true if the call's conditions are met: required facts are certain, and no other call under way may change a
 /// fact of the conditions.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
-        let changers = session.under_way.iter().filter(|(call, entry)| {
+        let changers = session.running.iter().filter(|(call, entry)| {
             call.turn.as_str() != who
                 && entry.changes.iter().any(|it| it.fact == condition.fact && it.sets != condition.required)
         });
@@ -453,22 +453,22 @@ proptest! {
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();
         let mut now_ms = 0;
-        for (at, (becomes, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
+        for (at, (transition, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
             now_ms += passes_ms;
-            let becomes =
-                [FactTransition::Set, FactTransition::MaybeSet, FactTransition::Cleared, FactTransition::MaybeCleared][usize::from(becomes)];
+            let transition =
+                [FactTransition::Set, FactTransition::MaybeSet, FactTransition::Cleared, FactTransition::MaybeCleared][usize::from(transition)];
             let before = fact.known(now_ms);
             let live = |known: &KnownFact| matches!(known.state, FactState::Set | FactState::Perhaps);
-            fact.change(becomes, kept_ms, &call("a", at), now_ms, now_ms);
+            fact.change(transition, kept_ms, &call("a", at), now_ms, now_ms);
             let after = fact.known(now_ms);
             prop_assert_eq!(fact.cleared.is_some(), fact.certain.is_none() && fact.perhaps.is_none() && fact != Fact::default());
-            match becomes {
+            match transition {
                 FactTransition::Set => prop_assert_eq!(after.state, FactState::Set),
                 FactTransition::MaybeSet => prop_assert!(live(&after)),
                 FactTransition::Cleared => prop_assert_eq!(after.state, FactState::Cleared),
                 FactTransition::MaybeCleared => prop_assert!(after.state != FactState::Set),
             }
-            if live(&before) && becomes != FactTransition::Cleared {
+            if live(&before) && transition != FactTransition::Cleared {
                 prop_assert!(live(&after));
                 prop_assert!(after.until_ms >= before.until_ms);
             }

@@ -38,7 +38,7 @@ impl Session {
     /// Adds an expected call, unless it is known. Returns false if nothing changed.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
-        let is_known = self.under_way.contains_key(&name) || self.expected.contains_key(&name);
+        let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);
         if is_known || self.expected.len() >= EXPECTED_MAX {
             return false;
         }
@@ -51,7 +51,7 @@ impl Session {
 
     /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
     /// end only makes the fact uncertain. Returns the number of changes that the store had lost.
-    pub fn restate(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
+    pub fn apply_end_report(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
         for changed in &end.changes {
@@ -66,7 +66,7 @@ impl Session {
                     continue;
                 }
                 if last.since_ms > end.ended_ms {
-                    changed.becomes = perhaps(changed.becomes);
+                    changed.transition = perhaps(changed.transition);
                 }
             }
             // The change counts from the time of the call's end. If the store also lost later ends, those ends are
@@ -80,8 +80,8 @@ impl Session {
     }
 }
 
-const fn perhaps(becomes: FactTransition) -> FactTransition {
-    match becomes {
+const fn perhaps(transition: FactTransition) -> FactTransition {
+    match transition {
         FactTransition::Set | FactTransition::MaybeSet => FactTransition::MaybeSet,
         FactTransition::Cleared | FactTransition::MaybeCleared => FactTransition::MaybeCleared,
     }
@@ -128,7 +128,7 @@ impl Decision for ReportCallEnds {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
         change(&self.session, view, context, |session| {
-            self.ends.iter().map(|end| session.restate(end, context.now_ms)).sum::<usize>() > 0
+            self.ends.iter().map(|end| session.apply_end_report(end, context.now_ms)).sum::<usize>() > 0
         })
     }
 }
@@ -147,7 +147,7 @@ fn change(
         return Ok(Step::Return(false));
     }
     let mut transaction = Transaction::new(context.version.clone());
-    transaction.proof = Some(key.clone());
+    transaction.dedupe_record = Some(key.clone());
     if !mutant!("restate_guards_the_session") {
         guard_unchanged(&mut transaction, &key, stored.as_ref());
     }

@@ -1,7 +1,7 @@
 //! Whole recoveries: workers take groups of suspects, crash with poison slices, and reapers redeliver their slices.
 
 use super::*;
-use crate::recovery::regroup::{SuspectConditionalDebit, TakenSuspect, choose};
+use crate::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
 
 struct Fleet {
     trial: Trial,
@@ -54,7 +54,7 @@ impl Fleet {
             .iter()
             .map(|slice| TakenSuspect { tenant: &slice.name.tenant, group_max: slice.turn.suspect.unwrap().group_max })
             .collect();
-        let chosen = choose(&suspects, SuspectConditionalDebit { slots: 32, tenant_slots: 32 });
+        let chosen = choose(&suspects, SuspectRoom { slots: 32, tenant_slots: 32 });
         let mut is_poison = false;
         let mut others = Vec::new();
         for (at, slice) in taken.iter().enumerate() {

@@ -239,8 +239,8 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
             let name = named(&format!("t{slice}"));
             let Some(stored) = trial.turn(&name) else { continue };
             let live = names.iter().filter(|one| **one == name.to_string().as_bytes()).count();
-            let is_out = usize::from(stored.value.state.out().is_some());
-            prop_assert_eq!(live, is_out, "{} is in {} places", name, live);
+            let is_in_flight = usize::from(stored.value.state.in_flight_upto().is_some());
+            prop_assert_eq!(live, is_in_flight, "{} is in {} places", name, live);
         }
     }
     Ok(())

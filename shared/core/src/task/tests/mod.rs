@@ -15,7 +15,7 @@ use tickfleet_model::{Priority, TaskId};
 
 use super::cancel::{Cancel, Canceled};
 use super::cascade::{Cascade, CascadeStep};
-use super::delegate::{Delegate, Delegated, Refusal, Source};
+use super::delegate::{Delegate, DelegateResult, Refusal, Source};
 use super::external::{HandleLeaseTimer, LeaseTimerResult, ReadHeld, DropExternalQueue, RenewTaskLease, RenewTaskLeaseResult};
 use super::spend::{BudgetDebit, BudgetWait, Fenced, ShortageAction, Reserve, ReserveResult, ReportedModelUse, Unreserve};
 use super::step::{AddSteps, Stepped, part};

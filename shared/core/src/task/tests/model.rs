@@ -235,7 +235,7 @@ fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     let waiting = trial.take(&keys::ready(Priority::Normal), "w2", 1).remove(0).0;
     let short = Reserve { name: named("k2"), ..reserve(&waiting, "r1", 20) };
     let ReserveResult::Short(shortage) = trial.run(&short) else { panic!("it has room") };
-    assert_eq!((shortage.used, shortage.amount, shortage.reach), (90, 20, ShortageAction::Wait));
+    assert_eq!((shortage.used, shortage.amount, shortage.action), (90, 20, ShortageAction::Wait));
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
     join(&mut trial, &wait).unwrap();
     let mut decision = steps(&entry, 0, &["a"], &bounds);
@@ -246,7 +246,7 @@ fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     assert!(matches!(trial.run(&short), ReserveResult::Ok(_)));
     let never = Reserve { debits: vec![BudgetDebit { amount: 101, ..short.debits[0].clone() }], ..short.clone() };
     let never = Reserve { request: "r9".into(), ..never };
-    assert!(matches!(trial.run(&never), ReserveResult::Short(shortage) if shortage.reach == ShortageAction::Never));
+    assert!(matches!(trial.run(&never), ReserveResult::Short(shortage) if shortage.action == ShortageAction::Never));
     let stale = Reserve { entry: EntryId::new("1-999"), ..short };
     assert_eq!(trial.run(&stale), ReserveResult::Stale);
 }

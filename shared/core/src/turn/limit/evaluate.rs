@@ -14,12 +14,12 @@ use crate::view::{Undecided, View};
 
 /// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn checks again after this time
 /// (ms).
-pub const PERMIT_LOOK_MS: i64 = 5_000;
+pub const PERMIT_CHECK_MS: i64 = 5_000;
 /// If a turn waits until one of its tenant's slices ends, the turn is checked again after this time (ms).
-pub const OUT_LOOK_MS: i64 = 250;
+pub const IN_FLIGHT_CHECK_MS: i64 = 250;
 /// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
-pub const WINDOW_LOOK_MS: i64 = 300_000;
+pub const WINDOW_CHECK_MS: i64 = 300_000;
 /// After this number of conflicts about a counter, the counter counts as full, because concurrent decisions take its
 /// room faster than this decision.
 const CONTENDED: usize = 3;
@@ -76,7 +76,7 @@ pub enum NextDispatch {
     Over,
     Dispatch {
         calls: usize,
-        rooms: Vec<ConditionalDebit>,
+        debits: Vec<ConditionalDebit>,
     },
     Wait(Wait),
     AgentRemoved,
@@ -110,14 +110,14 @@ impl Evaluator<'_> {
                 LimitDecision::Withheld => return Ok(AdmissionPlan { refused, next: NextDispatch::Withheld }),
             };
             if self.permits_only {
-                debits.retain(|debit| debit.row.window == WindowKind::Concurrency || &*debit.row.name == limits::OUT);
+                debits.retain(|debit| debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT);
             }
             // The store reports the first failed guard, so the debit that stops the earliest call comes first.
             debits.sort_by_key(Debit::first);
             let fit = self.fit(&debits, calls - from)?;
             let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
-                let rooms = self.rooms(&debits, fit.calls)?;
-                return Ok(AdmissionPlan { refused, next: NextDispatch::Dispatch { calls: fit.calls, rooms } });
+                let debits = self.conditional_debits(&debits, fit.calls)?;
+                return Ok(AdmissionPlan { refused, next: NextDispatch::Dispatch { calls: fit.calls, debits } });
             };
             let refusal = self.refusal(stop, calls - from)?;
             let mut wait = self.wait(stop);
@@ -140,7 +140,7 @@ impl Evaluator<'_> {
     /// [`Undecided`]: a throttle queue must be read first.
     pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<FittingCalls, Undecided> {
         let mut fit = FittingCalls { calls, stop: None };
-        for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
+        for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.limit.is_shadow()) {
             let mut left = self.left(debit)?;
             let fits = |amount: &Option<u64>| match amount {
                 Some(amount) if *amount <= left => {
@@ -158,22 +158,22 @@ impl Evaluator<'_> {
     }
 
     /// Returns the guards that debit the first `calls` calls.
-    fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
-        let mut rooms = Vec::with_capacity(debits.len());
+    fn conditional_debits(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
+        let mut conditional = Vec::with_capacity(debits.len());
         for debit in debits {
             let behind = self.is_behind_queue(debit)?;
-            rooms.extend(debit.room(calls, behind, self.context.now_ms));
+            conditional.extend(debit.conditional(calls, behind, self.context.now_ms));
         }
-        Ok(rooms)
+        Ok(conditional)
     }
 
     /// Returns the known remaining room of a counter.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
-        let Some(state) = self.known(debit) else { return Ok(debit.row.max) };
+        let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
             return Ok(0);
         }
-        Ok(debit.row.max.saturating_sub(state.used))
+        Ok(debit.limit.max.saturating_sub(state.used))
     }
 
     /// Returns the number of attempts that failed because the debit's counter had no room.
@@ -191,7 +191,7 @@ impl Evaluator<'_> {
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
-            if matches!(debit.row.window, WindowKind::Concurrency | WindowKind::Total) {
+            if matches!(debit.limit.window, WindowKind::Concurrency | WindowKind::Total) {
                 return None;
             }
             state.queued = false;
@@ -205,7 +205,7 @@ impl Evaluator<'_> {
     /// Returns true if other turns that wait for the debit's counter come first. A turn never yields to turns that were
     /// admitted later. Otherwise turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
-        if debit.row.is_shadow() {
+        if debit.limit.is_shadow() {
             return Ok(false);
         }
         let Some((waits_for, place)) = self.waits else { return Ok(true) };
@@ -225,21 +225,21 @@ impl Evaluator<'_> {
         if self.permits_only {
             return Ok(None);
         }
-        let row = &stop.row;
-        let limit = || row.name.to_string();
+        let resolved = &stop.limit;
+        let limit = || resolved.name.to_string();
         let all = if stop.is_uniform() { calls } else { 1 };
         let first = stop.amounts.first().copied().flatten();
         let refusal = match first {
             None => LimitRejection { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
-            Some(amount) if amount > row.max && !row.is_built_in() => {
+            Some(amount) if amount > resolved.max && !resolved.is_built_in() => {
                 LimitRejection { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
             }
             Some(amount) if self.is_rejected(stop, amount)? => {
-                let left = row.max.saturating_sub(self.used(stop));
+                let left = resolved.max.saturating_sub(self.used(stop));
                 let too_much = |amount: &&Option<u64>| amount.is_some_and(|amount| amount > left);
                 let more = stop.amounts.iter().skip(1).take(calls.saturating_sub(1)).take_while(too_much).count();
                 let ends_ms = self.room_ms(stop);
-                let reason = row.reached(ends_ms.unwrap_or(0));
+                let reason = resolved.reached(ends_ms.unwrap_or(0));
                 LimitRejection { calls: all.max(1 + more), reason, until_ms: ends_ms }
             }
             Some(_) => return Ok(None),
@@ -251,7 +251,7 @@ impl Evaluator<'_> {
     /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that
     /// only concurrent decisions take.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
-        if stop.row.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.row.max {
+        if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
         }
         Ok(!(self.known(stop).is_some_and(|state| state.queued) && self.is_behind_queue(stop)?))
@@ -265,7 +265,7 @@ impl Evaluator<'_> {
     /// counter without a window.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
-        match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {
+        match stop.limit.window.at(self.context.now_ms, stop.stagger_ms) {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => Some(known.unwrap_or(end_ms)),
             Window::Rolling { .. } => known,
             Window::Concurrency | Window::Total => None,
@@ -275,15 +275,15 @@ impl Evaluator<'_> {
     fn wait(&self, stop: &Debit) -> Wait {
         let now_ms = self.context.now_ms;
         let first = stop.amounts.first().copied().flatten().unwrap_or(0);
-        let is_full = self.used(stop).saturating_add(first) > stop.row.max;
-        let due_ms = match (stop.row.window, self.room_ms(stop)) {
-            (WindowKind::Total, _) => now_ms + OUT_LOOK_MS,
-            (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_LOOK_MS),
+        let is_full = self.used(stop).saturating_add(first) > stop.limit.max;
+        let due_ms = match (stop.limit.window, self.room_ms(stop)) {
+            (WindowKind::Total, _) => now_ms + IN_FLIGHT_CHECK_MS,
+            (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_CHECK_MS),
             // Check again at once: other turns come first, or a permit may have been returned before the queue's timer
             // existed.
             _ => now_ms,
         };
-        Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Concurrency }
+        Wait { counter: stop.counter.clone(), due_ms, woken: stop.limit.window == WindowKind::Concurrency }
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
     use crate::view::{Query, Value};
 
     fn debit(name: &str, max: u64, amounts: &[u64]) -> Debit {
-        let row = ResolvedLimit {
+        let resolved = ResolvedLimit {
             name: name.into(),
             max,
             window: WindowKind::Fixed { length_ms: 100 },
@@ -308,7 +308,7 @@ mod tests {
             counters_max: 9,
         };
         let amounts = amounts.iter().map(|amount| Some(*amount)).collect();
-        Debit { row: Arc::new(row), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
+        Debit { limit: Arc::new(resolved), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
     }
 
     /// Adds a conflict about a debit's counter to the view and the context.
@@ -381,7 +381,7 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut day = debit("_day", 9, &[1, 1, 1]);
-        day.row = Arc::new(ResolvedLimit { on_reach: OnReach::Reject, ..(*day.row).clone() });
+        day.limit = Arc::new(ResolvedLimit { on_reach: OnReach::Reject, ..(*day.limit).clone() });
         for used in [6, 7, 8] {
             conflict(&mut view, &mut context, &day, used, false);
         }
@@ -396,7 +396,7 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut held = debit("a", 1, &[1]);
-        held.row = Arc::new(ResolvedLimit { window: WindowKind::Concurrency, ..(*held.row).clone() });
+        held.limit = Arc::new(ResolvedLimit { window: WindowKind::Concurrency, ..(*held.limit).clone() });
         view.insert(
             Query::Counter(held.counter.clone()),
             Value::Counter(Some(CounterState { used: 1, ..CounterState::default() })),

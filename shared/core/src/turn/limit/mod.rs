@@ -29,7 +29,7 @@ pub enum WindowKind {
     /// At most the maximum within any period of `length_ms`.
     Rolling { length_ms: i64 },
     /// Concurrency permits, which slices return.
-    Held,
+    Concurrency,
     /// No window, as for a task's budget or a tenant's number of dispatched slices.
     Total,
 }
@@ -50,7 +50,7 @@ impl WindowKind {
                 Window::Day { start_ms, end_ms }
             }
             Self::Rolling { length_ms } => Window::Rolling { length_ms },
-            Self::Held => Window::Concurrency,
+            Self::Concurrency => Window::Concurrency,
             Self::Total => Window::Total,
         }
     }
@@ -123,7 +123,7 @@ impl ResolvedLimit {
 /// The amounts that a turn's next calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debit {
-    pub row: Arc<ResolvedLimit>,
+    pub limit: Arc<ResolvedLimit>,
     pub counter: CounterKey,
     /// Offset of the counter's windows within their length.
     pub stagger_ms: i64,
@@ -134,9 +134,9 @@ pub struct Debit {
 
 impl Debit {
     /// Returns a debit of 1 for each of `calls` calls.
-    fn of_each(row: &Arc<ResolvedLimit>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
-        let counter = CounterKey::new(&row.name, counter);
-        Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
+    fn of_each(resolved: &Arc<ResolvedLimit>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
+        let counter = CounterKey::new(&resolved.name, counter);
+        Self { limit: Arc::clone(resolved), counter, stagger_ms, amounts: vec![Some(1); calls] }
     }
 
     #[must_use]
@@ -146,19 +146,19 @@ impl Debit {
 
     /// Returns the guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
-    pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
+    pub fn conditional(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
         let amount = self.sum(calls);
-        let held = self.row.window == WindowKind::Concurrency;
+        let held = self.limit.window == WindowKind::Concurrency;
         (amount > 0).then(|| ConditionalDebit {
             counter: self.counter.clone(),
             amount,
-            max: self.row.max,
-            window: self.row.window.at(now_ms, self.stagger_ms),
+            max: self.limit.max,
+            window: self.limit.window.at(now_ms, self.stagger_ms),
             behind_queue,
-            shadow: self.row.is_shadow(),
+            shadow: self.limit.is_shadow(),
             // Permits must be returned to the counter that they came from. So counters of permits never share
             // [`ConditionalDebit::OTHERS`].
-            counters_max: if held { u64::MAX } else { self.row.counters_max },
+            counters_max: if held { u64::MAX } else { self.limit.counters_max },
         })
     }
 
@@ -205,7 +205,7 @@ impl ResolvedCaps {
     pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
         let of_agent = format!("{tenant}:{agent}");
         let mut debits = vec![Debit::of_each(&self.day, &of_agent, 0, calls)];
-        debits.extend(self.tenant_day.as_ref().map(|row| Debit::of_each(row, tenant.as_str(), 0, calls)));
+        debits.extend(self.tenant_day.as_ref().map(|resolved| Debit::of_each(resolved, tenant.as_str(), 0, calls)));
         debits.push(Debit::of_each(&self.tick, &of_agent, stagger_ms, calls));
         debits
     }
@@ -214,16 +214,16 @@ impl ResolvedCaps {
 /// Returns the debit of a task's calls from its budget.
 #[must_use]
 pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
-    let row = ResolvedLimit::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
-    Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
+    let resolved = ResolvedLimit::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
+    Debit::of_each(&Arc::new(resolved), &format!("{tenant}:{task}"), 0, calls)
 }
 
 /// Returns the debit of one slice from the tenant's bound on dispatched slices. The amount is 1, regardless of the
 /// number of calls.
 #[must_use]
-pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
-    let row = ResolvedLimit::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);
-    let mut debit = Debit::of_each(&Arc::new(row), tenant.as_str(), 0, calls);
+pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
+    let resolved = ResolvedLimit::built_in(limits::IN_FLIGHT, max, WindowKind::Total, OnReach::Wait);
+    let mut debit = Debit::of_each(&Arc::new(resolved), tenant.as_str(), 0, calls);
     debit.amounts.iter_mut().skip(1).for_each(|amount| *amount = Some(0));
     debit
 }
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_slice_debits_the_out_counter_once() {
-        let debit = out_debit(&TenantId::new("acme").unwrap(), 5, 3);
+        let debit = in_flight_debit(&TenantId::new("acme").unwrap(), 5, 3);
         assert_eq!((debit.sum(1), debit.sum(3)), (1, 1));
     }
 }

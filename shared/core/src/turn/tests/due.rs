@@ -9,7 +9,7 @@ fn an_unread_slice_ends_at_its_deadline() {
     assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
     assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty());
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
     assert_eq!(fire(&mut trial), DueResult::Gone);
 }
 
@@ -40,7 +40,7 @@ fn after_a_restart_an_expired_turn_waits_for_worker_reports() {
     trial.dispatch(&named("t1"), with_permits(3));
     (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 999_000);
     assert_eq!(fire(&mut trial), DueResult::Ending(1_009_000));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
     assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty(), "nobody begins it any more");
     let reported = RecoveredCall { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
     let begun = RecoveredCall { by: "n1".to_owned(), once: true, result: None };
@@ -57,7 +57,7 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     let (mut trial, slice) = held(admitted(1));
     park(&mut trial, &slice, &retry(1), false);
     trial.now_ms += 500;
-    trial.counters.entry(counter(limits::OUT)).or_default().used = Bounds::default().tenant_out_max;
+    trial.counters.entry(counter(limits::IN_FLIGHT)).or_default().used = Bounds::default().tenant_in_flight_max;
     assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
@@ -146,7 +146,7 @@ fn a_running_slice_returned_by_a_second_holder_may_have_run() {
         };
         let expected = if unreadable { RequeueResult::Waits(NOW + 1_000) } else { RequeueResult::Redelivered };
         assert_eq!(requeued, expected);
-        assert_eq!((record(&trial).fate(0), record(&trial).fate(1)), (ExecutionState::MayHaveRun, ExecutionState::MayHaveRun));
+        assert_eq!((record(&trial).execution_state(0), record(&trial).execution_state(1)), (ExecutionState::MayHaveRun, ExecutionState::MayHaveRun));
     }
 }
 
@@ -228,7 +228,7 @@ fn a_turn_ended_after_a_restart_includes_reported_results() {
 #[test]
 fn a_call_that_failed_before_a_crash_may_have_run_again() {
     let turn = |crashes| Turn { attempts: 1, crashes, ..admitted(1) };
-    assert_eq!((turn(0).fate(0), turn(1).fate(0)), (ExecutionState::Tried(1), ExecutionState::MayHaveRun));
+    assert_eq!((turn(0).execution_state(0), turn(1).execution_state(0)), (ExecutionState::Tried(1), ExecutionState::MayHaveRun));
 }
 
 /// The first turn in a throttle queue leaves, so the next turn may have room at once.

@@ -31,7 +31,7 @@ struct Texts;
 
 impl Render for Texts {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
-        let fate = match call.fate {
+        let execution = match call.execution {
             ExecutionState::NotRun => "not_run",
             ExecutionState::Tried(_) => "tried",
             ExecutionState::Begun | ExecutionState::MayHaveRun => "may_have_run",
@@ -39,7 +39,7 @@ impl Render for Texts {
             ExecutionState::BeganChild => "elsewhere",
         };
         let tool = call.call.map_or("?", |call| call.tool.as_str());
-        result(&format!("{}:{tool}:{fate}", call.position))
+        result(&format!("{}:{tool}:{execution}", call.position))
     }
 
     fn frame(&self, _: &TurnName, _: &Head) -> ReplyFrame {
@@ -125,6 +125,6 @@ fn approval() -> WaitReason {
     WaitReason::Approval { approval: "a1".to_owned() }
 }
 
-fn park(trial: &mut Trial, slice: &Slice, reason: &ParkReason, beside: bool) -> ParkResult {
-    trial.run(&Park { slice, reason, beside, waits_while: &[], sections: &[] })
+fn park(trial: &mut Trial, slice: &Slice, reason: &ParkReason, had_parallel_reads: bool) -> ParkResult {
+    trial.run(&Park { slice, reason, had_parallel_reads, waits_while: &[], sections: &[] })
 }

@@ -13,7 +13,7 @@ fn a_single_slice_turn_settles_without_a_read() {
     trial.commit(&transaction).unwrap();
     assert_eq!(reply(&trial), "{\"results\":[\"ok\"]}");
     assert_eq!((trial.turn(&slice.name), timer(&trial)), (None, None));
-    for counter in [counter(limits::OUT), counter(limits::UNFINISHED), counter(limits::BYTES), permit()] {
+    for counter in [counter(limits::IN_FLIGHT), counter(limits::UNFINISHED), counter(limits::BYTES), permit()] {
         assert_eq!(trial.used(&counter), 0, "{counter:?}");
     }
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
@@ -48,8 +48,8 @@ fn a_result_is_committed_before_the_next_call_begins() {
     let SettleResult::Continues { version, turn } = settled else { panic!("{settled:?}") };
     slice.advance(version, *turn);
     assert_eq!((slice.turn.position, slice.calls.len(), &*slice.calls[0].tool), (1, 2, "tool1"));
-    assert_eq!(trial.turn(&slice.name).unwrap().out_entry(), Some(&slice.entry), "its entry stays known");
-    assert_eq!(trial.used(&counter(limits::OUT)), 1);
+    assert_eq!(trial.turn(&slice.name).unwrap().in_flight_entry(), Some(&slice.entry), "its entry stays known");
+    assert_eq!(trial.used(&counter(limits::IN_FLIGHT)), 1);
     assert_eq!(trial.run(&settle(&old, &results, &frame, &bounds)), SettleResult::Stale, "the version is the fence");
     assert_eq!(trial.run(&settle(&slice, &results[..2], &frame, &bounds)), SettleResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"a\",\"a\",\"b\"]}");
@@ -68,7 +68,7 @@ fn a_turn_with_remaining_calls_returns_to_the_throttle_queue() {
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Throttled);
     let turn = record(&trial);
     assert_eq!((turn.state.word(), turn.position, turn.permits.len()), ("throttled", 2, 0));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
     assert_eq!(trial.members(&keys::throttle_queue(&tick)), ["acme:t1"]);
     assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
@@ -189,7 +189,7 @@ fn a_begun_call_stays_begun_when_earlier_calls_park_or_settle() {
     let frame = frame();
     let bounds = Bounds::default();
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Throttled);
-    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), ExecutionState::Begun));
+    assert_eq!((record(&trial).begun, record(&trial).execution_state(2)), (begun(), ExecutionState::Begun));
 }
 
 struct Torn;

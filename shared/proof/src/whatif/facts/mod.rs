@@ -84,7 +84,7 @@ pub struct FactCall {
     pub ended: (i64, i64),
     /// True if the fleet evaluated facts for the call.
     pub was_asked: bool,
-    pub fate: FactsOutcome,
+    pub outcome: FactsOutcome,
     pub was: String,
     /// A difference in the guards' result, to report if facts let the call begin.
     pub held: Option<Box<Difference>>,
@@ -146,8 +146,8 @@ pub enum Change {
 }
 
 impl From<FactTransition> for Change {
-    fn from(becomes: FactTransition) -> Self {
-        match becomes {
+    fn from(transition: FactTransition) -> Self {
+        match transition {
             FactTransition::Set => Self::Set,
             FactTransition::MaybeSet => Self::MaybeSet,
             FactTransition::Cleared => Self::Cleared,
@@ -184,14 +184,14 @@ impl FactCall {
         before_ms: Option<i64>,
     ) -> Option<Self> {
         let policy_inputs = call.policy_inputs.as_ref();
-        if row.facts.is_empty() || call.is_task || call.fate == RecordedDecision::NotReached && call.admitted.is_empty() {
+        if row.facts.is_empty() || call.is_task || call.decision == RecordedDecision::NotReached && call.admitted.is_empty() {
             return None;
         }
         let held = match guarded {
             GuardResult::Same => None,
             GuardResult::Otherwise(difference) => Some(difference),
         };
-        let fate = match &call.fate {
+        let outcome = match &call.decision {
             RecordedDecision::Passed => FactsOutcome::Passed,
             RecordedDecision::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactsOutcome::Passed,
             RecordedDecision::Stopped { reason, rule } if reason.starts_with("fact_") => FactsOutcome::Stopped(rule.clone()),
@@ -213,19 +213,19 @@ impl FactCall {
             session: session(call, row.facts),
             conditions: enforced.map(|(it, required)| keys.asked(row.tool, it, required, kept)).collect(),
             may: changes.map(|(it, sets)| keys.may(&it.fact, sets)).collect(),
-            did: if fate == FactsOutcome::New { None } else { keys.did(call, row) },
+            did: if outcome == FactsOutcome::New { None } else { keys.did(call, row) },
             began: began(call, before_ms),
             ended: ended(call),
             was_asked: policy_inputs.is_some_and(|policy_inputs| policy_inputs.facts_evaluated_ms.is_some()),
-            fate,
-            was: call.fate.words(),
+            outcome,
+            was: call.decision.words(),
             held,
         })
     }
 
     /// Returns true if the call has conditions that were evaluated.
     fn asks(&self) -> bool {
-        self.fate != FactsOutcome::NotReached && !self.conditions.is_empty()
+        self.outcome != FactsOutcome::NotReached && !self.conditions.is_empty()
     }
 }
 
@@ -321,10 +321,10 @@ impl Keys {
         if after.is_empty() && !ran && is_unknown && !call.admitted.is_empty() {
             return None;
         }
-        let did = |(change, becomes): (&tickfleet_model::policy::FactChange, FactTransition)| ActualChange {
+        let did = |(change, transition): (&tickfleet_model::policy::FactChange, FactTransition)| ActualChange {
             key: self.key(&change.fact),
             name: change.fact.name.clone(),
-            change: becomes.into(),
+            change: transition.into(),
             kept_ms: change.kept_ms,
         };
         Some(after.into_iter().map(did).collect())

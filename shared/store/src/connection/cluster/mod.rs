@@ -346,7 +346,7 @@ impl Dial for Holder {
         self.found.borrow().clone()
     }
 
-    fn looks_every(&self) -> Option<Duration> {
+    fn check_interval(&self) -> Option<Duration> {
         self.key.as_ref().map(|_| LOOK_EVERY)
     }
 
@@ -360,7 +360,7 @@ impl Dial for Holder {
         matches!(self.reach(elsewhere, config).await, Ok(ConnectResult::Primary(_)))
     }
 
-    async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
+    async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
         let (key, _) = self.key.as_ref()?;
         let said = redis::cmd("EXISTS").arg(key).query_async::<Value>(connection).await;
         said.err().filter(|error| matches!(error.code(), Some("ASK" | "MOVED")))

@@ -24,7 +24,7 @@ use load::server_load;
 
 use super::budgets::AgentBudget;
 use super::nodes::nodes;
-use super::{age, counter, entry_ms, members, place_ms, queues, size};
+use super::{age, counter, entry_ms, members, score_ms, queues, size};
 use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
@@ -101,7 +101,7 @@ impl Watch {
             nodes: nodes(&store.consumer_records().await?, now_ms),
             timers: size(found.next()),
             delayed: size(found.next()),
-            oldest_delayed_ms: parked.first().map_or(0, |(_, since)| (now_ms - place_ms(*since)).max(0)),
+            oldest_delayed_ms: parked.first().map_or(0, |(_, since)| (now_ms - score_ms(*since)).max(0)),
             ..ShardView::default()
         };
         let set: Option<Stored<Settings>> = super::stored(&settings::key(), found.next())?;
@@ -158,12 +158,12 @@ impl Watch {
 
     /// Remembers the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
-        let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
+        let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - score_ms(*due)).max(0));
         self.cursor = timers.next;
         let queues = timers.earliest.into_iter().chain(timers.swept);
         let queues = queues.filter_map(|(member, due)| {
             let (limit, counter) = member.strip_prefix("throttle:")?.split_once('@')?;
-            Some((CounterKey::new(limit, counter), place_ms(due)))
+            Some((CounterKey::new(limit, counter), score_ms(due)))
         });
         self.found.extend(queues.take(2 * TIMERS_SEEN));
         if self.cursor == 0 {

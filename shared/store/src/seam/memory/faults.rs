@@ -156,7 +156,7 @@ impl FaultyStore {
         &self,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let fate = self.fate();
+        let fate = self.execution_state();
         pause(fate.before_ms).await;
         if fate.refused {
             return Err(StoreError::Unanswered("the connection was refused"));

@@ -184,11 +184,11 @@ impl MemoryStore {
     }
 
     fn read_contents<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
-        self.look_at(|shard, _| look(&shard.contents))
+        self.read_locked(|shard, _| look(&shard.contents))
     }
 
     /// Reads the shard without changes. `look` also gets the time of the store's clock (ms).
-    fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
+    fn read_locked<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
         let raw_ms = self.raw_ms();
@@ -278,7 +278,7 @@ impl Store for MemoryStore {
     }
 
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
-        self.look_at(|shard, raw_ms| shard.consumers(raw_ms, queue))
+        self.read_locked(|shard, raw_ms| shard.consumers(raw_ms, queue))
     }
 
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
@@ -365,12 +365,12 @@ impl Store for MemoryStore {
     }
 
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
-        self.look_at(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
+        self.read_locked(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
     }
 
     async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
         let memory_max = self.shared.bytes_max.load(Ordering::SeqCst);
-        self.look_at(|shard, raw_ms| shard.shard_stats(raw_ms, memory_max))
+        self.read_locked(|shard, raw_ms| shard.shard_stats(raw_ms, memory_max))
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -34,9 +34,9 @@ impl Shard {
 
     fn commit_one(&mut self, raw_ms: i64, transaction: &Transaction) -> Result<Committed, Conflict> {
         let now_ms = self.contents.clock.last_ms;
-        let proof = transaction.proof.as_ref().and_then(|proof| self.contents.text(proof));
-        if proof.is_some_and(|text| is_version(text, &transaction.version)) {
-            return Ok(Committed { now_ms, already: true, entries: Vec::new(), shadowed: Vec::new() });
+        let dedupe_record = transaction.dedupe_record.as_ref().and_then(|dedupe_record| self.contents.text(dedupe_record));
+        if dedupe_record.is_some_and(|text| is_version(text, &transaction.version)) {
+            return Ok(Committed { now_ms, was_committed: true, entries: Vec::new(), shadowed: Vec::new() });
         }
         let passed = self.check(&transaction.guards)?;
         let GuardEffects { counters, debited, shadowed, held, inboxes } = passed;
@@ -53,7 +53,7 @@ impl Shard {
         for write in &transaction.writes {
             self.write(write, &mut applying);
         }
-        Ok(Committed { now_ms, already: false, entries: applying.entries, shadowed })
+        Ok(Committed { now_ms, was_committed: false, entries: applying.entries, shadowed })
     }
 
     fn write(&mut self, write: &Write, applying: &mut Applying<'_>) {
@@ -84,8 +84,8 @@ impl Shard {
             Write::ClearTimer(name) => {
                 self.change(Effect::DropMember { set: keys::timers(), member: Arc::clone(name) });
             }
-            Write::AddMember { set, member, place, queue_of } => {
-                self.change(Effect::Member { set: set.clone(), member: Arc::clone(member), place: *place });
+            Write::AddMember { set, member, score, queue_of } => {
+                self.change(Effect::Member { set: set.clone(), member: Arc::clone(member), score: *score });
                 self.mark_queue(set, queue_of.as_ref());
             }
             Write::RemoveMember { set, member, queue_of } => {
@@ -139,15 +139,15 @@ impl Shard {
 
     fn arm(&mut self, name: &Arc<str>, due_ms: i64, rule: TimerRule) {
         let set = keys::timers();
-        let place = u64::try_from(due_ms).unwrap_or(0);
-        let present = self.contents.place(&set, name);
+        let score = u64::try_from(due_ms).unwrap_or(0);
+        let present = self.contents.score(&set, name);
         let arms = match rule {
             TimerRule::Set => true,
-            TimerRule::Earlier => present.is_none_or(|due| place < due),
-            TimerRule::Wake => present.is_some_and(|due| place < due),
+            TimerRule::Earlier => present.is_none_or(|due| score < due),
+            TimerRule::Wake => present.is_some_and(|due| score < due),
         };
         if arms {
-            self.change(Effect::Member { set, member: Arc::clone(name), place });
+            self.change(Effect::Member { set, member: Arc::clone(name), score });
         }
     }
 
@@ -197,8 +197,8 @@ impl Shard {
     }
 
     fn use_inbox(&mut self, inbox: &InboxKey) {
-        let place = u64::try_from(self.contents.clock.last_ms).unwrap_or(0);
-        self.change(Effect::Member { set: inboxes(&inbox.tenant), member: Arc::clone(&inbox.inbox), place });
+        let score = u64::try_from(self.contents.clock.last_ms).unwrap_or(0);
+        self.change(Effect::Member { set: inboxes(&inbox.tenant), member: Arc::clone(&inbox.inbox), score });
     }
 
     fn reply(&mut self, inbox: &InboxKey, message: &Bytes, raw_ms: i64) {

@@ -189,7 +189,7 @@ fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
 
 fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     let guards = transaction.guards.iter().filter_map(|guard| match guard {
-        Guard::Debit(room) => Some(&room.counter),
+        Guard::Debit(debit) => Some(&debit.counter),
         _ => None,
     });
     let writes = transaction.writes.iter().filter_map(|write| match write {
@@ -234,14 +234,14 @@ struct Encoder<'a> {
 
 impl Encoder<'_> {
     fn transaction(&mut self, transaction: &Transaction) {
-        let proof = transaction.proof.as_ref();
+        let dedupe_record = transaction.dedupe_record.as_ref();
         self.words.join(&[transaction.version.as_str().as_bytes(), b" "]);
-        match proof {
+        match dedupe_record {
             Some(key) => self.key(key.as_str()),
             None => self.words.push(""),
         };
         self.words.push(if transaction.stamped { "1" } else { "" });
-        if proof.is_some_and(|proof| !tells_a_repetition(transaction, proof)) {
+        if dedupe_record.is_some_and(|dedupe_record| !detects_repetition(transaction, dedupe_record)) {
             self.words.push("proof");
         }
         self.guards(transaction);
@@ -273,8 +273,8 @@ impl Encoder<'_> {
         let mut absent = Vec::new();
         while let Some(guard) = guards.next() {
             match guard {
-                Guard::Debit(room) => {
-                    self.pack_room(room);
+                Guard::Debit(debit) => {
+                    self.pack_debit(debit);
                     if !matches!(guards.peek(), Some(Guard::Debit(_))) {
                         self.packed_word("room");
                     }
@@ -468,9 +468,9 @@ impl Encoder<'_> {
                 let number = self.inbox(inbox);
                 self.words.push("reply").show(number).push(message);
             }
-            Write::AddMember { set, member, place, queue_of } => {
+            Write::AddMember { set, member, score, queue_of } => {
                 self.words.push("write_timers");
-                self.call(4, "ZADD").key(set.as_str()).show(place).push(member.as_bytes());
+                self.call(4, "ZADD").key(set.as_str()).show(score).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
             Write::RemoveMember { set, member, queue_of } => {
@@ -522,24 +522,24 @@ impl Encoder<'_> {
         self.packed.clear();
     }
 
-    fn pack_room(&mut self, room: &ConditionalDebit) {
-        let (window, from, upto, length) = match room.window {
+    fn pack_debit(&mut self, debit: &ConditionalDebit) {
+        let (window, from, upto, length) = match debit.window {
             Window::Total => (0, 0, 0, 0),
             Window::Concurrency => (1, 0, 0, 0),
             Window::Rolling { length_ms } => (2, 0, 0, length_ms),
             Window::Fixed { start_ms, end_ms, length_ms } => (3, start_ms, end_ms, length_ms),
             Window::Day { start_ms, end_ms } => (4, start_ms, end_ms, 0),
         };
-        let number = self.counter(&room.counter);
+        let number = self.counter(&debit.counter);
         self.packed.extend_from_slice(&number.to_le_bytes());
-        self.packed.extend_from_slice(&[window, u8::from(room.behind_queue), u8::from(room.shadow)]);
+        self.packed.extend_from_slice(&[window, u8::from(debit.behind_queue), u8::from(debit.shadow)]);
         let numbers = [
-            double(room.amount),
-            double(room.max),
+            double(debit.amount),
+            double(debit.max),
             signed(from),
             signed(upto),
             signed(length),
-            double(room.counters_max),
+            double(debit.counters_max),
         ];
         numbers.iter().for_each(|number| self.packed.extend_from_slice(&number.to_le_bytes()));
     }
@@ -562,11 +562,11 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
 /// Returns true if a guard always fails when the transaction is repeated. For example, an entry that was acknowledged
 /// is never held again. The script then reads the proof (the record that identifies a repetition) only after the guard
 /// has failed.
-fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
+fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
-        Guard::Absent(key) => key == proof,
-        Guard::Version(key, version) => key == proof && *version != transaction.version,
+        Guard::Absent(key) => key == dedupe_record,
+        Guard::Version(key, version) => key == dedupe_record && *version != transaction.version,
         _ => false,
     })
 }

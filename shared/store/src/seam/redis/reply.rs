@@ -61,7 +61,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn result(&self, value: Value) -> Result<Result<Committed, Conflict>, StoreError> {
         let committed =
-            |already, entries| Committed { now_ms: self.shard.now_ms, already, entries, shadowed: Vec::new() };
+            |was_committed, entries| Committed { now_ms: self.shard.now_ms, was_committed, entries, shadowed: Vec::new() };
         match value {
             Value::Int(1) => Ok(Ok(committed(false, Vec::new()))),
             Value::Int(2) => Ok(Ok(committed(true, Vec::new()))),
@@ -80,7 +80,7 @@ impl Reader<'_> {
         if word == "committed" {
             let entries = list(first).into_iter().filter_map(into_text).map(EntryId::new).collect();
             let shadowed = list(second).iter().filter_map(|number| self.counter(number)).collect();
-            return Ok(Ok(Committed { now_ms: self.shard.now_ms, already: false, entries, shadowed }));
+            return Ok(Ok(Committed { now_ms: self.shard.now_ms, was_committed: false, entries, shadowed }));
         }
         self.conflict(&word, first, second).map(Err).ok_or_else(|| unexpected(COMMIT, &shown))
     }

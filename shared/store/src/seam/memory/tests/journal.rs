@@ -43,10 +43,10 @@ fn window() -> impl Strategy<Value = Window> {
 }
 
 fn guard() -> impl Strategy<Value = Guard> {
-    let room = (counter(), 0..3_u64, window(), any::<bool>());
+    let debit = (counter(), 0..3_u64, window(), any::<bool>());
     prop_oneof![
         name().prop_map(|name| Guard::Absent(RecordKey::new(name))),
-        room.prop_map(|(counter, amount, window, shadow)| {
+        debit.prop_map(|(counter, amount, window, shadow)| {
             Guard::Debit(ConditionalDebit { counter, amount, max: 5, window, behind_queue: true, shadow, counters_max: 2 })
         }),
         name().prop_map(|name| Guard::Inbox {
@@ -77,10 +77,10 @@ fn write() -> impl Strategy<Value = Write> {
             rule: TimerRule::Earlier
         }),
         name().prop_map(|name| Write::ClearTimer(name.into())),
-        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, place, queue_of)| Write::AddMember {
+        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, score, queue_of)| Write::AddMember {
             set: set.clone(),
             member: member.into(),
-            place,
+            score,
             queue_of
         }),
         (name(), prop::option::of(counter())).prop_map(move |(member, queue_of)| Write::RemoveMember {
@@ -342,12 +342,12 @@ async fn every_fsync_policy_keeps_committed_data() {
         let store = MemoryStore::open_dir(&dir, policy, bench.options()).unwrap();
         let mut transaction = Transaction::new(Version::new("v1"));
         transaction.write(Write::Put { key: RecordKey::new("a"), content: "1{}".into(), ttl_ms: None });
-        transaction.proof = Some(RecordKey::new("a"));
+        transaction.dedupe_record = Some(RecordKey::new("a"));
         store.commit(std::slice::from_ref(&transaction)).await.unwrap();
         drop(store);
         let store = MemoryStore::open_dir(&dir, policy, bench.options()).unwrap();
         let again = store.commit(&[transaction]).await.unwrap().results.remove(0);
-        assert!(again.unwrap().already);
+        assert!(again.unwrap().was_committed);
         let absent =
             Transaction { guards: vec![Guard::Absent(RecordKey::new("a"))], ..Transaction::new(Version::new("v2")) };
         let refused = store.commit(&[absent]).await.unwrap().results.remove(0);

@@ -4,7 +4,7 @@ mod commits;
 mod counters;
 mod faults;
 mod journal;
-mod rooms;
+mod debits;
 mod streams;
 
 pub use super::*;
@@ -74,7 +74,7 @@ fn fields(value: &str) -> Vec<(Arc<str>, Bytes)> {
     vec![("f".into(), Bytes::copy_from_slice(value.as_bytes()))]
 }
 
-fn room(counter: &str, amount: u64, max: u64, window: Window) -> ConditionalDebit {
+fn debit(counter: &str, amount: u64, max: u64, window: Window) -> ConditionalDebit {
     ConditionalDebit {
         counter: CounterKey::new("limit", counter),
         amount,

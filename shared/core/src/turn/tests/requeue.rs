@@ -16,10 +16,10 @@ fn a_returned_slice_is_redelivered() {
         assert_eq!(trial.run(&requeue), RequeueResult::Redelivered);
         assert_eq!(trial.run(&requeue), RequeueResult::Stale);
         let turn = record(&trial);
-        assert_eq!([turn.fate(0), turn.fate(1)], fates, "{reason:?}");
+        assert_eq!([turn.execution_state(0), turn.execution_state(1)], fates, "{reason:?}");
         let again = trial.slices(&slice.queue, "w2", 9);
         assert_eq!((again.len(), again[0].calls.len(), again[0].version == slice.version), (1, 2, false));
-        assert_eq!((trial.holds(&slice.queue, "w1").len(), trial.used(&counter(limits::OUT))), (0, 1));
+        assert_eq!((trial.holds(&slice.queue, "w1").len(), trial.used(&counter(limits::IN_FLIGHT))), (0, 1));
     }
 }
 
@@ -28,7 +28,7 @@ fn an_unknown_slice_from_before_a_restart_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     (trial.epoch, trial.epoch_began_ms) = (2, NOW);
     trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
-    assert_eq!(record(&trial).fate(0), ExecutionState::MayHaveRun);
+    assert_eq!(record(&trial).execution_state(0), ExecutionState::MayHaveRun);
 }
 
 /// The store restarts between the holder's decision and its commit.
@@ -44,7 +44,7 @@ fn returning_an_unknown_slice_detects_a_concurrent_restart() {
         if trial.commit(&transaction).is_err() {
             trial.run(&requeue);
         }
-        record(&trial).fate(0)
+        record(&trial).execution_state(0)
     };
     assert_eq!(returned(), ExecutionState::MayHaveRun);
     assert_eq!(mutants::with("hand_back_guards_the_epoch", returned), ExecutionState::NotRun);
@@ -72,7 +72,7 @@ fn an_unreadable_slice_is_retried_then_quarantined() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
     let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
     assert_eq!(finished.reason, Some(EndReason::Quarantined { crashes: 0 }));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Decision for Heartbeat {
         let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(name), stored.as_ref()).guard(Guard::Before(now_ms + self.slack_ms()));
-        transaction.proof = Some(key(name));
+        transaction.dedupe_record = Some(key(name));
         let consumer = Consumer {
             lease_ends_ms: now_ms + self.slack_ms() + self.lease_ms,
             lease_ms: self.lease_ms,
@@ -122,11 +122,11 @@ impl Decision for Heartbeat {
             policy: self.policy.clone(),
             drained: drained.is_some(),
         };
-        let place = consumer.lease_ends_ms.max(0).unsigned_abs();
+        let score = consumer.lease_ends_ms.max(0).unsigned_abs();
         transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::AddMember {
             set: consumers(),
             member: name.into(),
-            place,
+            score,
             queue_of: None,
         });
         if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
@@ -177,11 +177,11 @@ impl Decision for EndLease {
         leave_silent(name, &mut transaction);
         // The consumer stays in the set `consumers` until its entries are redelivered and [`RemoveDeadConsumer`](super::Bury) removes
         // it.
-        let place = context.now_ms.max(0).unsigned_abs();
+        let score = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::AddMember {
             set: consumers(),
             member: name.into(),
-            place,
+            score,
             queue_of: None,
         });
         Ok(Step::Commit(transaction, ()))
@@ -204,13 +204,13 @@ mod tests {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Heartbeat {
+    fn heartbeat() -> Heartbeat {
         let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
         Heartbeat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
     }
 
-    fn leave() -> EndLease {
-        EndLease { consumer: consumer(), role: beat().role }
+    fn end_lease() -> EndLease {
+        EndLease { consumer: consumer(), role: heartbeat().role }
     }
 
     fn drain() -> ChangeDrain {
@@ -228,15 +228,15 @@ mod tests {
     #[test]
     fn a_heartbeat_renews_the_lease_and_returns_new_notices() {
         let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&beat()), HeartbeatReport::default());
-        assert_eq!(shard.result(&beat()).before, LeaseBefore::Running);
+        assert_eq!(shard.result(&heartbeat()), HeartbeatReport::default());
+        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Running);
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
         cancel(&mut shard, "acme:t1");
         shard.run(&drain());
-        let report = shard.result(&beat());
+        let report = shard.result(&heartbeat());
         assert_eq!(report.canceled, [TurnName::parse("acme:t1").unwrap()]);
         assert_eq!(report.drained.unwrap().reason, "upgrade");
-        assert!(shard.result(&beat()).canceled.is_empty(), "a notice is delivered once");
+        assert!(shard.result(&heartbeat()).canceled.is_empty(), "a notice is delivered once");
         let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
         assert!(stored.drained && stored.lease_ends_ms == 1_900);
     }
@@ -246,35 +246,35 @@ mod tests {
     fn a_cancel_notice_during_a_heartbeat_waits_for_the_next_one() {
         let mut shard = Paper::at(1_000);
         cancel(&mut shard, "acme:t1");
-        let decided = shard.decide(&beat());
+        let decided = shard.decide(&heartbeat());
         cancel(&mut shard, "acme:t2");
-        assert_eq!(shard.finish(&beat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
-        assert_eq!(shard.result(&beat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
+        assert_eq!(shard.finish(&heartbeat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
+        assert_eq!(shard.result(&heartbeat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
     }
 
     #[test]
     fn a_stale_heartbeat_does_not_restore_a_departed_worker() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
-        let Step::Commit(late, _) = shard.decide(&beat()) else { panic!("nothing to commit") };
+        shard.run(&heartbeat());
+        let Step::Commit(late, _) = shard.decide(&heartbeat()) else { panic!("nothing to commit") };
         shard.run(&drain());
-        shard.run(&leave());
+        shard.run(&end_lease());
         assert!(matches!(shard.commit(&late), Err(Conflict::Record { stored: None, .. })));
         assert_eq!(shard.record::<DrainFlag>(&drain::key("w-1")), None);
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"], "what it holds is taken back");
-        shard.run(&leave());
+        shard.run(&end_lease());
     }
 
     /// An operator resumes the worker between the decision and the commit of its [`EndLease`]. The resume is not lost.
     #[test]
     fn a_resume_during_a_departure_is_not_lost() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         shard.run(&drain());
-        let decided = shard.decide(&leave());
+        let decided = shard.decide(&end_lease());
         let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
         shard.run(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
-        shard.finish(&leave(), decided);
+        shard.finish(&end_lease(), decided);
         assert_eq!(shard.record(&drain::key("w-1")), Some(DrainFlag::Lifted { at_ms: 1_000 }));
         assert_eq!(shard.record::<Consumer>(&key("w-1-a-0")), None);
     }
@@ -285,8 +285,8 @@ mod tests {
         for turn in 0..=NOTICES_MAX {
             cancel(&mut shard, &format!("acme:t{turn}"));
         }
-        let first = shard.result(&beat());
-        let second = shard.result(&beat());
+        let first = shard.result(&heartbeat());
+        let second = shard.result(&heartbeat());
         assert!(first.more && !second.more);
         assert_eq!((first.canceled.len(), second.canceled.len()), (NOTICES_MAX, 1));
     }
@@ -297,10 +297,10 @@ mod tests {
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);
-            let beat = Heartbeat { lease_ms, ..beat() };
-            let decided = shard.decide(&beat);
+            let heartbeat = Heartbeat { lease_ms, ..heartbeat() };
+            let decided = shard.decide(&heartbeat);
             shard.now_ms += late_ms;
-            shard.finish(&beat, decided);
+            shard.finish(&heartbeat, decided);
             let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
             prop_assert!(stored.lease_ends_ms >= shard.now_ms + lease_ms);
             let ends = stored.lease_ends_ms;

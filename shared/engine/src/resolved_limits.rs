@@ -6,12 +6,12 @@ use crate::time::counter_stagger_ms;
 
 /// Returns a counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
 #[must_use]
-pub fn counter_of(row: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
-    let stagger_ms = match row.window {
-        WindowKind::Fixed { length_ms } => counter_stagger_ms(&row.name, key, length_ms),
+pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
+    let stagger_ms = match resolved.window {
+        WindowKind::Fixed { length_ms } => counter_stagger_ms(&resolved.name, key, length_ms),
         WindowKind::Day { .. } | WindowKind::Rolling { .. } | WindowKind::Concurrency | WindowKind::Total => 0,
     };
-    (CounterKey::new(&*row.name, key), stagger_ms)
+    (CounterKey::new(&*resolved.name, key), stagger_ms)
 }
 
 /// Returns the time zone with this name. The configuration has validated the name; for an unknown name, returns UTC.

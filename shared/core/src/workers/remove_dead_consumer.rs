@@ -51,8 +51,8 @@ impl Decision for RemoveDeadConsumer {
             for (member, _) in view.first(&silent(), Some(old), SILENT_DROPPED_MAX)? {
                 leave_silent(member, &mut transaction);
             }
-            let place = lease_ends_ms.max(0).unsigned_abs();
-            transaction.write(Write::AddMember { set: silent(), member: name.into(), place, queue_of: None });
+            let score = lease_ends_ms.max(0).unsigned_abs();
+            transaction.write(Write::AddMember { set: silent(), member: name.into(), score, queue_of: None });
         }
         Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Done))
     }
@@ -69,11 +69,11 @@ mod tests {
         ConsumerId::new("s-1-a-0").unwrap()
     }
 
-    fn beat() -> Heartbeat {
+    fn heartbeat() -> Heartbeat {
         Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
     }
 
-    fn bury() -> RemoveDeadConsumer {
+    fn remove_dead_consumer() -> RemoveDeadConsumer {
         RemoveDeadConsumer { consumer: consumer() }
     }
 
@@ -84,22 +84,22 @@ mod tests {
     #[test]
     fn a_silent_consumer_is_listed_until_it_returns_or_departs_or_for_a_day() {
         let mut shard = Paper::at(1_000);
-        let bury_silent = |shard: &mut Paper| {
-            shard.run(&beat());
+        let remove_silent = |shard: &mut Paper| {
+            shard.run(&heartbeat());
             shard.pass(2_000);
-            assert_eq!(shard.result(&bury()), RemoveDeadConsumerResult::Done);
+            assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
             assert_eq!(shard.set(&silent()), ["s-1-a-0"]);
         };
-        bury_silent(&mut shard);
-        shard.run(&beat());
+        remove_silent(&mut shard);
+        shard.run(&heartbeat());
         assert!(shard.set(&silent()).is_empty());
-        bury_silent(&mut shard);
+        remove_silent(&mut shard);
         shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
         assert!(shard.set(&silent()).is_empty());
-        bury_silent(&mut shard);
+        remove_silent(&mut shard);
         let other = ConsumerId::new("s-2-b-0").unwrap();
         shard.pass(SILENT_MS);
-        shard.run(&Heartbeat { consumer: other.clone(), ..beat() });
+        shard.run(&Heartbeat { consumer: other.clone(), ..heartbeat() });
         shard.pass(2_000);
         shard.run(&RemoveDeadConsumer { consumer: other });
         assert_eq!(shard.set(&silent()), ["s-2-b-0"]);
@@ -108,12 +108,12 @@ mod tests {
     #[test]
     fn a_consumer_with_a_valid_lease_is_not_removed() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
-        assert_eq!(shard.result(&bury()), RemoveDeadConsumerResult::Alive { lease_ends_ms: 1_900 });
+        shard.run(&heartbeat());
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Alive { lease_ends_ms: 1_900 });
         shard.pass(900);
-        assert_eq!(shard.result(&bury()), RemoveDeadConsumerResult::Done);
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
         assert!(!is_listed(&shard));
-        assert_eq!(shard.result(&beat()).before, LeaseBefore::Ended, "it was silent, but had not left");
+        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Ended, "it was silent, but had not left");
         assert!(is_listed(&shard), "it is back");
     }
 
@@ -121,22 +121,22 @@ mod tests {
     #[test]
     fn a_concurrent_heartbeat_prevents_removal() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         shard.pass(900);
-        let decided = shard.decide(&bury());
-        shard.run(&beat());
-        assert!(matches!(shard.finish(&bury(), decided).result, RemoveDeadConsumerResult::Alive { .. }));
+        let decided = shard.decide(&remove_dead_consumer());
+        shard.run(&heartbeat());
+        assert!(matches!(shard.finish(&remove_dead_consumer(), decided).result, RemoveDeadConsumerResult::Alive { .. }));
         assert!(is_listed(&shard));
         let gone = RemoveDeadConsumer { consumer: ConsumerId::new("s-2-a-0").unwrap() };
         let decided = shard.decide(&gone);
-        shard.run(&Heartbeat { consumer: gone.consumer.clone(), ..beat() });
+        shard.run(&Heartbeat { consumer: gone.consumer.clone(), ..heartbeat() });
         assert!(matches!(shard.finish(&gone, decided).result, RemoveDeadConsumerResult::Alive { .. }));
     }
 
     #[test]
     fn a_departed_consumer_is_removed_with_its_notices() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         let mut transaction = Transaction::new(shard.context().version);
         for turn in 0..300 {
             let name = TurnName::parse(&format!("acme:t{turn}")).unwrap();
@@ -144,8 +144,8 @@ mod tests {
         }
         shard.commit(&transaction).unwrap();
         shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
-        assert_eq!(shard.result(&bury()), RemoveDeadConsumerResult::Partly);
-        assert_eq!(shard.result(&bury()), RemoveDeadConsumerResult::Done);
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Partly);
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
         assert!(shard.set(&cancels("s-1-a-0")).is_empty() && !is_listed(&shard));
     }
 }

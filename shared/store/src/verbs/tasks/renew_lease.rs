@@ -9,7 +9,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn touch(&self, task: &TurnName, lease: &str) -> Result<RenewTaskLeaseResult, StoreError> {
+    pub async fn renew_task_lease(&self, task: &TurnName, lease: &str) -> Result<RenewTaskLeaseResult, StoreError> {
         Ok(self.decide(RenewTaskLease { name: task.clone(), entry: EntryId::new(lease) }).await?.result)
     }
 }

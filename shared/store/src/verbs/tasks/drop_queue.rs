@@ -12,7 +12,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn retire(
+    pub async fn drop_orphaned_queues(
         &self,
         is_configured: impl Fn(&TenantId, &AgentId) -> bool + Send,
     ) -> Result<usize, StoreError> {

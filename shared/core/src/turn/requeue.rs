@@ -26,10 +26,10 @@ pub enum RequeueReason {
         nonce: Option<String>,
     },
     /// The next call was interrupted, and is allowed to run again.
-    Tried,
+    Interrupted,
     /// Calls of `read` tools that ran concurrently were interrupted, too. This reason also covers a slice that was
     /// taken before a restart of the store, because another worker may have run its `read` calls.
-    Beside,
+    ParallelReads,
     /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
     /// store lost that the slice had ended.
     Unknown,
@@ -91,7 +91,7 @@ impl RequeueSlice<'_> {
         let done = turn.position.saturating_sub(slice.turn.position).min(slice.calls.len());
         let calls = holder::texts(slice.calls.get(done..).unwrap_or_default());
         dispatch(transaction, &slice.name, &mut turn, &calls);
-        transaction.proof = Some(slice.name.record());
+        transaction.dedupe_record = Some(slice.name.record());
         holder::acknowledge(transaction, slice, context);
     }
 }
@@ -107,7 +107,7 @@ fn guard_restart(transaction: &mut Transaction, context: &Context) {
 /// Returns the record of a turn if this entry is the turn's slice. Returns `None` if the slice was redelivered in
 /// another entry, or if the turn has ended. In both cases, the holder must remove the entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
-    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
 
 impl Turn {
@@ -177,7 +177,7 @@ impl RequeueUnreadable<'_> {
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
-        let upto = turn.state.out().unwrap_or(turn.position);
+        let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
         let calls = self.calls(upto - turn.position);
         if turn.unreadable >= self.attempts_max {
             let reason = EndReason::Quarantined { crashes: turn.crashes };
@@ -193,7 +193,7 @@ impl RequeueUnreadable<'_> {
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
         join_parked(transaction, name, &turn, now_ms);
-        holder::count_out(transaction, name, -1);
+        holder::count_in_flight(transaction, name, -1);
         RequeueResult::Waits(due_ms)
     }
 
