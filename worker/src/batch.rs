@@ -346,7 +346,7 @@ pub(crate) struct ReturnSlice {
 }
 
 impl BatchItem for ReturnSlice {
-    const NAME: &'static str = "hand_back";
+    const NAME: &'static str = "requeue";
     type Reply = RequeueResult;
     async fn decide(store: &Store, batch: &[Self]) -> BatchResults<RequeueResult> {
         let returns: Vec<RequeueSlice<'_>> =

@@ -179,7 +179,7 @@ impl WorkerJournal {
         }
         let (lost, late) = self.report_calls(&calls).await?;
         let late = late + self.report_claims(claims.into_values(), now_ms).await?;
-        let facts: Vec<ReportCallEnds> = facts.into_iter().map(|(session, ends)| restate(session, ends, now_ms)).collect();
+        let facts: Vec<ReportCallEnds> = facts.into_iter().map(|(session, ends)| report_call_ends(session, ends, now_ms)).collect();
         let mut lost_facts = 0;
         for batch in facts.chunks(limits::BATCH_ENTRIES_MAX) {
             let restored = self.decide(batch, |one| one.session.session.clone()).await?;
@@ -294,7 +294,7 @@ fn bytes_of(end: &EffectEnd) -> usize {
 }
 
 /// Returns the changes of a session, each with its remaining lifetime.
-fn restate(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
+fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;
         end.changes.retain_mut(|change| {

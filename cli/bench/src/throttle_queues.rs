@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lane_figures_cover_only_the_measured_phase() {
+    fn throttle_queue_figures_cover_only_the_measured_phase() {
         let page = |dispatched: u32, queued: u32| {
             format!(
                 "HTTP/1.0 200 OK\r\n\r\ntickfleet_turns_admitted_total{{decision=\"dispatched\"}} {dispatched}\n\

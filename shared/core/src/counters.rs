@@ -1,7 +1,7 @@
 //! Deletion of outdated counters by the janitor.
 //!
 //! Some limits are kept for a fixed time, such as the counts of a day. Their counters are deleted together after this
-//! time. The set `expiring` holds these limits. A limit's place in the set is the time of deletion in milliseconds.
+//! time. The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds.
 //! Counters of other limits are deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Returns the key of the set with the limits whose counters are deleted together. A limit's place is the time of
+/// Returns the key of the set with the limits whose counters are deleted together. A limit's score is the time of
 /// deletion in milliseconds.
 #[must_use]
 pub fn expiring() -> SetKey {

@@ -5,7 +5,7 @@
 //! | log `dead` | dead letters |
 //! | record `handled:<entry of the dead log>` | the letter was dropped or replayed; kept for a day |
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
-//! | set `handled` | failed calls that were handled, by entry; a place is the time of the entry in ms |
+//! | set `handled` | failed calls that were handled, by entry; a score is the time of the entry in ms |
 //!
 //! Entries of the audit log never change, so handled calls are recorded outside the log. A record stays as long as the
 //! log has the call's entry, see [`ForgetHandled`].
@@ -64,7 +64,7 @@ pub enum NotHandled {
     Full,
 }
 
-/// Returns the key of the set with the handled failed calls, by entry. An entry's place is its time in milliseconds.
+/// Returns the key of the set with the handled failed calls, by entry. An entry's score is its time in milliseconds.
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")

@@ -1,10 +1,10 @@
 //! The stored form of a record: `<version> <entry> <debits> <content>`.
 //!
-//! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that the
-//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], they are `-`.
-//! Each room is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds. Commas
-//! separate the rooms. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are
-//! stored separately under the record's key, each with a name.
+//! The entry is the slice that the writing transaction enqueued, or `-`. The debits are the counters that the
+//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], they
+//! are `-`. Each debit is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds.
+//! Commas separate the debits. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls,
+//! results) are stored separately under the record's key, each with a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -56,8 +56,8 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// The stored text does not start with version, entry and rooms.
-    #[error("expected `<version> <entry> <rooms> <content>`")]
+    /// The stored text does not start with version, entry and debits.
+    #[error("expected `<version> <entry> <debits> <content>`")]
     Frame,
     #[error("expected schema {expected}, found {found}")]
     Schema { expected: u32, found: u32 },
@@ -90,7 +90,7 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the rooms in the record of a transaction with [`Transaction::stamped`].
+    /// Parses the debits in the record of a transaction with [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {
@@ -101,7 +101,7 @@ impl Debited {
         debits.split(',').filter_map(parse).collect()
     }
 
-    /// Renders the text that [`Self::parse_all`] reads. Without rooms, the text is `-`.
+    /// Renders the text that [`Self::parse_all`] reads. Without debits, the text is `-`.
     #[must_use]
     pub fn render_all(debited: &[Self]) -> String {
         if debited.is_empty() {

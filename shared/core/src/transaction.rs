@@ -199,8 +199,8 @@ pub struct ConditionalDebit {
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Further counters share the counter [`ConditionalDebit::OTHERS`], which receives
-    /// their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::AddMember`] and
+    /// Maximum number of counters of the limit. Further counters share the counter [`ConditionalDebit::OTHERS`], which
+    /// receives their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::AddMember`] and
     /// [`Write::RemoveMember`] for a counter that does not exist.
     pub counters_max: u64,
 }
@@ -361,8 +361,8 @@ pub enum Write {
 /// Guards and writes that a store commits together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Identifies the transaction. If the record `dedupe_record` already has this version, the store has already committed the
-    /// transaction, and returns the same result again.
+    /// Identifies the transaction. If the record `dedupe_record` already has this version, the store has already
+    /// committed the transaction, and returns the same result again.
     pub version: Version,
     /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
     pub dedupe_record: Option<RecordKey>,

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
 //!
-//! The counter is the agent, or [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day
-//! in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
+//! The counter is the agent, or [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the start of the
+//! tenant's day in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
 //! [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
 
 use std::sync::Arc;

@@ -125,7 +125,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();
         let back = RequeueSlice { slice: &slice, reason: &RequeueReason::Unsent { nonce: None } };
         refused("begin", store.decide(begin.clone()).await);
-        refused("hand_back", store.decide(back).await);
+        refused("requeue", store.decide(back).await);
         refused("beat", store.decide(beat.clone()).await);
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);

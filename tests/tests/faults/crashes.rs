@@ -145,9 +145,9 @@ async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
     assert_eq!(running.recv().await, Some(7));
     fleet.server.kill9();
     fleet.server.restart().await;
-    until_marked(&fleet, |_| true).await;
+    until_recovered(&fleet, |_| true).await;
     may_end.notify_one();
-    until_marked(&fleet, |mark| mark.result.is_some()).await;
+    until_recovered(&fleet, |mark| mark.result.is_some()).await;
     fleet.server.kill9();
     fleet.server.restart().await;
     fleet.submit_turn(turn).await;
@@ -158,7 +158,7 @@ async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
 }
 
 /// Waits until a worker has reported the first call of the turn `paid`, and the report satisfies `is_it`.
-async fn until_marked(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
+async fn until_recovered(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
     let key = keys::recovered_calls(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {

@@ -122,7 +122,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 }
 
 #[tokio::test]
-async fn a_draining_worker_hands_back_its_unfinished_turns() {
+async fn a_draining_worker_requeues_its_unfinished_turns() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
     // The lease is long: this test does not wait for its end, and a lost lease would start calls again.

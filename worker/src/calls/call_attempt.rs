@@ -122,7 +122,7 @@ impl AttemptOutcome {
             Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
             Self::Offer(_) => "offered",
             Self::ToolUnavailable(_) => "breaker_open",
-            Self::Requeue(_) => "hand_back",
+            Self::Requeue(_) => "requeue",
             Self::Lost => "lost",
         }
     }

@@ -1,5 +1,5 @@
-//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history; [`explanation`]
-//! formats it.
+//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history;
+//! [`text`] formats it.
 
 mod audit;
 mod queue_readers;

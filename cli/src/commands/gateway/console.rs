@@ -52,7 +52,8 @@ impl Console {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of [`Setup::example_caller`].
+    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of
+    /// [`Setup::example_caller`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }

@@ -46,21 +46,21 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's place is the time
+/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's score is the time
 /// of the request in milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's place is the deadline of the
+/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's score is the deadline of the
 /// decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's place is the deadline
+/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's score is the deadline
 /// of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {

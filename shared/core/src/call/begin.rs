@@ -11,9 +11,9 @@
 //!
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
-//! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
-//! version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues from the
-//! version that the previous decision wrote.
+//! recovered calls need one more read. The turn's record is not read: the worker has the record with its slice, and the
+//! record's version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues
+//! from the version that the previous decision wrote.
 
 mod result;
 #[cfg(test)]
@@ -244,7 +244,7 @@ impl Begin<'_> {
             None if mutant!("begin_guards_the_cancel") => &mut base,
             None => base.guard(Guard::Absent(canceled)),
         };
-        if !mutant!("begin_guards_the_marks") {
+        if !mutant!("begin_guards_the_recovered_calls") {
             base.guards.extend(recovered.guard.clone());
         }
         if !mutant!("begin_guards_the_deadline") {

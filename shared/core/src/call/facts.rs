@@ -1,4 +1,4 @@
-//! Facts that the calls of a session set and clear, and the calls under way that may change these facts.
+//! Facts that the calls of a session set and clear, and the running calls that may change these facts.
 //!
 //! The transaction that begins a call checks the call against the facts ([`check`]). The transaction that settles the
 //! call changes the facts ([`EndCalls`]). All facts of a session are in one record. So two calls cannot both begin if
@@ -232,7 +232,7 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is under way.
+    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is running.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.running.is_empty() {
@@ -289,7 +289,7 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Ends the turn's calls under way, if the turn ends or continues without a report of their changes. `None` if no
+    /// Ends the turn's running calls, if the turn ends or continues without a report of their changes. `None` if no
     /// call of the turn may change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {

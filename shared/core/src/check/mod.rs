@@ -36,7 +36,7 @@ pub enum Subject {
     TurnTimer(TurnName),
     /// The throttle queue of a counter: its timer, and its first members.
     ThrottleQueue(CounterKey),
-    /// A consumer: its lease, and its place in the set of consumers.
+    /// A consumer: its lease, and its score in the set of consumers.
     Consumer(ConsumerId),
     DrainedWorker(String),
 }
@@ -57,7 +57,7 @@ pub enum Fault {
     MemberNotThrottled { member: Arc<str> },
     /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
     LeaseTooLong { ends_ms: i64 },
-    /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If such a
+    /// A consumer is missing from the set of consumers, or its score there is not the end of its lease. If such a
     /// consumer died, no reaper would find it.
     ConsumerUnlisted,
     /// A worker is listed as drained, but has no drain flag.

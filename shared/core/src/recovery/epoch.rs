@@ -1,10 +1,10 @@
 //! Restarts of the store. The store may have lost its last writes, including intent records of calls.
 //!
 //! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Within this time, each
-//! worker reports the calls that it began, with their results ([`ReportBegunCall`]). The reports come from the worker's journal.
-//! If the turn's record lacks a reported call, the store keeps the report as a *mark* in a separate record. The mark
-//! stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later begin or end
-//! of the call reads the turn's marks ([`recovered`]).
+//! worker reports the calls that it began, with their results ([`ReportBegunCall`]). The reports come from the worker's
+//! journal. If the turn's record lacks a reported call, the store keeps the report as a [`RecoveredCall`] in a separate
+//! record. It stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later
+//! begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
 //!
 //! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
 //! restart, the worker reports the journal in this order, each entry with a decision of its own. The worker begins
@@ -31,7 +31,7 @@ pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// The marks of a turn: begun calls that the store knows only from reports of workers after a restart.
+/// The recovered calls of a turn: begun calls that the store knows only from reports of workers after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredCalls {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
@@ -47,8 +47,8 @@ impl Record for RecoveredCalls {
     const SCHEMA: u32 = 1;
 }
 
-/// The value of [`RecoveredCall::by`] if several attempts began the call. After a restart, two workers can hold the call's
-/// slice. Neither worker can withdraw the mark, because neither knows whether the other attempt had an effect.
+/// The value of [`RecoveredCall::by`] if several attempts began the call. After a restart, two workers can hold the
+/// call's slice. Neither worker can withdraw the report, because neither knows whether the other attempt had an effect.
 const SEVERAL: &str = "*";
 
 /// A begun call that the store knows only from the report of a worker.
@@ -88,12 +88,12 @@ impl From<&RenderedCall> for RecoveredResult {
 }
 
 impl From<&RecoveredResult> for RenderedCall {
-    fn from(recovered_call: &RecoveredResult) -> Self {
+    fn from(result: &RecoveredResult) -> Self {
         Self {
-            result: recovered_call.result.clone().into(),
-            message: recovered_call.message.clone().into(),
-            audit: recovered_call.audit.clone().into(),
-            failed: recovered_call.failed,
+            result: result.result.clone().into(),
+            message: result.message.clone().into(),
+            audit: result.audit.clone().into(),
+            failed: result.failed,
         }
     }
 }
@@ -101,23 +101,23 @@ impl From<&RecoveredResult> for RenderedCall {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveredCallsView {
     pub calls: BTreeMap<usize, RecoveredCall>,
-    /// Guards that the turn's marks are unchanged. `None` if the store never restarted.
+    /// Guards that the turn's recovered calls are unchanged. `None` if the store never restarted.
     pub guard: Option<Guard>,
 }
 
 impl RecoveredCallsView {
-    /// Returns the mark of the call at `position`, if an attempt other than `by` began the call.
+    /// Returns the recovered call at `position`, if an attempt other than `by` began the call.
     #[must_use]
     pub fn of_another(&self, position: usize, by: &str) -> Option<&RecoveredCall> {
         self.calls.get(&position).filter(|recovered_call| recovered_call.by != by)
     }
 }
 
-/// Returns the marks of the calls at `positions`. Marks of a turn with another digest do not count. Reads nothing if
+/// Returns the recovered calls at `positions`. Calls of a turn with another digest do not count. Reads nothing if
 /// the store never restarted.
 ///
 /// # Errors
-/// [`Undecided`] if the marks have to be read first.
+/// [`Undecided`] if the recovered calls have to be read first.
 pub fn recovered_calls(
     view: &View,
     context: &Context,
@@ -160,11 +160,11 @@ pub enum UnrunCallsResult {
     Confirmed(ConfirmedUnrunCalls),
 }
 
-/// The answer to [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run: it guards
-/// that the answer is still valid.
+/// The answer to [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run: it
+/// guards that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfirmedUnrunCalls {
-    /// The calls that began, by position. If a mark has a result, the call's worker reported this result. Without a
+    /// The calls that began, by position. If a recovered call has a result, its worker reported this result. Without a
     /// result, the call may have run.
     pub began: BTreeMap<usize, RecoveredCall>,
     guards: Vec<Guard>,
@@ -180,7 +180,7 @@ impl Decision for QueryUnrunCalls<'_> {
         }
         let recovered = recovered_calls(view, context, self.name, self.digest, self.from..self.upto)?;
         let mut guards = Vec::new();
-        if !mutant!("unrun_guards_the_marks") {
+        if !mutant!("unrun_guards_the_recovered_calls") {
             guards.extend(recovered.guard);
         }
         if !mutant!("unrun_guards_the_epoch") {
@@ -218,18 +218,18 @@ pub struct ReportBegunCall {
     /// True if the call must not run twice.
     pub once: bool,
     pub outcome: JournaledOutcome,
-    /// Lifetime of a mark. The mark must last until the turn can no longer be redelivered.
+    /// Lifetime of a recovered call. It must last until the turn can no longer be redelivered.
     pub keep_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportBegunResult {
-    /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
+    /// Nothing is recorded: the store has the call's result or intent record, or the ID belongs to another turn.
     NotNeeded,
     Recorded,
     /// Another attempt has begun the call, too.
     Late,
-    /// The store has no mark of this attempt now.
+    /// The store has no report of this attempt now.
     Removed,
 }
 
@@ -264,7 +264,7 @@ impl Decision for ReportBegunCall {
         });
         let is_late = recovered_call.by != self.by;
         if is_late {
-            if recovered_call.by == SEVERAL || mutant!("a_mark_of_several_attempts_stays") {
+            if recovered_call.by == SEVERAL || mutant!("a_recovered_call_of_several_attempts_stays") {
                 return Ok(Step::Return(ReportBegunResult::Late));
             }
             SEVERAL.clone_into(&mut recovered_call.by);
@@ -280,8 +280,8 @@ impl Decision for ReportBegunCall {
 }
 
 impl ReportBegunCall {
-    /// Returns the result that the turn's own records show. If a mark is needed, returns `None`, and the transaction
-    /// guards that these records are unchanged.
+    /// Returns the result that the turn's own records show. If the report is to be recorded, returns `None`, and the
+    /// transaction guards that these records are unchanged.
     fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<ReportBegunResult>, Undecided> {
         let key = self.name.record();
         let Some(turn) = view.record::<Turn>(&key)? else {
@@ -294,7 +294,7 @@ impl ReportBegunCall {
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
         // The ID belongs to another turn now, or the turn has continued after this call. So nothing would read the
-        // mark.
+        // recovered call.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(ReportBegunResult::NotNeeded));
         }
@@ -303,7 +303,7 @@ impl ReportBegunCall {
             Some(_) if self.outcome == JournaledOutcome::Begun => return Ok(Some(ReportBegunResult::NotNeeded)),
             _ => {}
         }
-        if !mutant!("assert_guards_the_turn") {
+        if !mutant!("report_begun_guards_the_turn") {
             transaction.guard(Guard::Version(key, turn.version));
         }
         Ok(None)

@@ -38,7 +38,7 @@ pub mod fields {
 /// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this time.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Returns the key of the set with inbound streams that have redelivered entries. A stream's place is a time in
+/// Returns the key of the set with inbound streams that have redelivered entries. A stream's score is a time in
 /// milliseconds. An entry that was written up to this time may be a redelivery of an earlier message.
 #[must_use]
 pub fn redelivered() -> SetKey {

@@ -38,7 +38,7 @@ pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Returns the key of the set with drained workers. A worker's place is the time of its drain in milliseconds.
+/// Returns the key of the set with drained workers. A worker's score is the time of its drain in milliseconds.
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")

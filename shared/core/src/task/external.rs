@@ -241,7 +241,7 @@ impl Case<'_> {
             return LeaseTimerResult::Offered;
         }
         let mut turn = self.stored.value.clone();
-        if !mutant!("a_lapsed_task_has_begun") {
+        if !mutant!("a_task_with_an_ended_lease_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
         turn.set_renewed(0);
@@ -266,7 +266,7 @@ impl Case<'_> {
                 LeaseTimerResult::Offered
             }
         };
-        if !mutant!("lapse_acknowledges_the_old_entry") {
+        if !mutant!("lease_timer_acknowledges_the_old_entry") {
             transaction.guard(Guard::Held(self.queue.clone(), self.entry.clone()));
         }
         result

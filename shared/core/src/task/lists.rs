@@ -14,7 +14,7 @@ const UNLISTED_MAX: usize = 2;
 /// Maximum number of members that one [`ExpireList`] removes.
 const EXPIRED_MAX: usize = 256;
 
-/// Returns the key of the set with all lists. A list's place is the time in milliseconds when its last member expires.
+/// Returns the key of the set with all lists. A list's score is the time in milliseconds when its last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")

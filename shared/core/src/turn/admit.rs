@@ -324,7 +324,7 @@ impl Admit<'_> {
     /// Returns true if workers have reported calls of the turn, because the store lost its admission in a restart. Such
     /// a turn is never refused, because a refusal would report that nothing has run.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
-        if mutant!("refusals_look_at_marks") {
+        if mutant!("refusals_read_recovered_calls") {
             return Ok(false);
         }
         Ok(!recovered_calls(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())

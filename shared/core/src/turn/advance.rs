@@ -290,13 +290,13 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Returns the reports (marks) of workers about these calls, and guards that the marks are unchanged. Reports exist
+    /// Returns the reports of workers about these calls, and guards that the reports are unchanged. Reports exist
     /// if the store lost the dispatch of the calls in a restart.
     fn recovered_calls(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<RecoveredCallsView, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
         let mut recovered = recovered_calls(view, context, self.name, digest, position..position + self.calls.len())?;
-        if mutant!("advance_looks_at_marks") {
+        if mutant!("advance_reads_recovered_calls") {
             recovered.calls.clear();
         }
         transaction.guards.extend(recovered.guard.clone());

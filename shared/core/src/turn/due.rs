@@ -62,8 +62,8 @@ pub enum DueResult {
     /// The turn ends at this time (ms). Until this time, a worker may report results.
     Ending(i64),
     Ended,
-    /// The slice is on the queue of an external runtime, so [`crate::task::external::HandleLeaseTimer`] must handle the timer.
-    /// Nothing was written.
+    /// The slice is on the queue of an external runtime, so [`crate::task::external::HandleLeaseTimer`] must handle the
+    /// timer. Nothing was written.
     External,
 }
 

@@ -145,10 +145,10 @@ impl Case<'_> {
         position: usize,
         call: Option<&Bytes>,
         reason: &EndReason,
-        is_marked: bool,
+        is_recovered: bool,
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
-        let execution = if is_marked { ExecutionState::Begun } else { turn.execution_state(position) };
+        let execution = if is_recovered { ExecutionState::Begun } else { turn.execution_state(position) };
         let name = self.due.name;
         let now_ms = self.context.now_ms;
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })

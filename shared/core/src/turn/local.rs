@@ -1,8 +1,8 @@
 //! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
 //!
 //! After all guards, the worker offers the slice on a queue of its turn ([`Offer`]). The caller's process takes the
-//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::RenewTaskLease`]). Its
-//! report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
+//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::RenewTaskLease`]).
+//! Its report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
 //! silent for one lease, the slice comes back as [`Conclusion::Lost`].
 //!
 //! An offer that no process has taken has not run. A call that a process has taken is never reported as not run.

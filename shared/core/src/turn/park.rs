@@ -176,7 +176,7 @@ impl Turn {
             self.attempts = 0;
             self.began_child = true;
         } else if reason.is_for_others() {
-            // The call is no longer under way in its session. Its facts are checked again when it continues.
+            // The call is no longer running in its session. Its facts are checked again when it continues.
             self.session = None;
         }
         if let WaitReason::Approval { approval } = reason {

@@ -99,7 +99,7 @@ impl RequeueSlice<'_> {
 /// Guards that the store has not restarted since the decision. After another restart, calls of the slice could have
 /// run.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
-    if !mutant!("hand_back_guards_the_epoch") {
+    if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }

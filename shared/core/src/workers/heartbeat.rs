@@ -175,8 +175,8 @@ impl Decision for EndLease {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set `consumers` until its entries are redelivered and [`RemoveDeadConsumer`](super::Bury) removes
-        // it.
+        // The consumer stays in the set `consumers` until its entries are redelivered and
+        // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes it.
         let score = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::AddMember {
             set: consumers(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     proptest! {
-        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's place in the set
+        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's score in the set
         /// `consumers` is the end of the lease.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {

@@ -8,10 +8,10 @@ use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing in the set if it took the entries after [`RemoveDeadConsumer`](super::Bury) had removed it. A consumer is also
-/// missing if a restart of the store lost the consumer's heartbeat. Without this decision, the entries of such a
-/// consumer would never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues
-/// once per lease.
+/// consumer is missing in the set if it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had
+/// removed it. A consumer is also missing if a restart of the store lost the consumer's heartbeat. Without this
+/// decision, the entries of such a consumer would never be reaped if it crashed before its next heartbeat. Schedulers
+/// check all holders of all queues once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     pub consumer: ConsumerId,
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the place from the
+    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the score from the
     /// heartbeat.
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {

@@ -3,16 +3,17 @@
 //! | Key | Holds |
 //! |---|---|
 //! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; kept for a day after the end of the lease |
-//! | set `consumers` | consumers that may hold entries; a place is the end of the lease in ms |
-//! | set `silent` | silent consumers without entries; a place is the end of the lease in ms; kept for a day |
-//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is the time of the notice in ms |
+//! | set `consumers` | consumers that may hold entries; a score is the end of the lease in ms |
+//! | set `silent` | silent consumers without entries; a score is the end of the lease in ms; kept for a day |
+//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a score is the time of the notice in ms |
 //! | record `reaping` | time of the last check for dead consumers, see [`ReapState`] |
 //!
-//! The *place* of a member is the number by which a set is sorted.
+//! The *score* of a member is the number by which a set is sorted.
 //!
 //! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
-//! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only after a reaper
-//! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
+//! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only
+//! after a reaper has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds
+//! it again.
 
 mod heartbeat;
 mod remove_dead_consumer;
@@ -64,15 +65,15 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Returns the key of the set of consumers that may hold entries. A consumer's place is the end of its lease in
+/// Returns the key of the set of consumers that may hold entries. A consumer's score is the end of its lease in
 /// milliseconds.
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Returns the key of the set of silent consumers that [`RemoveDeadConsumer`] has removed. The set is kept for operators. A
-/// consumer's place is the end of its lease in milliseconds.
+/// Returns the key of the set of silent consumers that [`RemoveDeadConsumer`] has removed. The set is kept for
+/// operators. A consumer's score is the end of its lease in milliseconds.
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
@@ -88,7 +89,7 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's place is the time of the
+/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's score is the time of the
 /// notice in milliseconds.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {

@@ -104,8 +104,8 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
 }
 
 /// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
-/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs a permit of
-/// its own.
+/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs a
+/// permit of its own.
 fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
     let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {

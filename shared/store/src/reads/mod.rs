@@ -46,7 +46,7 @@ pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Converts a place (the position of a member in a sorted set) to shard time (ms).
+/// Converts the score of a member of a sorted set to shard time (ms).
 pub(crate) fn score_ms(score: u64) -> i64 {
     i64::try_from(score).unwrap_or(i64::MAX)
 }
@@ -72,7 +72,7 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// Returns the place of a member, as shard time (ms).
+/// Returns the score of a member, as shard time (ms).
 pub(crate) fn score(value: Option<Value>) -> Option<i64> {
     if let Some(Value::Score(score)) = value { score.map(score_ms) } else { None }
 }

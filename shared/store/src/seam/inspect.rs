@@ -1,4 +1,4 @@
-//! Reads for people and exporters: pages of streams, the counts of queues, and the vital signs of a store.
+//! Reads for people and exporters: pages of streams, the counts of queues, and the statistics of a shard.
 
 use std::ops::Bound;
 

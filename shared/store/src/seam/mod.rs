@@ -128,7 +128,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
-    /// with a proof was already committed, its result is then [`Committed::was_committed`].
+    /// with a dedupe record was committed before, its result is then [`Committed::was_committed`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
@@ -174,8 +174,8 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::MemoryAvailable`] checks. Returns two numbers of bytes:
-    /// in use, and allowed (0 means unlimited).
+    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::MemoryAvailable`] checks. Returns two
+    /// numbers of bytes: in use, and allowed (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
     /// Returns the approximate size of a stream in bytes.

@@ -294,7 +294,7 @@ impl Process {
             }
             state.beats = true;
         }
-        let beaten = self.send_beat(is_worker).await;
+        let beaten = self.send_heartbeat(is_worker).await;
         let mut state = self.state();
         state.beats = false;
         // A lease counts only once the worker has reported to a restarted store.
@@ -304,7 +304,7 @@ impl Process {
         beaten
     }
 
-    async fn send_beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
+    async fn send_heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let role = if is_worker {
             Role::Worker { worker: self.consumer.clone(), slots: Slots { busy: 0, all: 2 } }
         } else {

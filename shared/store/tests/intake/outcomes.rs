@@ -863,7 +863,7 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
 #[test]
 fn outcomes_detect_missing_guards() {
     let guards: [(&str, fn()); 14] = [
-        ("refusals_look_at_marks", what_has_begun_is_never_refused),
+        ("refusals_read_recovered_calls", what_has_begun_is_never_refused),
         ("an_inbound_entry_is_of_its_epoch", an_entry_that_was_taken_before_a_restart_is_not_decided),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),

@@ -68,7 +68,7 @@ impl Game {
         if once {
             let shard = self.shard();
             transaction.guard(Guard::Epoch { number: shard.epoch, lease_ms: LEASE_MS });
-            if self.is_marked(&slice.name, position) {
+            if self.is_recovered(&slice.name, position) {
                 return;
             }
         }
@@ -94,7 +94,7 @@ impl Game {
     }
 
     /// True if a worker reported that it ran the call.
-    pub(super) fn is_marked(&self, name: &TurnName, position: usize) -> bool {
+    pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
         let key = keys::recovered_calls(name);
         let mut view = View::default();
         let query = Query::Record(key.clone());

@@ -224,7 +224,7 @@ fn a_begin_without_an_intent_record_may_be_repeated() {
     }
 }
 
-/// A turn is lost while its call is under way, and another turn receives the same ID. The facts check decides about the
+/// A turn is lost while its call is running, and another turn receives the same ID. The facts check decides about the
 /// new turn's call.
 #[test]
 fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
@@ -371,14 +371,14 @@ fn a_once_call_waits_one_lease_after_a_restart() {
 
 /// The store restarted and lost a begin. The worker that had begun the call reports this call.
 #[test]
-fn a_mark_detects_a_begin_lost_in_a_restart() {
+fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
         let digest = "d0".to_owned();
         let by = "lost".to_owned();
         store.run(&ReportBegunCall { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
     };
-    detects("begin_guards_the_marks", || {
+    detects("begin_guards_the_recovered_calls", || {
         let mut store = restarted();
         let slice = store.slice("t", &turn());
         let begin = Begin { epoch: 4, ..once(&slice, "n1") };
@@ -395,10 +395,10 @@ fn a_mark_detects_a_begin_lost_in_a_restart() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. The mark only
-/// prevents a report that the call did not run.
+/// The store lost the begin of a call that may run again. The recovered call does not stop the new begin. The record
+/// only prevents a report that the call did not run.
 #[test]
-fn a_mark_does_not_block_a_repeatable_call() {
+fn a_recovered_call_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
     let digest = "d0".to_owned();
@@ -477,9 +477,9 @@ proptest! {
 }
 
 /// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
-/// can repeat the mark. Another attempt on the slice is stale.
+/// can repeat the write. Another attempt on the slice is stale.
 #[test]
-fn a_suspect_start_mark_may_be_repeated_after_a_lost_response() {
+fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &Turn { suspect: Some(Suspect { group_max: 1, lone_crashes: 0 }), ..turn() });
     let first = started(store.run(&plain(&slice, "n1")));

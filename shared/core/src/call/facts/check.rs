@@ -1,6 +1,6 @@
 //! The precondition check of a call: required facts must be set, and forbidden facts must not be set.
 //!
-//! If another call under way may still change such a fact, the call waits for that call, regardless of the order of
+//! If another running call may still change such a fact, the call waits for that call, regardless of the order of
 //! their turns. If a required fact is missing, the call also waits for earlier turns that are expected to set this
 //! fact.
 
@@ -19,7 +19,7 @@ use crate::transaction::Transaction;
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of calls under way in a session. A further call waits.
+/// Maximum number of running calls in a session. A further call waits.
 pub(super) const RUNNING_MAX: usize = 256;
 /// If the turn of an expected call is not admitted within this time (ms), the call counts as ended.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
@@ -44,7 +44,7 @@ pub enum FactState {
     Cleared,
     /// The fact was set and has expired.
     Over,
-    /// A call under way may change the fact, and waits for this call.
+    /// A running call may change the fact, and waits for this call.
     Undecided,
 }
 
@@ -74,7 +74,7 @@ pub enum Precondition {
     Full,
 }
 
-/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as under way.
+/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
     pub session: SessionName,
@@ -205,7 +205,7 @@ impl Check<'_, '_> {
         Ok(circle.map_or(Changer::None, Changer::Circle))
     }
 
-    /// Returns true if a call is under way, or may still begin.
+    /// Returns true if a call is running, or may still begin.
     fn is_live(&mut self, call: &CallName) -> Result<bool, Undecided> {
         let expected = self.session.expected.get(call).map(|entry| entry.since_ms);
         let now_ms = self.now_ms;
@@ -216,14 +216,14 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Removes a call that has ended without a report. If the call was under way, any of its possible changes may have
+    /// Removes a call that has ended without a report. If the call was running, any of its possible changes may have
     /// happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
     }
 
-    /// Returns true if the session has room for the facts that the call may set, plus the facts that calls under way
+    /// Returns true if the session has room for the facts that the call may set, plus the facts that running calls
     /// may set. If needed, drops facts that have expired or were cleared.
     fn has_room(&mut self, changes: &[PossibleFactChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
@@ -235,7 +235,7 @@ impl Check<'_, '_> {
         self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
     }
 
-    /// Returns the number of facts that the session has if this call and all calls under way set all facts that they
+    /// Returns the number of facts that the session has if this call and all running calls set all facts that they
     /// may set.
     fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
         let running = self.session.running.values().flat_map(|entry| &entry.changes);
@@ -244,7 +244,7 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// Returns true if the session has room for one more call under way. If needed, removes calls that have ended
+    /// Returns true if the session has room for one more running call. If needed, removes calls that have ended
     /// without a report.
     fn has_capacity(&mut self) -> Result<bool, Undecided> {
         if self.session.running.len() >= RUNNING_MAX {

@@ -130,7 +130,7 @@ fn each_guard_of_facts_is_needed() {
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
-    // The turn of a call under way is absent at the read, and exists at the commit.
+    // The turn of a running call is absent at the read, and exists at the commit.
     detects("facts_guard_other_turns", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -221,7 +221,7 @@ fn cleared_facts_do_not_make_a_session_grow() {
     assert!(session.facts.contains_key("kept"));
 }
 
-/// Calls are under way at the same time. The session has room for each call alone, but not for all of them together.
+/// Calls run at the same time. The session has room for each call alone, but not for all of them together.
 #[test]
 fn running_calls_count_toward_the_session_fact_bound() {
     let mut store = MiniStore::default();
@@ -351,7 +351,7 @@ fn a_session_with_a_running_call_does_not_expire() {
 }
 
 #[test]
-fn a_fact_change_lost_by_the_store_is_restated() {
+fn a_fact_change_lost_by_the_store_is_reported_again() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let restate = |transition, ended_ms| ReportCallEnds {
         session: session_name(),
@@ -374,7 +374,7 @@ fn a_fact_change_lost_by_the_store_is_restated() {
     assert!(!store.run(&apply_end_report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
-/// Returns true if the call's conditions are met: required facts are certain, and no other call under way may change a
+/// Returns true if the call's conditions are met: required facts are certain, and no other running call may change a
 /// fact of the conditions.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
@@ -404,7 +404,7 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age. While a call under way may change a fact, no other call that depends on
+    /// Calls are checked from views of any age. While a running call may change a fact, no other call that depends on
     /// the fact begins.
     #[test]
     fn no_call_begins_while_another_may_change_its_precondition(

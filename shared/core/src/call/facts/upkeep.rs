@@ -1,5 +1,5 @@
-//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls, and [`ReportCallEnds`] reports ends of calls
-//! again after a restart of the store.
+//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls, and [`ReportCallEnds`]
+//! reports ends of calls again after a restart of the store.
 
 use std::collections::BTreeSet;
 

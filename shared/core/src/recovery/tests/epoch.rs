@@ -17,7 +17,7 @@ fn ended(text: &str) -> JournaledOutcome {
 }
 
 #[test]
-fn a_mark_reports_a_begun_call_after_a_restart() {
+fn a_begun_call_is_recovered_after_a_restart() {
     let mut trial = Trial::at(100);
     trial.epoch_began_ms = 50;
     assert_eq!(trial.run(&report_begun(1, "n1", JournaledOutcome::Begun)), ReportBegunResult::Recorded);
@@ -33,8 +33,8 @@ fn a_mark_reports_a_begun_call_after_a_restart() {
 }
 
 #[test]
-fn a_mark_of_several_attempts_stays() {
-    let marks_left = || {
+fn a_recovered_call_of_several_attempts_stays() {
+    let recovered_left = || {
         let mut trial = Trial::at(100);
         trial.epoch_began_ms = 50;
         assert_eq!(trial.run(&report_begun(1, "n1", JournaledOutcome::Begun)), ReportBegunResult::Recorded);
@@ -44,19 +44,19 @@ fn a_mark_of_several_attempts_stays() {
         assert_eq!(trial.run(&report_begun(1, "n1", JournaledOutcome::Undone)), ReportBegunResult::Removed);
         known(&mut trial, "d").calls.len()
     };
-    assert_eq!(marks_left(), 1, "the other attempt may have had an effect");
-    assert_eq!(mutants::with("a_mark_of_several_attempts_stays", marks_left), 0);
+    assert_eq!(recovered_left(), 1, "the other attempt may have had an effect");
+    assert_eq!(mutants::with("a_recovered_call_of_several_attempts_stays", recovered_left), 0);
 }
 
 #[test]
-fn without_a_restart_no_mark_is_read() {
+fn without_a_restart_no_recovered_call_is_read() {
     let mut trial = Trial::at(100);
     let context = trial.context();
     assert_eq!(recovered_calls(&View::default(), &context, &named("t"), "d", 0..1).unwrap(), RecoveredCallsView::default());
 }
 
 #[test]
-fn a_call_in_the_turn_record_needs_no_mark() {
+fn a_call_in_the_turn_record_is_not_recorded_again() {
     let mut trial = Trial::at(100);
     let name = named("t");
     let mut turn = admitted(3);
@@ -74,8 +74,8 @@ fn a_call_in_the_turn_record_needs_no_mark() {
 }
 
 #[test]
-fn a_mark_is_late_if_the_turn_changed_since_the_read() {
-    let marked_late = || {
+fn a_report_is_late_if_the_turn_changed_since_the_read() {
+    let recorded_late = || {
         let mut trial = Trial::at(100);
         let name = named("t");
         trial.dispatch(&name, admitted(2));
@@ -87,8 +87,8 @@ fn a_mark_is_late_if_the_turn_changed_since_the_read() {
         trial.put(&name.record(), &turn);
         trial.run_with(&report_begun(0, "n1", JournaledOutcome::Begun), &mut view)
     };
-    assert_eq!(marked_late(), ReportBegunResult::Late);
-    assert_eq!(mutants::with("assert_guards_the_turn", marked_late), ReportBegunResult::Recorded);
+    assert_eq!(recorded_late(), ReportBegunResult::Late);
+    assert_eq!(mutants::with("report_begun_guards_the_turn", recorded_late), ReportBegunResult::Recorded);
 }
 
 /// The holder ends a canceled turn. At the same time, another worker reports a call that it began before the restart.
@@ -132,6 +132,6 @@ fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
         settled
     };
     assert_eq!((settled(2), settled(3)), (SettleResult::Unsure, SettleResult::Unsure));
-    assert_eq!(mutants::with("unrun_guards_the_marks", || settled(2)), SettleResult::Ended);
+    assert_eq!(mutants::with("unrun_guards_the_recovered_calls", || settled(2)), SettleResult::Ended);
     assert_eq!(mutants::with("unrun_guards_the_epoch", || settled(3)), SettleResult::Ended);
 }

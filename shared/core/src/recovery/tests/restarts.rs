@@ -87,8 +87,8 @@ impl Play {
         view.insert(query.clone(), self.trial.answer(&query));
         let known = recovered_calls(&view, &context, &name, "d", 0..1).unwrap();
         let by = format!("n{}", context.version);
-        let is_marked = known.of_another(0, &by).is_some() && !mutants::is_active("begin_looks_at_marks");
-        if is_marked || slice.turn.begun.is_some() {
+        let is_recovered = known.of_another(0, &by).is_some() && !mutants::is_active("begin_reads_recovered_calls");
+        if is_recovered || slice.turn.begun.is_some() {
             return;
         }
         let mut turn = slice.turn.clone();
@@ -209,14 +209,14 @@ proptest! {
 }
 
 #[test]
-fn without_marks_a_call_takes_effect_twice() {
+fn without_recovered_calls_a_call_takes_effect_twice() {
     use Act::{Begin, Crash, Pass, Restart, Take};
     // The begin is lost. The worker that began the call is alive, and reports the begin. Then this worker crashes, and
     // its slice moves to another worker.
     let mut lost = vec![Take(2), Take(0), Begin(0), Restart(2), Pass(11_000)];
     lost.extend([Crash(0), Take(1), Begin(1)]);
     assert!(play(&lost).is_ok());
-    assert!(mutants::with("begin_looks_at_marks", || play(&lost)).is_err());
+    assert!(mutants::with("begin_reads_recovered_calls", || play(&lost)).is_err());
 }
 
 #[test]

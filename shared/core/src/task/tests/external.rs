@@ -34,12 +34,12 @@ fn a_silent_runtime_loses_its_task() {
         (held.len(), turn.execution_state(0))
     };
     assert_eq!(silent(), (0, ExecutionState::TakenByRuntime));
-    assert_eq!(mutants::with("lapse_acknowledges_the_old_entry", silent).0, 1);
-    assert_eq!(mutants::with("a_lapsed_task_has_begun", silent).1, ExecutionState::MayHaveRun);
+    assert_eq!(mutants::with("lease_timer_acknowledges_the_old_entry", silent).0, 1);
+    assert_eq!(mutants::with("a_task_with_an_ended_lease_has_begun", silent).1, ExecutionState::MayHaveRun);
 }
 
 #[test]
-fn a_task_with_three_lapsed_leases_is_quarantined() {
+fn a_task_with_three_ended_leases_is_quarantined() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));

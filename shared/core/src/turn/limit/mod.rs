@@ -1,8 +1,8 @@
 //! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
 //! agent's tick and day, a tenant's day, a task's budget, and a tenant's number of dispatched slices.
 //!
-//! A [`ResolvedLimit`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of
-//! each call of a turn. [`evaluate`] compares debits with the counters in a view.
+//! A [`ResolvedLimit`] allows an amount for each of its counters. A [`Debit`] names one counter of a limit and the
+//! amount of each call of a turn. [`evaluate`] compares debits with the counters in a view.
 
 pub mod evaluate;
 
@@ -73,7 +73,7 @@ pub struct ResolvedLimit {
 }
 
 impl ResolvedLimit {
-    /// Returns the row of a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
+    /// Resolves a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
     /// `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
@@ -175,7 +175,7 @@ impl Debit {
     }
 }
 
-/// The caps of an agent as limit rows.
+/// The caps of an agent as resolved limits.
 #[derive(Debug, Clone)]
 pub struct ResolvedCaps {
     tick: Arc<ResolvedLimit>,
@@ -184,7 +184,7 @@ pub struct ResolvedCaps {
 }
 
 impl ResolvedCaps {
-    /// Returns the rows for these caps, with days in `zone`.
+    /// Resolves these caps, with days in `zone`.
     #[must_use]
     pub fn new(caps: &Caps, zone: Tz) -> Self {
         let tick = WindowKind::Fixed { length_ms: caps.tick_ms };

@@ -14,7 +14,7 @@ fn an_unread_slice_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_canceled_turn_without_a_holder_reports_each_calls_fate() {
+fn a_canceled_turn_without_a_holder_reports_each_calls_state() {
     let (mut trial, slice) = held(with_permits(3));
     park(&mut trial, &slice, &retry(2), true);
     cancel(&mut trial, None);

@@ -47,7 +47,7 @@ fn returning_an_unknown_slice_detects_a_concurrent_restart() {
         record(&trial).execution_state(0)
     };
     assert_eq!(returned(), ExecutionState::MayHaveRun);
-    assert_eq!(mutants::with("hand_back_guards_the_epoch", returned), ExecutionState::NotRun);
+    assert_eq!(mutants::with("requeue_guards_the_epoch", returned), ExecutionState::NotRun);
 }
 
 #[test]

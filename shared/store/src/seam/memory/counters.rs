@@ -27,8 +27,8 @@ pub struct Moment {
     pub lease_ms: i64,
 }
 
-/// The effect of a [`ConditionalDebit`] guard on its counter. The guard checks that the limit permits an amount, and debits the
-/// amount.
+/// The effect of a [`ConditionalDebit`] guard on its counter. The guard checks that the limit permits an amount, and
+/// debits the amount.
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,

@@ -31,7 +31,7 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// Returns the set of a tenant's inboxes. An inbox's place in the set is the shard time of its last use.
+/// Returns the set of a tenant's inboxes. An inbox's score in the set is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }

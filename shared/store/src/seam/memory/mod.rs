@@ -41,7 +41,8 @@ use crate::{Confirmed, StoreError};
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no debit.
+    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no
+    /// debit.
     pub lease_ms: i64,
     /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with the
     /// bound. The bound never blocks a write.

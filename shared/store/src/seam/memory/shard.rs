@@ -19,11 +19,11 @@ pub struct StoredRecord {
     pub expires_ms: Option<i64>,
 }
 
-/// The members of a sorted set. Each member has a place, the number by which the set is sorted.
+/// The members of a sorted set. Each member has a score, the number by which the set is sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
     pub scores: FxHashMap<Arc<str>, u64>,
-    /// The members in order of their places.
+    /// The members in order of their scores.
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 

@@ -181,7 +181,8 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, one transaction of six words: version, proof, stamp flag, `word`, `first` and `second`.
+    // No counters, no inboxes, one transaction of six words: version, dedupe record, stamp flag, `word`, `first` and
+    // `second`.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -228,7 +229,7 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive rooms (debits of counters) or amounts, packed into one argument.
+    /// Consecutive debits of counters, or amounts, packed into one argument.
     packed: Vec<u8>,
 }
 
@@ -242,7 +243,7 @@ impl Encoder<'_> {
         };
         self.words.push(if transaction.stamped { "1" } else { "" });
         if dedupe_record.is_some_and(|dedupe_record| !detects_repetition(transaction, dedupe_record)) {
-            self.words.push("proof");
+            self.words.push("dedupe");
         }
         self.guards(transaction);
         self.writes(transaction);
@@ -276,7 +277,7 @@ impl Encoder<'_> {
                 Guard::Debit(debit) => {
                     self.pack_debit(debit);
                     if !matches!(guards.peek(), Some(Guard::Debit(_))) {
-                        self.packed_word("room");
+                        self.packed_word("debit");
                     }
                 }
                 Guard::Absent(key) => {
@@ -335,7 +336,7 @@ impl Encoder<'_> {
                 self.words.push("write_timers").push("first");
                 self.key(set.as_str()).push(member.as_bytes())
             }
-            Guard::MemoryAvailable => self.words.push("calm"),
+            Guard::MemoryAvailable => self.words.push("memory"),
             Guard::Inbox { inbox, unread_max, inboxes_max } => {
                 let number = self.inbox(inbox);
                 self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
@@ -560,7 +561,7 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
 }
 
 /// Returns true if a guard always fails when the transaction is repeated. For example, an entry that was acknowledged
-/// is never held again. The script then reads the proof (the record that identifies a repetition) only after the guard
+/// is never held again. The script then reads the dedupe record only after the guard
 /// has failed.
 fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {

@@ -9,7 +9,7 @@
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if the counter is rolling |
 //! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
-//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members, with the place as the score |
+//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members with their scores |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
 //! | `seqs:<tenant>` | hash: number of the last reply by inbox |

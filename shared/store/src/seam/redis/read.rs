@@ -101,7 +101,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// Parses the members of a sorted set, each with its place (the score). RESP3 replies with pairs, RESP2 with a flat
+/// Parses the members of a sorted set, each with its score. RESP3 replies with pairs, RESP2 with a flat
 /// list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {

@@ -92,7 +92,7 @@ impl Reader<'_> {
                 let key = RecordKey::new(key.strip_prefix(self.prefix).unwrap_or(&key));
                 Conflict::Record { key, stored: bytes(second) }
             }
-            "room" => Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
+            "debit" => Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
             "time" => Conflict::Time { now_ms: self.shard.now_ms },
             "generation" => {
                 Conflict::Generation { policy: unsigned(number_of(&first)?), settings: unsigned(number_of(&second)?) }

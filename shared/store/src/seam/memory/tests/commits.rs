@@ -173,7 +173,7 @@ async fn timers_follow_their_rule() {
 }
 
 #[tokio::test]
-async fn memory_pressure_fails_the_calm_guard() {
+async fn memory_pressure_fails_the_memory_guard() {
     let mut bench = Bench::new();
     bench.guard(vec![Guard::MemoryAvailable]).await.unwrap();
     bench.write(vec![put("a", &"x".repeat(9_000), None)]).await;
