@@ -80,7 +80,7 @@ async fn held_slice(fleet: &Fleet) -> Slice {
         name,
         version: stored.version,
         turn: stored.value,
-        debited: stored.rooms,
+        debited: stored.debits,
         calls: vec![call],
     }
 }

@@ -163,8 +163,8 @@ async fn until_recovered(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
     fleet
         .until("the call is reported", async |fleet| {
             // Redis has just been restarted, so errors are ignored.
-            let marks = fleet.store.record_of::<RecoveredCalls>(&key).await.ok().flatten();
-            marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
+            let recovered = fleet.store.record_of::<RecoveredCalls>(&key).await.ok().flatten();
+            recovered.is_some_and(|recovered| recovered.value.calls.get(&0).is_some_and(is_it))
         })
         .await;
 }

@@ -384,7 +384,7 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
 }
 
 fn end_of_facts(slice: &Slice) -> EndCalls {
-    let changed = AppliedFactChange { fact: "has_asked".into(), becomes: FactTransition::Set, kept_ms: FACT_KEPT_MS };
+    let changed = AppliedFactChange { fact: "has_asked".into(), transition: FactTransition::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }

@@ -126,7 +126,7 @@ struct Explanation {
     retries: u64,
     crashes: u64,
     /// Why the remaining calls were ended without running.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::as_word")]
     end_reason: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_asked: Option<String>,
@@ -169,6 +169,7 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
 
 #[derive(Debug, Serialize)]
 pub(crate) struct RenderedExplanation {
+    #[serde(rename = "story")]
     explanation: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
@@ -195,7 +196,7 @@ async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &E
     let mut found = None;
     for tenant in tenants(target, setup, client).await? {
         let name = TurnName { tenant, turn: target.turn.clone() };
-        if let Some(explanation) = explanation(setup, client, &name).await? {
+        if let Some(explanation) = explain_turn(setup, client, &name).await? {
             found = Some((name, explanation));
             break;
         }
@@ -257,7 +258,7 @@ async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Resu
     }
 }
 
-async fn explanation(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Explanation>, Failure> {
+async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Explanation>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     match store.turn_view(name).await? {

@@ -151,7 +151,7 @@ pub(super) fn limit(
     // After a counter's period has ended, its value is meaningless.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
-    let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
+    let is_held = held > 0 || known.is_some_and(|limit| limit.bound.holds_permits());
     let used = match known.map(|limit| &limit.bound) {
         _ if is_held => held.to_string(),
         Some(bound) if bound.is_of_amounts() => amount::show(used),

@@ -301,7 +301,7 @@ impl Section for BudgetWait {
         if !mutant!("budget_wait_looks_again") {
             transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
         }
-        transaction.write(Write::AddMember { set, member, score: self.score: place, queue_of: None });
+        transaction.write(Write::AddMember { set, member, score: self.place, queue_of: None });
         Ok(())
     }
 }

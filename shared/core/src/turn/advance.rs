@@ -257,12 +257,12 @@ impl Candidate<'_> {
         let recovered = self.recovered_calls(transaction, view, context)?;
         let mut results = Vec::new();
         let mut from = 0;
-        for refusal in refused {
-            guard_refusal(refusal, transaction);
-            results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &recovered, context.now_ms));
-            from += refusal.calls;
+        for rejection in refused {
+            guard_refusal(rejection, transaction);
+            results.extend(self.rendered(from, from + rejection.calls, &rejection.reason, &recovered, context.now_ms));
+            from += rejection.calls;
         }
-        let reason = refused.last().map(|refusal| refusal.reason.clone());
+        let reason = refused.last().map(|rejection| rejection.reason.clone());
         self.finish(results, reason, transaction, view, context)
     }
 
@@ -279,10 +279,10 @@ impl Candidate<'_> {
             return Ok(results);
         }
         let recovered = self.recovered_calls(transaction, view, context)?;
-        for refusal in refused {
-            guard_refusal(refusal, transaction);
-            let calls = refusal.calls.min(self.calls.len());
-            results.extend(self.rendered(0, calls, &refusal.reason, &recovered, context.now_ms));
+        for rejection in refused {
+            guard_refusal(rejection, transaction);
+            let calls = rejection.calls.min(self.calls.len());
+            results.extend(self.rendered(0, calls, &rejection.reason, &recovered, context.now_ms));
             self.calls.drain(..calls);
             self.texts.drain(..calls);
             self.turn.pass_calls(calls);
@@ -423,8 +423,8 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
 }
 
 /// Guards that the counter's window is still open, because the refusal is valid only until the window ends.
-fn guard_refusal(refusal: &LimitRejection, transaction: &mut Transaction) {
-    if let Some(until_ms) = refusal.until_ms {
+fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
+    if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));
     }
 }

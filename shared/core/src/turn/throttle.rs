@@ -24,7 +24,7 @@ pub fn throttle(
     transaction.write(Write::AddMember {
         set: keys::throttle_queue(&counter),
         member: name.to_string().into(),
-        place: turn.place,
+        score: turn.place,
         queue_of: Some(counter.clone()),
     });
     transaction.timer(keys::throttle_timer(&counter), due_ms, TimerRule::Earlier);

@@ -66,7 +66,7 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
         }
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
-        if limits[limit].bound.is_held() {
+        if limits[limit].bound.holds_permits() {
             share_permits(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
         }
         Debits { limit, key, amounts }

@@ -150,7 +150,7 @@ impl LimitBound {
 
     /// Returns true if calls hold permits of this limit while they run.
     #[must_use]
-    pub const fn is_held(&self) -> bool {
+    pub const fn holds_permits(&self) -> bool {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 

@@ -69,8 +69,8 @@ impl Governed {
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
-            let becomes = if self.tool == "quote" { FactTransition::Set } else { FactTransition::Cleared };
-            let changed = AppliedFactChange { fact: "quoted".into(), becomes, kept_ms: KEPT_MS };
+            let transition = if self.tool == "quote" { FactTransition::Set } else { FactTransition::Cleared };
+            let changed = AppliedFactChange { fact: "quoted".into(), transition, kept_ms: KEPT_MS };
             let changes = ran.map(|ran| if ran { vec![changed] } else { Vec::new() });
             let calls = vec![EndedCall { call: self.call.clone(), changes }];
             sections.push(Box::new(EndCalls { session: facts.session.clone(), calls }));

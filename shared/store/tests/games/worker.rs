@@ -71,7 +71,7 @@ impl Process {
     }
 
     async fn work_once(&mut self) -> Result<(), ProcessEnded> {
-        self.beat(true).await?;
+        self.heartbeat(true).await?;
         if self.state().beats {
             yield_now().await;
             return Ok(());
@@ -160,7 +160,7 @@ impl Process {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
         while results.len() < slice.calls.len() {
-            self.beat(true).await?;
+            self.heartbeat(true).await?;
             if self.state().canceled.contains(&slice.delivery()) {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
@@ -426,7 +426,7 @@ impl Process {
             let unrun =
                 self.decide(QueryUnrunCalls { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
             let UnrunCallsResult::Confirmed(known) = unrun else {
-                self.beat(true).await?;
+                self.heartbeat(true).await?;
                 if !self.is_leased() {
                     return Err(ProcessEnded);
                 }

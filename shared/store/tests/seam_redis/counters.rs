@@ -204,10 +204,10 @@ async fn a_stamped_transaction_records_its_debits() {
         let Value::Record(Some(stored)) = b.read(Query::Record(key("r"))).await else { panic!() };
         let text = RecordText::parse(&stored).unwrap();
         let debited = |used, began_ms, ends_ms| Debited { used, ends_ms, began_ms };
-        let rooms = vec![debited(2, 0, 0), debited(1, now - 9, now + 90_000)];
-        assert_eq!((text.entry.as_ref(), &text.rooms), (Some(&entry), &rooms));
+        let debits = vec![debited(2, 0, 0), debited(1, now - 9, now + 90_000)];
+        assert_eq!((text.entry.as_ref(), &text.debits), (Some(&entry), &debits));
         let Value::Entry(Some(fields)) = b.read(Query::Entry(queue("q"), entry)).await else { panic!() };
-        let d = Bytes::from(Debited::render_all(&rooms));
+        let d = Bytes::from(Debited::render_all(&debits));
         assert_eq!(fields, vec![(arc("d"), d), (arc("f"), Bytes::from_static(b"x"))]);
     })
     .await;

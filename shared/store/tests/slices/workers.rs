@@ -99,7 +99,7 @@ impl Game {
         let mut view = View::default();
         let query = Query::Record(key.clone());
         view.insert(query.clone(), self.read(&query));
-        view.record::<RecoveredCalls>(&key).unwrap().is_some_and(|marks| marks.value.calls.contains_key(&position))
+        view.record::<RecoveredCalls>(&key).unwrap().is_some_and(|recovered| recovered.value.calls.contains_key(&position))
     }
 
     pub(super) fn run_beside(&mut self, worker: usize, held: usize, offset: usize) {

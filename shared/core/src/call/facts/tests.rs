@@ -151,10 +151,10 @@ fn each_guard_of_facts_is_needed() {
     detects("restate_guards_the_session", || {
         let mut store = MiniStore::default();
         let ends = vec![CallEndReport { call: call("z", 0), changes: vec![changed("f", FactTransition::Set)], ended_ms: 0 }];
-        let restate = ReportCallEnds { session: session_name(), ends };
-        let view = store.view_for(|view, context| crate::Decision::decide(&restate, view, context));
+        let report = ReportCallEnds { session: session_name(), ends };
+        let view = store.view_for(|view, context| crate::Decision::decide(&report, view, context));
         enter(&mut store, "a", &sets);
-        store.run_with(&mut view.clone(), &restate);
+        store.run_with(&mut view.clone(), &report);
         store.record::<Session>(&session_name().key()).unwrap().running.len() == 1
     });
 }
@@ -353,12 +353,12 @@ fn a_session_with_a_running_call_does_not_expire() {
 #[test]
 fn a_fact_change_lost_by_the_store_is_reported_again() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let restate = |transition, ended_ms| ReportCallEnds {
+    let report = |transition, ended_ms| ReportCallEnds {
         session: session_name(),
         ends: vec![CallEndReport { call: call("a", 0), changes: vec![changed("f", transition)], ended_ms }],
     };
-    assert!(store.run(&apply_end_report(FactTransition::Set, 50)));
-    assert!(!store.run(&apply_end_report(FactTransition::Set, 50)), "it is known now");
+    assert!(store.run(&report(FactTransition::Set, 50)));
+    assert!(!store.run(&report(FactTransition::Set, 50)), "it is known now");
     let state =
         |store: &MiniStore| store.record::<Session>(&session_name().key()).unwrap().facts["f"].known(store.now_ms);
     assert_eq!((state(&store).state, state(&store).since_ms), (FactState::Set, Some(50)));
@@ -366,12 +366,12 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
     session.change(&changed("f", FactTransition::Set), &call("b", 0), 40, 100);
     session.change(&AppliedFactChange { kept_ms: 2_000, ..changed("f", FactTransition::MaybeSet) }, &call("c", 0), 60, 100);
     store.put(&session_name().key(), &session);
-    assert!(store.run(&apply_end_report(FactTransition::Cleared, 50)));
+    assert!(store.run(&report(FactTransition::Cleared, 50)));
     assert_eq!(state(&store).state, FactState::Perhaps, "a later call may have set it again");
     let mut session = Session::default();
     session.change(&changed("f", FactTransition::Set), &call("b", 0), 60, 100);
     store.put(&session_name().key(), &session);
-    assert!(!store.run(&apply_end_report(FactTransition::Cleared, 50)), "a later call set it");
+    assert!(!store.run(&report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
 /// Returns true if the call's conditions are met: required facts are certain, and no other running call may change a

@@ -119,12 +119,12 @@ impl Evaluator<'_> {
                 let debits = self.conditional_debits(&debits, fit.calls)?;
                 return Ok(AdmissionPlan { refused, next: NextDispatch::Dispatch { calls: fit.calls, debits } });
             };
-            let refusal = self.refusal(stop, calls - from)?;
+            let rejection = self.rejection(stop, calls - from)?;
             let mut wait = self.wait(stop);
-            match (refusal, self.lease_ends_ms) {
-                (Some(refusal), None) if self.context.conflicts.len() < CONFLICTS_MAX => {
-                    from += refusal.calls;
-                    refused.push(refusal);
+            match (rejection, self.lease_ends_ms) {
+                (Some(rejection), None) if self.context.conflicts.len() < CONFLICTS_MAX => {
+                    from += rejection.calls;
+                    refused.push(rejection);
                     continue;
                 }
                 (Some(_), Some(lease_ends_ms)) => wait.due_ms = lease_ends_ms,
@@ -221,7 +221,7 @@ impl Evaluator<'_> {
 
     /// Returns the calls that end because `stop` has no room for them. `None` if they wait. Calls that only take
     /// permits again always wait.
-    fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
+    fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
         }
@@ -229,7 +229,7 @@ impl Evaluator<'_> {
         let limit = || resolved.name.to_string();
         let all = if stop.is_uniform() { calls } else { 1 };
         let first = stop.amounts.first().copied().flatten();
-        let refusal = match first {
+        let rejection = match first {
             None => LimitRejection { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
             Some(amount) if amount > resolved.max && !resolved.is_built_in() => {
                 LimitRejection { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
@@ -244,7 +244,7 @@ impl Evaluator<'_> {
             }
             Some(_) => return Ok(None),
         };
-        Ok(Some(refusal))
+        Ok(Some(rejection))
     }
 
     /// Returns true if a call with this amount ends, because `stop` has no room for it. The call waits instead in three

@@ -93,7 +93,7 @@ impl Section for Mention {
         transaction.write(Write::AddMember {
             set: crate::SetKey::new("facts"),
             member: self.0.into(),
-            place: 0,
+            score: 0,
             queue_of: None,
         });
         Ok(())

@@ -130,7 +130,7 @@ impl FaultyStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fate(&self) -> CallFaults {
+    fn next_faults(&self) -> CallFaults {
         let mut state = self.state();
         let FaultState { faults, chance } = &mut *state;
         let (least, span) =
@@ -156,14 +156,14 @@ impl FaultyStore {
         &self,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let fate = self.execution_state();
-        pause(fate.before_ms).await;
-        if fate.refused {
+        let faults = self.next_faults();
+        pause(faults.before_ms).await;
+        if faults.refused {
             return Err(StoreError::Unanswered("the connection was refused"));
         }
         let answer = call.await?;
-        pause(fate.after_ms).await;
-        if fate.unanswered { Err(StoreError::Unanswered("the connection broke")) } else { Ok(answer) }
+        pause(faults.after_ms).await;
+        if faults.unanswered { Err(StoreError::Unanswered("the connection broke")) } else { Ok(answer) }
     }
 }
 

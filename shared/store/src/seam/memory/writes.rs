@@ -59,8 +59,8 @@ impl Shard {
     fn write(&mut self, write: &Write, applying: &mut Applying<'_>) {
         match write {
             Write::Put { key, content, ttl_ms } => {
-                let rooms: &[Debited] = if applying.transaction.stamped { &applying.debited } else { &[] };
-                let text = RecordText::render(&applying.transaction.version, applying.entries.last(), rooms, content);
+                let debits: &[Debited] = if applying.transaction.stamped { &applying.debited } else { &[] };
+                let text = RecordText::render(&applying.transaction.version, applying.entries.last(), debits, content);
                 let expires_ms = ttl_ms.map(|ttl_ms| applying.raw_ms.saturating_add(ttl_ms));
                 self.change(Effect::Record { key: key.clone(), text, expires_ms });
             }

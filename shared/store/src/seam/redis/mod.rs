@@ -5,7 +5,7 @@
 //!
 //! | Key | Content |
 //! |---|---|
-//! | `<record>` | string: `<version> <entry> <rooms> <content>`; `<rooms>`: the counters after the debits |
+//! | `<record>` | string: `<version> <entry> <debits> <content>`; `<debits>`: the counters after the debits |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if the counter is rolling |
 //! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
