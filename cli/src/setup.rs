@@ -523,7 +523,7 @@ impl Setup {
                 Some(level) => builtin::running(&self.shell, level),
                 None if self.starts_without_sandbox() => builtin::refused(&self.shell),
                 None => {
-                    let why = format!("run_command and run_python need a sandbox. {}", self.shell.abilities());
+                    let why = format!("run_command and run_python need a sandbox. {}", self.shell.support());
                     return Err(Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}")));
                 }
             });

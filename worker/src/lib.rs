@@ -61,7 +61,7 @@ pub struct WorkerOptions {
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
     /// The waits between two attempts of a call.
-    pub ladder: RetryDelays,
+    pub retry_delays: RetryDelays,
     /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
     pub durable: Durability,
     /// The longest time to wait for this durability.

@@ -132,7 +132,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         arguments: args.arguments.clone(),
         context: Context { user_context, ..Context::default() },
         tools: Toolbox::new(in_force, registry, None, None),
-        ladder: setup.configuration.ladder(),
+        retry_delays: setup.configuration.retry_delays(),
         dry: args.dry_run,
     })
 }

@@ -306,7 +306,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
-        ladder: setup.configuration.ladder(),
+        retry_delays: setup.configuration.retry_delays(),
         durable: setup.settings().worker.durable,
         durable_wait: setup.settings().worker.durable_wait,
         output_bytes_max: usize::try_from(setup.settings().worker.output_bytes_max).unwrap_or(usize::MAX),

@@ -193,7 +193,7 @@ fn output_text(result: &CallResult) -> String {
 }
 
 pub(crate) const fn outcome_color(outcome: Outcome) -> StatusColor {
-    match outcome.tone() {
+    match outcome.severity() {
         OutcomeSeverity::Good => StatusColor::Good,
         OutcomeSeverity::Doubtful => StatusColor::Doubtful,
         OutcomeSeverity::Bad => StatusColor::Bad,

@@ -44,8 +44,8 @@ impl Setup {
             metrics.sandbox_found([], 0);
             return;
         };
-        let abilities = self.shell.abilities();
-        metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
+        let support = self.shell.support();
+        metrics.sandbox_found(support.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
         for tool in unheld {
             tracing::error!(tool, "this machine cannot provide the tool's sandbox; its calls are rejected here");
         }

@@ -170,7 +170,7 @@ impl Configuration {
 
     /// Returns the waits before the retries of a call.
     #[must_use]
-    pub fn ladder(&self) -> RetryDelays {
+    pub fn retry_delays(&self) -> RetryDelays {
         RetryDelays::new(self.settings.worker.retry_ladder.clone())
     }
 

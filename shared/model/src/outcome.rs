@@ -73,7 +73,7 @@ outcomes! {
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
-    tone: OutcomeSeverity,
+    severity: OutcomeSeverity,
     /// See [`Outcome::proves_tool`].
     proves_tool: bool,
     /// See [`Outcome::changes_facts`].
@@ -104,7 +104,7 @@ pub enum OutcomeSeverity {
 /// The properties of a call that was rejected before it ran. The other outcomes state only their differences.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
-    tone: OutcomeSeverity::Bad,
+    severity: OutcomeSeverity::Bad,
     proves_tool: false,
     changes_facts: false,
     has_failed_running: false,
@@ -118,17 +118,17 @@ impl Outcome {
         let changes_facts = true;
         let has_failed_running = true;
         match self {
-            Self::Ok => OutcomeTraits { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
+            Self::Ok => OutcomeTraits { happened: Yes, severity: Good, proves_tool, changes_facts, ..REFUSED },
             Self::Permanent | Self::Transient => {
                 OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
             }
             // Either the call ran and its output was withheld, or the call did not reach its tool.
             Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
             Self::OutcomeUnknown => {
-                OutcomeTraits { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+                OutcomeTraits { happened: Perhaps, severity: Doubtful, proves_tool, has_failed_running, ..REFUSED }
             }
             Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => OutcomeTraits { proves_tool, ..REFUSED },
-            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { tone: Doubtful, ..REFUSED },
+            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { severity: Doubtful, ..REFUSED },
             Self::UnknownTool | Self::Rejected => REFUSED,
         }
     }
@@ -150,8 +150,8 @@ impl Outcome {
     }
 
     #[must_use]
-    pub const fn tone(self) -> OutcomeSeverity {
-        self.meaning().tone
+    pub const fn severity(self) -> OutcomeSeverity {
+        self.meaning().severity
     }
 
     /// Returns true if only a call whose tool was found can have this outcome.

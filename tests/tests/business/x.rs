@@ -150,7 +150,7 @@ async fn a_post_is_not_repeated_after_its_worker_is_killed() {
     let mut plan = plan_of(&x);
     plan.workers = 0;
     plan.store.lease_ms = 1_000;
-    plan.ladder = RetryDelays::default();
+    plan.retry_delays = RetryDelays::default();
     let mut fleet = Fleet::start(plan).await;
     let (reported, mut left) = mpsc::unbounded_channel();
     x.trouble("/2/tweets", FaultyResponse::Silence(reported));

@@ -22,8 +22,8 @@ async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
-    let ladder = RetryDelays::new(waits_ms.iter().copied().map(Duration::from_millis).collect());
-    (Fleet::start(Plan { registered, ladder, ..Plan::default() }).await, servers)
+    let retry_delays = RetryDelays::new(waits_ms.iter().copied().map(Duration::from_millis).collect());
+    (Fleet::start(Plan { registered, retry_delays, ..Plan::default() }).await, servers)
 }
 
 async fn run(fleet: &mut Fleet, calls: &[(&str, Value)]) -> Value {

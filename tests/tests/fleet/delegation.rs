@@ -258,7 +258,7 @@ async fn a_task_cancelled_before_it_arrives_ends_without_running() {
 #[tokio::test]
 async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     let mut slow = plan(60_000);
-    slow.ladder = RetryDelays::new(vec![Duration::from_secs(60)]);
+    slow.retry_delays = RetryDelays::new(vec![Duration::from_secs(60)]);
     let mut fleet = Fleet::start(slow).await;
     fleet.delegate("emma", json!({"task_id": "tried", "task_description": "ok 3"})).await;
     fleet

@@ -10,7 +10,7 @@
 //!
 //! On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are available.
 
-pub mod abilities;
+pub mod support;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
 mod cgroup;
 pub mod confined;
@@ -29,7 +29,7 @@ pub mod spec;
 pub mod usage;
 mod wire;
 
-pub use abilities::SandboxSupport;
+pub use support::SandboxSupport;
 pub use confined::Confined;
 pub use docker::Engine;
 pub use hidden::hide_this_process;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::abilities::SandboxSupport;
+use crate::support::SandboxSupport;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
@@ -53,7 +53,7 @@ pub struct Sandbox {
     launcher: Launcher,
     engine: Option<Engine>,
     cgroups: Option<Cgroups>,
-    abilities: SandboxSupport,
+    support: SandboxSupport,
 }
 
 impl Sandbox {
@@ -65,7 +65,7 @@ impl Sandbox {
     /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
     /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
-        let mut sandbox = Self { launcher, engine, cgroups: None, abilities: SandboxSupport::default() };
+        let mut sandbox = Self { launcher, engine, cgroups: None, support: SandboxSupport::default() };
         let mut found = SandboxSupport { landlock: launcher::landlock_abi(), ..SandboxSupport::default() };
         for level in [Level::Basic, Level::Strict] {
             let ran = sandbox.try_level(level, scratch).await;
@@ -80,7 +80,7 @@ impl Sandbox {
             None => Some("no container engine is configured".into()),
             Some(engine) => engine.missing().await,
         };
-        sandbox.abilities = found;
+        sandbox.support = found;
         sandbox
     }
 
@@ -126,8 +126,8 @@ impl Sandbox {
     }
 
     #[must_use]
-    pub const fn abilities(&self) -> &SandboxSupport {
-        &self.abilities
+    pub const fn support(&self) -> &SandboxSupport {
+        &self.support
     }
 
     /// Runs a command. Returns when all processes of the command are dead. If the future is dropped, the processes are
@@ -137,7 +137,7 @@ impl Sandbox {
     /// [`RunError`] if nothing ran, or if the outcome is unknown.
     pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
-        self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
+        self.support.check(level, &spec.network).map_err(RunError::Machine)?;
         match (level, &self.engine) {
             (Level::Docker, Some(engine)) => engine.run(&spec, cancel).await,
             (Level::Docker, None) => Err(RunError::Machine("no container engine is configured".into())),

@@ -31,7 +31,7 @@ pub struct Trial {
     pub context: Context,
     pub tools: Toolbox,
     /// The waits between two attempts. A trial reports these waits, but makes only one attempt.
-    pub ladder: RetryDelays,
+    pub retry_delays: RetryDelays,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
@@ -225,7 +225,7 @@ impl Trial {
             }
             HandlerOutcome::Retry { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
-                let (next, why) = match self.ladder.decide(1, after, Duration::MAX) {
+                let (next, why) = match self.retry_delays.decide(1, after, Duration::MAX) {
                     RetryDecision::RetryAfter(wait) => {
                         (format!("A worker would retry after {:.1} s", wait.as_secs_f64()), None)
                     }

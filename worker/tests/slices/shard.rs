@@ -266,7 +266,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         slots: 4,
         priorities: Priorities::default(),
         drain: Duration::from_secs(5),
-        ladder: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
+        retry_delays: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
         durable: Durability::None,
         durable_wait: Duration::from_millis(500),
         output_bytes_max: tickfleet_model::limits::OUTPUT_BYTES_MAX,

@@ -206,7 +206,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<CheckResult> {
 /// Reports which sandbox levels this machine provides. `None` if no tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     let unheld = setup.sandboxed()?;
-    let found = setup.shell.abilities().to_string();
+    let found = setup.shell.support().to_string();
     Some(match unheld.first() {
         None => CheckResult::ok("sandbox", found),
         Some(first) => {

@@ -150,7 +150,7 @@ fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let shown: Vec<&CallResult> =
         explanation.results.iter().filter(|result| explanation.position.is_none() || position(result) == explanation.position).collect();
     let failed: Vec<&CallResult> = shown.iter().copied().filter(|result| !result.outcome.is_success()).collect();
-    let color = match failed.iter().find(|result| result.outcome.tone() == OutcomeSeverity::Bad) {
+    let color = match failed.iter().find(|result| result.outcome.severity() == OutcomeSeverity::Bad) {
         Some(_) => StatusColor::Bad,
         None if !failed.is_empty() || shown.is_empty() => StatusColor::Doubtful,
         None => StatusColor::Good,

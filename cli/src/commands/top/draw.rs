@@ -427,7 +427,7 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             .filter(|(outcome, _)| *outcome != "ok")
             .map(|(outcome, count)| format!("{count} {outcome}"))
             .collect();
-        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.tone() == OutcomeSeverity::Bad);
+        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.severity() == OutcomeSeverity::Bad);
         let colour = match (others.is_empty(), tool.outcomes.keys().any(has_failed)) {
             (true, _) => Color::Reset,
             (false, true) => Color::Red,

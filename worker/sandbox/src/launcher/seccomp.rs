@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 use super::{Refusal, raw, step, syscalls};
-use crate::abilities::ABI_SCOPES;
+use crate::support::ABI_SCOPES;
 use crate::spec::{Level, Network};
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;

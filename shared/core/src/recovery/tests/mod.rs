@@ -43,7 +43,7 @@ fn lease(trial: &Trial, consumer: &str, ends_ms: i64) -> Lease {
     Lease { heartbeat: key, version, ends_ms }
 }
 
-fn heartbeat(trial: &mut Trial, consumer: &str) {
+fn write_heartbeat(trial: &mut Trial, consumer: &str) {
     trial.put(&heartbeat(consumer), &Crash { heartbeat: None, regular: 0, suspects: 0 });
 }
 

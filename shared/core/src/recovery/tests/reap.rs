@@ -113,10 +113,10 @@ fn a_worker_that_renewed_its_lease_is_not_reaped() {
     let fails = |mutant: Option<&'static str>| {
         let mut trial = crashed_worker(2);
         let bounds = Bounds::default();
-        heartbeat(&mut trial, "w1");
+        write_heartbeat(&mut trial, "w1");
         let lease = lease(&trial, "w1", trial.now_ms);
         let held = held(&trial, "w1");
-        heartbeat(&mut trial, "w1");
+        write_heartbeat(&mut trial, "w1");
         let decision = Reap { consumer: "w1".into(), lease, held, bounds: &bounds };
         let reaped = match mutant {
             Some(mutant) => mutants::with(mutant, || trial.run(&decision)),
@@ -301,9 +301,9 @@ fn all_reaps_of_a_crash_use_the_same_group_size() {
 fn a_returned_worker_starts_a_new_crash_count() {
     let mut trial = crashed_worker(8);
     let bounds = Bounds::default();
-    heartbeat(&mut trial, "w1");
+    write_heartbeat(&mut trial, "w1");
     reap(&mut trial, "w1", &bounds);
-    heartbeat(&mut trial, "w1");
+    write_heartbeat(&mut trial, "w1");
     trial.dispatch(&named("later"), admitted(1));
     trial.slices(&keys::ready(Priority::Normal), "w1", 1);
     reap(&mut trial, "w1", &bounds);
