@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tickfleet_core::EntryId;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::call::facts::{RecordExpectedCalls, ExpectedCall, SessionName};
+use tickfleet_core::call::facts::{ExpectedCall, RecordExpectedCalls, SessionName};
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::Head;

@@ -335,7 +335,7 @@ impl Admitter {
             receipt.committed.iter().flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
         self.metrics.limits_reached(&shadowed, LimitAction::Shadow);
         let decision = match &receipt.result {
-            AdmitResult::AdvanceResult(advanced) => {
+            AdmitResult::Advanced(advanced) => {
                 let is_over = matches!(advanced, AdvanceResult::Ended { .. });
                 render.count(&candidate.name, is_over, now_ms, &self.metrics);
                 match advanced {

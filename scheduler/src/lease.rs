@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_core::recovery::inbound::ReturnInbound;
-use tickfleet_core::workers::{Heartbeat, EndLease, Role};
+use tickfleet_core::workers::{EndLease, Heartbeat, Role};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::progress::Progress;

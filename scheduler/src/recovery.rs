@@ -6,7 +6,9 @@ use std::time::Duration;
 use tickfleet_core::recovery::inbound::ReapInbound;
 use tickfleet_core::recovery::lease::Lease;
 use tickfleet_core::recovery::reap::{Reap, ReapResult};
-use tickfleet_core::workers::{self, RemoveDeadConsumerResult, RemoveDeadConsumer, ListHolder, Liveness, RequestReapPermit, ReapPermit};
+use tickfleet_core::workers::{
+    self, ListHolder, Liveness, ReapPermit, RemoveDeadConsumer, RemoveDeadConsumerResult, RequestReapPermit,
+};
 use tickfleet_core::{StreamKey, Value, keys};
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
@@ -181,7 +183,9 @@ impl Recovery {
     }
 
     async fn remove_dead_consumer(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result == RemoveDeadConsumerResult::Partly {}
+        while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result
+            == RemoveDeadConsumerResult::Partly
+        {}
         for queue in inbound().into_iter().chain(slices()) {
             self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;
         }

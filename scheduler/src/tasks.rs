@@ -13,7 +13,7 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, ReportedCall};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::retry::{RetryDelays, RetryDecision};
+use tickfleet_model::retry::{RetryDecision, RetryDelays};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskGrant, TaskId, limits,
     task_digest,
@@ -378,7 +378,8 @@ impl TaskQueues {
                 cause: self.policy_tracker.report().redactor.text(&cause).into_owned(),
                 keeps_begun: false,
             };
-            let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
+            let park =
+                Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             match self.store.decide(park).await?.result {
                 ParkResult::Until(_) => {
                     self.metrics.retried("task");

@@ -234,7 +234,7 @@ impl Timers {
     }
 
     fn count_released(&self, name: &TurnName, released: &ReleaseResult, render: &RecordingRenderer<'_>) {
-        let ReleaseResult::AdvanceResult(advanced) = released else { return };
+        let ReleaseResult::Advanced(advanced) = released else { return };
         let is_over = matches!(advanced, AdvanceResult::Ended { .. });
         render.count(name, is_over, self.store.state().now_ms, &self.metrics);
         match advanced {
@@ -323,7 +323,9 @@ impl Timers {
     /// Handles the timer of a task that an external runtime may have claimed.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
-        if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result == LeaseTimerResult::Offered {
+        if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result
+            == LeaseTimerResult::Offered
+        {
             self.metrics.lease_lost("external");
         }
         Ok(())

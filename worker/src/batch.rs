@@ -15,7 +15,9 @@ use tickfleet_core::call::facts::{CheckFacts, WaitForFacts};
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{RequeueSlice, RequeueReason, RequeueResult, Park, ParkReason, ParkResult, Settle, SettleResult, Slice};
+use tickfleet_core::turn::{
+    Park, ParkReason, ParkResult, RequeueReason, RequeueResult, RequeueSlice, Settle, SettleResult, Slice,
+};
 use tickfleet_core::{Decision as _, Guard, Query, Receipt, RecordKey, Section, View};
 use tickfleet_engine::retry_until::{Attempt, NeverStop, retry_until};
 use tickfleet_model::{Durability, limits};

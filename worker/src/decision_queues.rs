@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_core::call::begin::BeginResult;
-use tickfleet_core::turn::{RequeueReason, ParkResult, SettleResult, Slice};
+use tickfleet_core::turn::{ParkResult, RequeueReason, SettleResult, Slice};
 use tickfleet_core::{Decision as _, Step, Version, View};
 use tickfleet_model::Durability;
 use tickfleet_store::{Confirmed, Store};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tickfleet_core::call::claim::{EffectEnd, EndClaim, EndClaimResult};
-use tickfleet_core::call::facts::{ReportCallEnds, CallEndReport, SessionName};
-use tickfleet_core::recovery::epoch::{ReportBegunCall, ReportBegunResult, JournaledOutcome};
+use tickfleet_core::call::facts::{CallEndReport, ReportCallEnds, SessionName};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, ReportBegunCall, ReportBegunResult};
 use tickfleet_core::recovery::journal::{Journal as Entries, JournalCall, Report};
 use tickfleet_core::turn::Slice;
 use tickfleet_core::turn::end::RenderedCall;
@@ -179,7 +179,8 @@ impl WorkerJournal {
         }
         let (lost, late) = self.report_calls(&calls).await?;
         let late = late + self.report_claims(claims.into_values(), now_ms).await?;
-        let facts: Vec<ReportCallEnds> = facts.into_iter().map(|(session, ends)| report_call_ends(session, ends, now_ms)).collect();
+        let facts: Vec<ReportCallEnds> =
+            facts.into_iter().map(|(session, ends)| report_call_ends(session, ends, now_ms)).collect();
         let mut lost_facts = 0;
         for batch in facts.chunks(limits::BATCH_ENTRIES_MAX) {
             let restored = self.decide(batch, |one| one.session.session.clone()).await?;

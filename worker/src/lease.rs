@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
-use tickfleet_core::workers::{Heartbeat, LeaseBefore, EndLease, Role, Slots};
+use tickfleet_core::workers::{EndLease, Heartbeat, LeaseBefore, Role, Slots};
 use tickfleet_core::{StreamKey, keys};
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, Priority, limits};

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::turn::slice::fields;
-use tickfleet_core::turn::{RequeueReason, RequeueUnreadable, DeadLetterStrayEntry, Slice};
+use tickfleet_core::turn::{DeadLetterStrayEntry, RequeueReason, RequeueUnreadable, Slice};
 use tickfleet_core::{EntryId, Query, StreamKey, Value};
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_store::{Store, StoreError};

@@ -3,10 +3,9 @@
 //! that cycle.
 
 mod baseline;
-mod feature_cost;
 mod boundary;
 mod extra;
-mod throttle_queues;
+mod feature_cost;
 mod load;
 mod nodes;
 mod pin;
@@ -15,6 +14,7 @@ mod report;
 mod scripts;
 mod server;
 mod spread;
+mod throttle_queues;
 mod tool_kind;
 mod via;
 
@@ -28,10 +28,9 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use feature_cost::FeatureCost;
 use boundary::Boundary;
 use extra::Extra;
-use throttle_queues::ThrottleQueueStats;
+use feature_cost::FeatureCost;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use pin::Cores;
@@ -39,6 +38,7 @@ use report::{Costs, WithoutLimits};
 use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
 use spread::Spread;
+use throttle_queues::ThrottleQueueStats;
 use tool_kind::ToolKind;
 use via::{Route, Via};
 
@@ -100,7 +100,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
     pub(crate) beside: Option<Extra>,
     /// Measure only this: the latency of turns over a gateway, compared with Redis directly.
-    #[arg(long, value_enum, value_name = "DOOR", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
+    #[arg(long, value_enum, value_name = "ROUTE", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
     pub(crate) via: Option<Route>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]

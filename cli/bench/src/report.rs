@@ -1,12 +1,12 @@
 use serde::Serialize;
 
 use super::BenchArgs;
-use super::throttle_queues::ThrottleQueueStats;
 use super::load::{Saturation, Steady};
 use super::nodes::Rss;
 use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
+use super::throttle_queues::ThrottleQueueStats;
 
 /// Costs of Redis during a run. CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
 pub(super) struct Costs {
@@ -288,7 +288,7 @@ impl Report {
             ),
             format!("scripts                {:>9.2} ms on average at saturation{slowest}", self.script_mean_ms),
             format!(
-                "lanes                  {:>9.1} % of the turns waited, released at most {:.0} ms late",
+                "throttle queues        {:>9.1} % of the turns waited, released at most {:.0} ms late",
                 self.throttle_queues.waited_share * 100.0,
                 self.throttle_queues.worst_late_ms
             ),

@@ -231,7 +231,8 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
         // The check takes equally long for a task of another agent and for an unknown id.
-        let owner = if caller.can_read_agent(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
+        let owner =
+            if caller.can_read_agent(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
         if owner == RecordOwner::Own && shared.client.task(name).await?.is_some() {
             return Ok(true);
         }

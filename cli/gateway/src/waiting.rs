@@ -289,7 +289,9 @@ impl Inner {
             Err(problem) if problem.is_damaged() && !sees_all => return Ok(TurnLookup::Unknown),
             view => view?,
         };
-        if !sees_all && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.can_read_agent(Some(&agent)))) {
+        if !sees_all
+            && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.can_read_agent(Some(&agent))))
+        {
             return Ok(TurnLookup::Unknown);
         }
         Ok(match view {

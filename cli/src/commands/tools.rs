@@ -192,7 +192,8 @@ fn decide<'a>(
     tenant: &TenantId,
     agent: &AgentId,
 ) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
-    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
+    let (owner, declared) =
+        policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
     let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
     let decide = |tool: &'a Arc<RegisteredTool>| {
         let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);

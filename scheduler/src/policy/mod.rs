@@ -164,7 +164,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use tickfleet_engine::rules::SlotBounds as _;
-    use tickfleet_model::limit::{LimitWindow, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
     use tickfleet_model::policy::TenantPolicy;
     use tickfleet_store::FleetLoad;
 

@@ -151,7 +151,7 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use tickfleet_model::limit::{LimitWindow, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 
     use super::*;
 

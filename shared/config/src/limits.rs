@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::tools::ToolsFile;
 use crate::tools::read::EFFECTS;
 use tickfleet_model::limit::{
-    LimitWindow, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits, parse_percent,
+    Limit, LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach, amount, fits, parse_percent,
 };
 use tickfleet_model::policy::Permissions;
 use tickfleet_model::tool::{KnownTools, ToolTraits};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::decision::{Context, Decision, Step};
-use crate::transaction::{CounterKey, CounterState, Guard, ConditionalDebit, SetKey, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, CounterState, Guard, SetKey, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// How long a counter is kept after its window has ended, in milliseconds.
@@ -32,8 +32,8 @@ pub fn expiring() -> SetKey {
 pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
     let score = at_ms.max(0).unsigned_abs();
     let add = Write::AddMember { set: expiring(), member: limit.clone(), score, queue_of: None };
-    if !transaction.writes.contains(&join) {
-        transaction.write(join);
+    if !transaction.writes.contains(&add) {
+        transaction.write(add);
     }
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use crate::decision::{Context, Decision, Receipt, Step};
 use crate::record::{Record, RecordText, Stored};
 use crate::transaction::{
-    Committed, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule,
-    Transaction, Version, Write,
+    Committed, ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey,
+    TimerRule, Transaction, Version, Write,
 };
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
 
@@ -187,7 +187,10 @@ impl Paper {
                 let has_ended = state.ends_ms > 0 && state.ends_ms <= self.now_ms;
                 let used = if has_ended { 0 } else { state.used };
                 let waits = debit.behind_queue && state.queued;
-                (!waits && used + debit.amount <= debit.max, Conflict::LimitReached { counter: debit.counter.clone(), state })
+                (
+                    !waits && used + debit.amount <= debit.max,
+                    Conflict::LimitReached { counter: debit.counter.clone(), state },
+                )
             }
             other => panic!("not on paper: {other:?}"),
         };

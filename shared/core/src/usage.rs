@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::counters::expire_counters;
-use crate::transaction::{CounterKey, Guard, ConditionalDebit, Transaction, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window};
 use crate::turn::TaskPart;
 
 /// Maximum of a counter. Every store represents all integers up to this maximum exactly.

@@ -488,7 +488,8 @@ mod tests {
         let one = |position| {
             let execution = turn.execution_state(position);
             let call = Some(&call);
-            let rendered = renderer.ended(&EndedCall { name: &name, turn, position, call, reason, execution, now_ms: 0 });
+            let rendered =
+                renderer.ended(&EndedCall { name: &name, turn, position, call, reason, execution, now_ms: 0 });
             let read = |text: &[u8]| serde_json::from_slice(text).unwrap();
             (read(&rendered.result), read(&rendered.audit))
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
-use tickfleet_core::turn::limit::{ResolvedCaps, Debit, Generations, ResolvedLimit, LimitDecision};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, ResolvedCaps, ResolvedLimit};
 use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy, UnknownCaller};
 use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
@@ -172,7 +172,9 @@ mod tests {
         active.policy.tenants.insert(tenant.clone(), TenantPolicy::default());
         active.policy.agents = Arc::new([(agent, AgentPolicy::default())].into());
         let tick = |active: &ActivePolicy| {
-            let LimitDecision::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else { panic!("no debits") };
+            let LimitDecision::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else {
+                panic!("no debits")
+            };
             let tick = debits.iter().find(|debit| &*debit.limit.name == "_tick").unwrap();
             (tick.limit.max, tick.amounts.clone())
         };

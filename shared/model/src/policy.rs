@@ -16,8 +16,8 @@ use super::tool::KnownTools;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 pub use facts::{
-    FactTransition, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
-    session_note,
+    FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactTransition,
+    FactsSession, session_note,
 };
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;

@@ -31,7 +31,8 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, cmd, pipe};
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, StreamKey, TimerRule, Transaction, Version, Window, Write,
+    ConditionalDebit, CounterKey, EntryId, Guard, InboxKey, RecordKey, StreamKey, TimerRule, Transaction, Version,
+    Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};

@@ -199,7 +199,12 @@ async fn waits(subject: &impl Subject) {
     let [taken] = taken.unwrap().try_into().expect("one entry");
     assert_eq!(
         batch.results,
-        [Ok(Committed { now_ms: BEGIN_MS, was_committed: false, entries: vec![taken.entry.clone()], shadowed: Vec::new() })]
+        [Ok(Committed {
+            now_ms: BEGIN_MS,
+            was_committed: false,
+            entries: vec![taken.entry.clone()],
+            shadowed: Vec::new()
+        })]
     );
     assert_eq!(taken.queue, StreamKey::new("other"));
 }

@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use tickfleet_client::{Client, RecordedReply};
 use tickfleet_core::call::begin::Begin;
-use tickfleet_core::turn::{RequeueSlice, RequeueReason, Slice, Turn};
+use tickfleet_core::turn::{RequeueReason, RequeueSlice, Slice, Turn};
 use tickfleet_core::workers::{self, Heartbeat};
 use tickfleet_core::{Stored, keys};
 use tickfleet_model::{Call, ConsumerId, Effect, Priority, TenantId, TurnId};
@@ -119,7 +119,8 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
         cache: None,
     };
     let consumer = ConsumerId::new("w").unwrap();
-    let beat = Heartbeat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
+    let beat =
+        Heartbeat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
     let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
     for role in ["producer", "viewer"] {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::call::streak::StreakBounds;
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, FactScope, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::tool::CachePer;
 use tickfleet_model::{AgentId, ApprovalDemand, Effect, Limit, Outcome, Policy, TenantId};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_core::turn::{Slice, State};
 use tickfleet_core::{CounterKey, keys};
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, Priority};
 use tickfleet_store::seam::inspect::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};

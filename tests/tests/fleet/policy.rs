@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tickfleet_core::workers::{Heartbeat, EndLease, Role};
+use tickfleet_core::workers::{EndLease, Heartbeat, Role};
 use tickfleet_model::ConsumerId;
 use tickfleet_store::{AnnounceResult, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;

@@ -14,7 +14,7 @@ use tickfleet_core::recovery::Lease;
 use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::slice::dispatch;
-use tickfleet_core::workers::{Heartbeat, Liveness, RequestReapPermit, ReapPermit, Role, Slots};
+use tickfleet_core::workers::{Heartbeat, Liveness, ReapPermit, RequestReapPermit, Role, Slots};
 use tickfleet_core::{Context, Transaction, View};
 use tickfleet_model::{Call, ConsumerId, Priority};
 use tickfleet_store::seam::TakeRequest;
@@ -99,7 +99,10 @@ impl Shard {
     async fn beat(&self) {
         let role = Role::Worker { worker: "w".into(), slots: Slots::default() };
         let lease_ms = self.store.options().lease_ms;
-        self.store.decide(Heartbeat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() }).await.unwrap();
+        self.store
+            .decide(Heartbeat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() })
+            .await
+            .unwrap();
     }
 
     async fn lease(&self) -> HeldEntry {

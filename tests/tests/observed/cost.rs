@@ -13,10 +13,12 @@ use tickfleet_config::{McpFile, ToolsFile, known_tools};
 use tickfleet_core::audit::seal::{ExtendSeals, Seal, SealKey, SealResult};
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::begin::{Begin, BeginResult};
-use tickfleet_core::call::facts::{AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName};
+use tickfleet_core::call::facts::{
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName,
+};
 use tickfleet_core::leases::Candidate;
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::{Admit, Admitted};
+use tickfleet_core::turn::admit::{Admit, AdmitResult};
 use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::limit::Generations;
@@ -25,8 +27,8 @@ use tickfleet_core::{Section, StreamKey, View, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::report::{Renderer, ReportOptions, frame};
 use tickfleet_engine::rules::{ActiveRules, SlotBounds};
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
-use tickfleet_model::policy::{FactTransition, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
+use tickfleet_model::policy::{DefaultCaps, FactRow, FactTransition, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, AgentPolicy, ConsumerId, Limit, Policy, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
@@ -159,8 +161,10 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
 
 /// Limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
-    let of =
-        |name: &str, key: LimitKey, every: LimitWindow| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
+        every,
+        ..of_slots(name, key, LimitBound::Calls(PLACES))
+    };
     vec![
         of("agent_tick", LimitKey::Agent, LimitWindow::Tick),
         of("agent_day", LimitKey::Agent, LimitWindow::Day),
@@ -171,8 +175,10 @@ fn caps() -> Vec<Limit> {
 /// The limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
 /// counters that all calls share.
 fn three() -> Vec<Limit> {
-    let of =
-        |name: &str, key: LimitKey, every: LimitWindow| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
+        every,
+        ..of_slots(name, key, LimitBound::Calls(PLACES))
+    };
     vec![
         of("of_agents", LimitKey::Agent, LimitWindow::Day),
         of("of_tenants", LimitKey::Tenant, LimitWindow::Period(3_600_000)),
@@ -279,7 +285,7 @@ impl MeasuredRedis {
         let turns: Vec<Admit<'_>> = (first..).zip(entries).map(admit).collect();
         for admitted in self.store.decide_all(&turns).await.unwrap() {
             let admitted = admitted.unwrap().result;
-            assert!(matches!(admitted, Admitted::AdvanceResult(AdvanceResult::Dispatched { .. })), "{admitted:?}");
+            assert!(matches!(admitted, AdmitResult::Advanced(AdvanceResult::Dispatched { .. })), "{admitted:?}");
         }
     }
 
@@ -384,7 +390,8 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
 }
 
 fn end_of_facts(slice: &Slice) -> EndCalls {
-    let changed = AppliedFactChange { fact: "has_asked".into(), transition: FactTransition::Set, kept_ms: FACT_KEPT_MS };
+    let changed =
+        AppliedFactChange { fact: "has_asked".into(), transition: FactTransition::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tickfleet_core::task::spend::{BudgetDebit, ShortageAction, Reserve, ReserveResult, Shortage, ReportedModelUse, Unreserve};
+use tickfleet_core::task::spend::{
+    BudgetDebit, ReportedModelUse, Reserve, ReserveResult, Shortage, ShortageAction, Unreserve,
+};
 use tickfleet_core::turn::limit::ResolvedLimit;
 use tickfleet_core::turn::limit::evaluate::WINDOW_CHECK_MS;
 use tickfleet_core::turn::state::BudgetUnit;
@@ -186,13 +188,13 @@ impl<'a> Budgets<'a> {
     /// # Errors
     /// The store is unreachable.
     async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
-        let Shortage { counter, used, amount, ends_ms, reach } = shortage;
+        let Shortage { counter, used, amount, ends_ms, action } = shortage;
         let name = &*counter.limit;
-        if *reach == ShortageAction::Wait {
+        if *action == ShortageAction::Wait {
             let set = keys::budget_queue(counter);
             let member = self.name.to_string().into();
-            let place = self.agent.store.query(Query::Score(set, member)).await.map_err(store_unavailable)?;
-            if place == Value::Score(None) {
+            let score = self.agent.store.query(Query::Score(set, member)).await.map_err(store_unavailable)?;
+            if score == Value::Score(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
             // Wait no longer than `WINDOW_CHECK_MS`, because an operator can raise the limit before the window ends.
@@ -211,7 +213,7 @@ impl<'a> Budgets<'a> {
         let needed = show(*amount);
         let resets_at = rfc3339(*ends_ms);
         let allows = limit.as_ref().map_or_else(String::new, Limit::to_string);
-        let message = if *reach == ShortageAction::Never {
+        let message = if *action == ShortageAction::Never {
             format!(
                 "The limit {name:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
                  cannot continue. A smaller task may."

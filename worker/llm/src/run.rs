@@ -274,7 +274,11 @@ impl TaskRun<'_> {
 
     /// Appends entries to the history in memory and in the store. In the same step, counts the usage of the model's
     /// response.
-    async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&ReportedModelUse>) -> Result<(), ToolFailure> {
+    async fn append(
+        &mut self,
+        entries: Vec<HistoryEntry>,
+        spent: Option<&ReportedModelUse>,
+    ) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
         }

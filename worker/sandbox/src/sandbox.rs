@@ -13,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::SandboxSupport;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
 use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Level, Limits, Spec};
+use crate::support::SandboxSupport;
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
 /// Maximum time for a launcher to end after a run's wall time or after a cancellation.

@@ -6,7 +6,7 @@ use tickfleet_core::call::CallName;
 use tickfleet_core::call::streak::{Repeat, StreakBounds, StreakName};
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{RequeueReason, Head, Slice, Turn, WaitReason};
+use tickfleet_core::turn::{Head, RequeueReason, Slice, Turn, WaitReason};
 use tickfleet_core::{Guard, Version, View};
 use tickfleet_engine::report::{self, CallHistory};
 use tickfleet_model::policy::ShadowDenial;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use tickfleet_core::turn::{RequeueReason, LocalCall, Offer, OfferResult};
+use tickfleet_core::turn::{LocalCall, Offer, OfferResult, RequeueReason};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::outcome::CallApproval;

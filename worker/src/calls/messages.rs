@@ -123,7 +123,12 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
 
 /// Returns the error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the
 /// wait that the service asked for.
-pub(crate) fn retries_exhausted(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
+pub(crate) fn retries_exhausted(
+    message: &str,
+    attempts: u32,
+    why: Option<NoRetryReason>,
+    after: Option<Duration>,
+) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
     let (why, advice) = match why {
@@ -239,7 +244,12 @@ mod tests {
     #[test]
     fn a_final_error_explains_why_the_call_is_not_retried() {
         let after = Some(Duration::from_secs(999_999));
-        let error = retries_exhausted("The service answered with status 429.", 1, Some(NoRetryReason::RetryAfterTooLong), after);
+        let error = retries_exhausted(
+            "The service answered with status 429.",
+            1,
+            Some(NoRetryReason::RetryAfterTooLong),
+            after,
+        );
         assert_eq!(
             error.message,
             "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{RequeueReason, ParkReason, ParkResult, WaitReason};
+use tickfleet_core::turn::{ParkReason, ParkResult, RequeueReason, WaitReason};
 use tickfleet_core::{CounterKey, View};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, TurnId};
@@ -76,7 +76,9 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 self.offer(run, *offer, (attempt, had_parallel_reads)).await;
             }
-            AttemptOutcome::WaitToBegin(waiting) => self.wait_to_begin(run, (attempt, had_parallel_reads), *waiting).await,
+            AttemptOutcome::WaitToBegin(waiting) => {
+                self.wait_to_begin(run, (attempt, had_parallel_reads), *waiting).await
+            }
             AttemptOutcome::Requeue(why) => {
                 self.undo_begin(&run).await;
                 self.return_slice(run, if had_parallel_reads { RequeueReason::ParallelReads } else { why }).await;
@@ -117,7 +119,8 @@ impl Pipeline {
         let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
         let slice = Arc::clone(&run.slice);
         let view = std::mem::take(&mut run.view);
-        let parked = self.decisions.park(ParkSlice { slice, reason, had_parallel_reads, waits_while, wait, view }).await?;
+        let parked =
+            self.decisions.park(ParkSlice { slice, reason, had_parallel_reads, waits_while, wait, view }).await?;
         if had_parallel_reads {
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
@@ -184,14 +187,21 @@ impl Pipeline {
         self.undo_begin(&run).await;
         let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
         let request = ParkRequest::of(wait(reason, delay, false, &why), had_parallel_reads);
-        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await {
+        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await
+        {
             self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None
     }
 
     /// Parks the slice until the work that its call has begun elsewhere is finished.
-    async fn wait_for_work(&self, run: SliceRun, (attempt, had_parallel_reads): (u32, bool), awaits: Awaited, at_most: Duration) {
+    async fn wait_for_work(
+        &self,
+        run: SliceRun,
+        (attempt, had_parallel_reads): (u32, bool),
+        awaits: Awaited,
+        at_most: Duration,
+    ) {
         let name = run.slice.name.clone();
         let place = run.slice.turn.place;
         let (reason, wait_for, cause) = match &awaits {
@@ -206,7 +216,8 @@ impl Pipeline {
                 (WaitReason::Breaker { since_ms }, WaitFor::Timer, ASKED_FOR_TIME)
             }
         };
-        let request = ParkRequest { wait: wait_for, ..ParkRequest::of(wait(reason, at_most, true, cause), had_parallel_reads) };
+        let request =
+            ParkRequest { wait: wait_for, ..ParkRequest::of(wait(reason, at_most, true, cause), had_parallel_reads) };
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
             ParkResult::Canceled => {
@@ -228,7 +239,8 @@ impl Pipeline {
         let BeginWait { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));
         let word = if asks { "ask_approval" } else { "wait" };
-        let request = ParkRequest { reason: wait(reason, at_most, false, ""), had_parallel_reads, wait: wait_for, waits_while };
+        let request =
+            ParkRequest { reason: wait(reason, at_most, false, ""), had_parallel_reads, wait: wait_for, waits_while };
         let parked = self.park(run, word, request, (attempt.saturating_sub(1), false)).await;
         if asks && matches!(parked, Some(ParkResult::Until(_))) {
             self.metrics.approval(ApprovalEvent::Asked);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
-use tickfleet_model::retry::{RetryDelays, RetryDecision};
+use tickfleet_model::retry::{RetryDecision, RetryDelays};
 use tickfleet_model::{
     AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId,
     idempotency_key, limits,
@@ -232,7 +232,11 @@ impl Trial {
                     RetryDecision::NoRetry(why) => ("A worker would not retry".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
-                self.result(call, Outcome::Transient, crate::calls::messages::retries_exhausted(&message, 1, why, after))
+                self.result(
+                    call,
+                    Outcome::Transient,
+                    crate::calls::messages::retries_exhausted(&message, 1, why, after),
+                )
             }
             HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();

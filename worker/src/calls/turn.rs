@@ -11,7 +11,7 @@ use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName}
 use tickfleet_core::record::Debited;
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{RequeueReason, Note, SettleResult, Slice};
+use tickfleet_core::turn::{Note, RequeueReason, SettleResult, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
 use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
@@ -210,12 +210,15 @@ impl Pipeline {
                         self.add_reported(&mut run, &config, *rendered);
                     }
                     AttemptOutcome::ToolUnavailable(unavailable) => {
-                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, had_parallel_reads)).await {
+                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, had_parallel_reads)).await
+                        {
                             Some(continued) => run = continued,
                             None => return,
                         }
                     }
-                    other => return Box::pin(self.park_or_return(run, other, (number, had_parallel_reads), &config)).await,
+                    other => {
+                        return Box::pin(self.park_or_return(run, other, (number, had_parallel_reads), &config)).await;
+                    }
                 }
             }
             // The result of a `once` call is committed before the next call begins (invariant 6). The slot is

@@ -49,7 +49,7 @@ impl Decision for Dispatch {
         let mut turn = self.turn.clone();
         dispatch(&mut transaction, &self.name, &mut turn, &calls);
         for (limit, amount) in [
-            (keys::limits::OUT, 1),
+            (keys::limits::IN_FLIGHT, 1),
             (keys::limits::UNFINISHED, 1),
             (keys::limits::BYTES, i64::try_from(turn.bytes).unwrap_or(0)),
         ] {

@@ -68,7 +68,10 @@ pub(crate) struct Principal {
 
 impl Principal {
     fn require_permission(&self, verb: Verb) -> Result<(), ErrorData> {
-        self.caller.as_ref().map_or(Ok(()), |caller| caller.require_permission(verb)).map_err(|problem| refused(&problem))
+        self.caller
+            .as_ref()
+            .map_or(Ok(()), |caller| caller.require_permission(verb))
+            .map_err(|problem| refused(&problem))
     }
 
     fn holder(&self) -> CallerIdentity {

@@ -192,7 +192,12 @@ pub(crate) async fn render(
     Ok(RenderedExplanation { explanation: to_raw_value(&explanation).map_err(Failure::failed)?, lines })
 }
 
-async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Explanation, Failure> {
+async fn gather(
+    setup: &Setup,
+    client: &Client,
+    target: &ExplainTarget,
+    args: &Explain,
+) -> Result<Explanation, Failure> {
     let mut found = None;
     for tenant in tenants(target, setup, client).await? {
         let name = TurnName { tenant, turn: target.turn.clone() };

@@ -19,7 +19,7 @@ use tickfleet_store::{
 };
 
 use super::audit::Audit;
-use super::{Explanation, ExplainedState};
+use super::{ExplainedState, Explanation};
 
 /// The rule that keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -225,7 +225,13 @@ pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
 
-pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Explanation {
+pub(super) fn live(
+    name: &TurnName,
+    live: &LiveTurn,
+    budget: BudgetFacts,
+    caps: Option<Caps>,
+    now_ms: i64,
+) -> Explanation {
     let turn = &live.turn;
     let state = state(live);
     let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
@@ -296,8 +302,8 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         TurnState::Ready { .. } | TurnState::Running { .. } | TurnState::Ending { .. } => return None,
     };
     let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
-    let breaker =
-        current_breaker_wait(&turn.notes).filter(|wait| rule == WaitRule::BreakerOpen && wait.position == turn.position);
+    let breaker = current_breaker_wait(&turn.notes)
+        .filter(|wait| rule == WaitRule::BreakerOpen && wait.position == turn.position);
     Some(TurnWait {
         rule,
         until_ms: if turn.state.is_parked() { live.timer_ms } else { live.throttle_due_ms },
@@ -461,23 +467,26 @@ mod tests {
         let waiting = throttled("mails", "demo:u1");
         let explanation = live(&name(), &waiting, budget(10), caps(), 1_000);
         assert_eq!(explanation.waits.unwrap().rule, WaitRule::Limit);
-        let lane = counter(&waiting).unwrap().clone();
+        let counter_key = counter(&waiting).unwrap().clone();
         let counted = |counter| BudgetFacts { counter, ..budget(10) };
         let counter = Some(CounterFacts { used: 5, ends_ms: 2_000, held: 0 });
-        let said = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 1_000).unwrap();
+        let said = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 1_000).unwrap();
         assert_eq!((said.name.as_str(), said.counter.as_str(), said.used.as_str()), ("mails", "demo:u1", "5"));
         assert_eq!(said.allows, None);
-        let over = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
+        let over = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 2_000).unwrap();
         assert_eq!(over.used, "0", "its window has ended");
         let counter = Some(CounterFacts { held: 3, ..CounterFacts::default() });
-        let held = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
+        let held = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 2_000).unwrap();
         assert_eq!((held.used.as_str(), held.is_held), ("3", true));
     }
 
     #[test]
     fn a_throttled_turn_waits_for_its_exhausted_cap() {
         let explanation = live(&name(), &queued(), budget(10), caps(), 1_000);
-        assert_eq!((explanation.state, explanation.waits.unwrap().rule), (ExplainedState::Throttled, WaitRule::TickCap));
+        assert_eq!(
+            (explanation.state, explanation.waits.unwrap().rule),
+            (ExplainedState::Throttled, WaitRule::TickCap)
+        );
         // The tick has ended, so its counter is meaningless.
         let explanation = live(&name(), &queued(), budget(10), caps(), 2_500);
         assert_eq!(explanation.waits.unwrap().rule, WaitRule::NextCheck);

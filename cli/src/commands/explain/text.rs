@@ -13,8 +13,8 @@ use tickfleet_protocol::audit::entry::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::queue_readers::QueueReaders;
-use super::record::{LimitWait, WaitRule, TurnWait};
-use super::{Explanation, ExplainedState};
+use super::record::{LimitWait, TurnWait, WaitRule};
+use super::{ExplainedState, Explanation};
 use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
@@ -47,7 +47,13 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
 /// The steps, rules and approvals, one per line.
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
-    life(explanation).into_iter().chain(inner).chain(rules(explanation)).chain(consents(explanation)).chain(beside(explanation)).collect()
+    life(explanation)
+        .into_iter()
+        .chain(inner)
+        .chain(rules(explanation))
+        .chain(consents(explanation))
+        .chain(beside(explanation))
+        .collect()
 }
 
 /// Calls made by other calls, each below its caller.
@@ -121,14 +127,18 @@ fn head(explanation: &Explanation, output: &Output) -> String {
         }
         ExplainedState::Ready => (StatusColor::Doubtful, "waits for a worker"),
         ExplainedState::Running => (StatusColor::Good, "runs"),
-        ExplainedState::Retry if waits_for_work(explanation).is_some() => (StatusColor::Doubtful, "waits for work that it began"),
+        ExplainedState::Retry if waits_for_work(explanation).is_some() => {
+            (StatusColor::Doubtful, "waits for work that it began")
+        }
         ExplainedState::Retry if explanation.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
             (StatusColor::Doubtful, "waits for an approval")
         }
         ExplainedState::Retry => (StatusColor::Doubtful, "waits for a retry"),
         ExplainedState::Ending => (StatusColor::Doubtful, "is being ended"),
         ExplainedState::Done => return headline(explanation, output, ended(explanation)),
-        ExplainedState::RecordExpired => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
+        ExplainedState::RecordExpired => {
+            (StatusColor::Doubtful, "has ended; its record has expired (retention.records)")
+        }
     };
     headline(explanation, output, (color, word.to_owned()))
 }
@@ -147,8 +157,11 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
 /// How the turn or call ended. The color is that of success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
-    let shown: Vec<&CallResult> =
-        explanation.results.iter().filter(|result| explanation.position.is_none() || position(result) == explanation.position).collect();
+    let shown: Vec<&CallResult> = explanation
+        .results
+        .iter()
+        .filter(|result| explanation.position.is_none() || position(result) == explanation.position)
+        .collect();
     let failed: Vec<&CallResult> = shown.iter().copied().filter(|result| !result.outcome.is_success()).collect();
     let color = match failed.iter().find(|result| result.outcome.severity() == OutcomeSeverity::Bad) {
         Some(_) => StatusColor::Bad,
@@ -177,7 +190,9 @@ fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
 fn life(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     match (explanation.state, &explanation.refusal) {
-        (ExplainedState::Inbound, _) => lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe)),
+        (ExplainedState::Inbound, _) => {
+            lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe))
+        }
         (ExplainedState::Rejected, Some(reason)) => lines.push(format!(
             "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
@@ -220,8 +235,10 @@ fn life(explanation: &Explanation) -> Vec<String> {
     }
     match explanation.ended_ms {
         Some(end) => {
-            let took =
-                explanation.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at))).unwrap_or_default();
+            let took = explanation
+                .accepted_ms
+                .map(|at| format!(", {} after it was accepted", span(end - at)))
+                .unwrap_or_default();
             lines.push(format!("{}  ended{took}", clock(end)));
         }
         None => lines.extend(present(explanation)),
@@ -339,7 +356,9 @@ fn present(explanation: &Explanation) -> Vec<String> {
     lines.push(format!("Now: {done} of {} ended{failed}, {admitted} admitted", plural(all, "call")));
     match (&explanation.holder, explanation.state) {
         (Some(holder), _) => lines.push(held(explanation, holder)),
-        (None, ExplainedState::Ready) => lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe)),
+        (None, ExplainedState::Ready) => {
+            lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe))
+        }
         _ => {}
     }
     match waits_for_work(explanation) {
@@ -605,12 +624,14 @@ mod tests {
         );
         let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
-        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
+        let said =
+            waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
         assert!(
             said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
-        let again = TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
+        let again =
+            TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
         assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };

@@ -73,7 +73,8 @@ impl<'a> Caller<'a> {
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
-            let found = policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
+            let found =
+                policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
             return Ok(Some(Self { tenant, owner: found.0, agent: Some((agent, found.1)) }));
         }
         let Some(owner) = policy.tenants.get(tenant) else { return Err(no_tenant(tenant, policy)) };

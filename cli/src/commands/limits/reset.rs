@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Number;
 use tickfleet_client::Client;
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
-use tickfleet_model::limit::{LimitWindow, LimitBound};
+use tickfleet_model::limit::{LimitBound, LimitWindow};
 use tickfleet_model::suggest::closest;
 use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};

@@ -427,7 +427,9 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             .filter(|(outcome, _)| *outcome != "ok")
             .map(|(outcome, count)| format!("{count} {outcome}"))
             .collect();
-        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.severity() == OutcomeSeverity::Bad);
+        let has_failed = |outcome: &String| {
+            Outcome::parse(outcome).is_some_and(|outcome| outcome.severity() == OutcomeSeverity::Bad)
+        };
         let colour = match (others.is_empty(), tool.outcomes.keys().any(has_failed)) {
             (true, _) => Color::Reset,
             (false, true) => Color::Red,
@@ -592,7 +594,8 @@ mod tests {
         let explanation = TurnExplanation { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
         let mut view_state =
             ViewState { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..ViewState::default() };
-        (view_state.sort, view_state.trouble, view_state.explanation) = (Sort::Time, Some("away".into()), Some(explanation));
+        (view_state.sort, view_state.trouble, view_state.explanation) =
+            (Sort::Time, Some("away".into()), Some(explanation));
         (0..3).for_each(|_| view_state.trend.add(&frame()));
         for (columns, rows) in [(80, 24), (200, 60), (40, 10), (20, 3), (1, 1), (130, 8)] {
             let area = Rect::new(0, 0, columns, rows);
@@ -645,8 +648,11 @@ mod tests {
         frame.agents[25].agent = "chosen".into();
         let mut view_state = ViewState { chosen: Some(25), ..ViewState::default() };
         assert!(text_of(&frame, &view_state, (80, 24)).contains("atlas-ux:chosen"));
-        view_state.explanation =
-            Some(TurnExplanation { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
+        view_state.explanation = Some(TurnExplanation {
+            title: "demo:order-17".into(),
+            lines: vec!["first".into(), "x".repeat(100)],
+            at: 1,
+        });
         let drawn = text_of(&frame, &view_state, (80, 24));
         assert!(drawn.contains("demo:order-17") && !drawn.contains("first"), "{drawn}");
         assert!(drawn.contains(&"x".repeat(76)), "a wide line continues on the next line: {drawn}");

@@ -138,11 +138,15 @@ pub(super) async fn run(
                     Err(trouble) => view_state.trouble = Some(trouble),
                 }
             }
-            Some(explanation) = explanation_receiver.recv() => view_state.explanation = view_state.explanation.take().map(|_| explanation),
+            Some(explanation) = explanation_receiver.recv() => {
+                view_state.explanation = view_state.explanation.take().map(|_| explanation);
+            }
             action = keys.recv() => match action {
                 Some(KeyAction::Quit) | None => return Ok(()),
                 Some(KeyAction::Close) if !view_state.has_window() => return Ok(()),
-                Some(KeyAction::Explain) if view_state.explanation.is_none() => explanation_loader.load(&frame, &mut view_state, &explanations),
+                Some(KeyAction::Explain) if view_state.explanation.is_none() => {
+                    explanation_loader.load(&frame, &mut view_state, &explanations);
+                }
                 Some(action) => apply(action, frame.agents.len(), &mut view_state, &pace),
             }
         }
@@ -161,16 +165,15 @@ impl ExplanationLoader {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
         view_state.chosen = Some(row);
-        view_state.explanation = Some(TurnExplanation { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
+        view_state.explanation =
+            Some(TurnExplanation { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
         let setup = Arc::clone(&self.setup);
         let client = self.client.clone();
         let explanations = explanations.clone();
         tokio::spawn(async move {
             let found = explain::render(&setup, &client, None, &turn).await;
-            let lines = found.map_or_else(
-                |failure| vec![failure.message().unwrap_or_default()],
-                |rendered| rendered.lines,
-            );
+            let lines =
+                found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |rendered| rendered.lines);
             // The view may have ended. Then the explanation is dropped.
             drop(explanations.send(TurnExplanation { title: turn, lines, at: 0 }).await);
         });
@@ -277,7 +280,10 @@ mod tests {
         let key = |code| key_action(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit, KeyAction::Close]);
         assert_eq!(key_action(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
-        assert_eq!([key(KeyCode::Char('c')), key_action(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
+        assert_eq!(
+            [key(KeyCode::Char('c')), key_action(&Event::Resize(80, 24))],
+            [KeyAction::Other, KeyAction::Redraw]
+        );
     }
 
     #[test]
@@ -292,10 +298,15 @@ mod tests {
         press(KeyAction::Up, &mut view_state);
         press(KeyAction::Up, &mut view_state);
         assert_eq!(view_state.chosen, Some(0));
-        view_state.explanation = Some(TurnExplanation { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
+        view_state.explanation =
+            Some(TurnExplanation { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
         for at in [1, 1] {
             press(KeyAction::Down, &mut view_state);
-            assert_eq!(view_state.explanation.as_ref().map(|explanation| explanation.at), Some(at), "the picture's row stays");
+            assert_eq!(
+                view_state.explanation.as_ref().map(|explanation| explanation.at),
+                Some(at),
+                "the picture's row stays"
+            );
         }
         press(KeyAction::Redraw, &mut view_state);
         assert!(view_state.explanation.is_some(), "another size closes nothing");

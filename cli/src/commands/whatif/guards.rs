@@ -108,8 +108,11 @@ impl Guards {
         if is_lost(call) {
             evaluation.summary.count_undecidable(LOST, 1);
         }
-        let recall =
-            if call.decision == RecordedDecision::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
+        let recall = if call.decision == RecordedDecision::NotReached {
+            None
+        } else {
+            Some(self.recall(call, evaluation).await?)
+        };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
@@ -215,9 +218,8 @@ fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparis
         (RecordedDecision::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (RecordedDecision::Passed, LoggedCallVerdict::Passes) | (RecordedDecision::Asked, LoggedCallVerdict::Asks(_)) => {
-            Comparison::Same
-        }
+        (RecordedDecision::Passed, LoggedCallVerdict::Passes)
+        | (RecordedDecision::Asked, LoggedCallVerdict::Asks(_)) => Comparison::Same,
         (RecordedDecision::Passed | RecordedDecision::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
@@ -248,7 +250,8 @@ fn words(recall: &LoggedCallVerdict) -> String {
         LoggedCallVerdict::Passes => "passed".into(),
         LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
         LoggedCallVerdict::Ends { outcome, reason, rule } => {
-            RecordedDecision::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
+            RecordedDecision::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }
+                .words()
         }
         LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }

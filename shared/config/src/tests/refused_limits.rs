@@ -1,7 +1,7 @@
 //! Limits: what is read, and what is refused.
 
 use tickfleet_model::Dialect;
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_protocol::NameMap;
 

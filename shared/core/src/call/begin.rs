@@ -123,7 +123,8 @@ impl Decision for Begin<'_> {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<BeginResult>, Undecided> {
         let Some((turn, version)) = self.present(view, context)? else { return Ok(Step::Return(BeginResult::Stale)) };
-        let recovered = recovered_calls(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
+        let recovered =
+            recovered_calls(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
         pass!(self.check_turn(&turn, &recovered, context));
         pass!(self.refused_streak(view, context)?);
         let base = match self.base(&turn, &version, &recovered, view, context)? {
@@ -275,7 +276,7 @@ impl Begin<'_> {
         let Some(facts) = &self.facts else { return Ok(CheckOutcome::Passes((Vec::new(), None))) };
         let refusal = match facts.add_to(transaction, view, context, &self.call(), turn)? {
             Precondition::Met { shadow } => return Ok(CheckOutcome::Passes((shadow, Some(context.now_ms)))),
-            Precondition::RunningFactCall => return Ok(CheckOutcome::Passes((Vec::new(), Some(0)))),
+            Precondition::Running => return Ok(CheckOutcome::Passes((Vec::new(), Some(0)))),
             Precondition::Waits { turn } => {
                 return Ok(CheckOutcome::returns(BeginResult::Waits(WaitReason::Fact { turn })));
             }
@@ -313,7 +314,9 @@ impl Begin<'_> {
             Consent::Waiting { .. } => {
                 CheckOutcome::returns(BeginResult::Waits(WaitReason::Approval { approval: uses.id.clone() }))
             }
-            Consent::Denied { by, reason } => CheckOutcome::returns(BeginResult::Refused(Refusal::Denied { by, reason })),
+            Consent::Denied { by, reason } => {
+                CheckOutcome::returns(BeginResult::Refused(Refusal::Denied { by, reason }))
+            }
             Consent::Expired { since_ms } => {
                 let mut expires = base.clone();
                 expires.guards.append(&mut own.guards);

@@ -14,7 +14,7 @@ mod tests;
 
 pub use check::{CheckFacts, Condition, FactState, KnownFact, Precondition};
 pub use turns::Turns;
-pub use upkeep::{RecordExpectedCalls, ExpectedCall, ReportCallEnds, CallEndReport};
+pub use upkeep::{CallEndReport, ExpectedCall, RecordExpectedCalls, ReportCallEnds};
 pub use wait::WaitForFacts;
 
 use std::collections::BTreeMap;
@@ -150,7 +150,14 @@ pub struct AppliedFactChange {
 impl Fact {
     /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is certainly cleared. If a call
     /// may have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
-    pub fn change(&mut self, transition: FactTransition, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+    pub fn change(
+        &mut self,
+        transition: FactTransition,
+        kept_ms: i64,
+        by: &CallName,
+        ended_ms: i64,
+        now_ms: i64,
+    ) -> bool {
         let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
         let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
         let mut certain = live(&self.certain);

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tickfleet_model::policy::FactTransition;
 
-use super::approval::{AskApproval, DecideApproval, Demand, RequestApproval, ApprovalPreview, UseConsent, Verdict};
+use super::approval::{ApprovalPreview, AskApproval, DecideApproval, Demand, RequestApproval, UseConsent, Verdict};
 use super::begin::{Begin, BeginResult, ConsentCheck, Started};
 use super::claim::{ClaimEffect, Claimant, EffectEnd, EffectName, EndClaim, WaitForClaim};
 use super::facts::{
-    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, Session, SessionName, WaitForFacts,
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, Session, SessionName,
+    WaitForFacts,
 };
 use super::testing::{MiniStore, call, name, tenant, turn};
 use crate::bounds::Bounds;
@@ -75,7 +76,13 @@ impl Governed {
 
     fn park(&self, store: &mut MiniStore, reason: WaitReason, section: &dyn Section) {
         let reason = ParkReason::Wait { reason, most_ms: 2_000, has_begun: false, cause: String::new() };
-        let park = Park { slice: &self.slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[section] };
+        let park = Park {
+            slice: &self.slice,
+            reason: &reason,
+            had_parallel_reads: false,
+            waits_while: &[],
+            sections: &[section],
+        };
         assert_eq!(store.run(&park), ParkResult::Until(store.now_ms + 2_000));
         let stored: Turn = store.record(&self.slice.name.record()).unwrap();
         assert_eq!(stored.state.word(), "waiting");

@@ -139,7 +139,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
             let score = stored.value.place;
             let queue_of = Some(counter.clone());
             let add = Write::AddMember { set, member: member.into(), score, queue_of };
-            findings.report(Fault::TurnNotQueued).write(join);
+            findings.report(Fault::TurnNotQueued).write(add);
         }
     }
     Ok(())
@@ -210,7 +210,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && score != Some(listed) {
         let add = Write::AddMember { set: workers::consumers(), member: name.into(), score: listed, queue_of: None };
-        findings.report(Fault::ConsumerUnlisted).write(join);
+        findings.report(Fault::ConsumerUnlisted).write(add);
     }
     Ok(())
 }

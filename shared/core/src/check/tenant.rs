@@ -4,7 +4,7 @@ use tickfleet_model::TenantId;
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
-use crate::transaction::{CounterKey, Guard, ConditionalDebit, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 

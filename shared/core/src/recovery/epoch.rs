@@ -282,7 +282,11 @@ impl Decision for ReportBegunCall {
 impl ReportBegunCall {
     /// Returns the result that the turn's own records show. If the report is to be recorded, returns `None`, and the
     /// transaction guards that these records are unchanged.
-    fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<ReportBegunResult>, Undecided> {
+    fn known_of_turn(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+    ) -> Result<Option<ReportBegunResult>, Undecided> {
         let key = self.name.record();
         let Some(turn) = view.record::<Turn>(&key)? else {
             let finished = self.name.finished();
@@ -312,7 +316,8 @@ impl ReportBegunCall {
     fn remove(&self, known: Option<Stored<RecoveredCalls>>, context: &Context) -> Step<ReportBegunResult> {
         let Some(known) = known.filter(|known| {
             let recovered_call = known.value.calls.get(&self.position);
-            known.value.digest == self.digest && recovered_call.is_some_and(|recovered_call| recovered_call.by == self.by)
+            known.value.digest == self.digest
+                && recovered_call.is_some_and(|recovered_call| recovered_call.by == self.by)
         }) else {
             return Step::Return(ReportBegunResult::Removed);
         };

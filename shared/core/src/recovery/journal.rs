@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::epoch::{ReportBegunCall, JournaledOutcome};
+use super::epoch::{JournaledOutcome, ReportBegunCall};
 use crate::mutant;
 use crate::turn::end::RenderedCall;
 use crate::turn::slice::Delivery;

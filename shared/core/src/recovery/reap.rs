@@ -298,7 +298,8 @@ impl Owned<'_> {
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
-        let open = self.stored.value.state.in_flight_upto().unwrap_or_default().saturating_sub(self.stored.value.position);
+        let open =
+            self.stored.value.state.in_flight_upto().unwrap_or_default().saturating_sub(self.stored.value.position);
         calls.get(calls.len().saturating_sub(open)..).unwrap_or_default().to_vec()
     }
 }

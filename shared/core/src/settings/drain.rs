@@ -123,7 +123,7 @@ impl Decision for ChangeDrain {
         }
         let score = note.since_ms.max(0).unsigned_abs();
         let add = Write::AddMember { set: drained(), member: self.worker.as_str().into(), score, queue_of: None };
-        transaction.write(join).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
+        transaction.write(add).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
         if let Some(entry) = entry {
             entry.append_to(&mut transaction);
         }

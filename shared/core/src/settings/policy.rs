@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
     use crate::view::READS_MAX;
-    use crate::workers::{Heartbeat, RemoveDeadConsumer, EndLease, Role};
+    use crate::workers::{EndLease, Heartbeat, RemoveDeadConsumer, Role};
 
     fn id(scheduler: &str) -> ConsumerId {
         ConsumerId::new(scheduler).unwrap()

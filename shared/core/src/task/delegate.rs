@@ -11,7 +11,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::recovery::inbound::TakenInbound;
-use crate::transaction::{Conflict, CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
 use crate::turn::slice::dispatch;
@@ -172,7 +172,9 @@ impl Delegate<'_> {
 
     /// Looks up the task's ID. If the ID is unknown, guards that it stays unknown.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
-        let of = |digest: &str| if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict };
+        let of = |digest: &str| {
+            if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
+        };
         let given = view.record::<GivenId>(&self.name.given())?;
         let waits = given.as_ref().is_some_and(|given| given.value.state == GivenState::Queued);
         if let Some(given) = &given {

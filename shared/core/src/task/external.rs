@@ -47,7 +47,9 @@ impl Decision for RenewTaskLease {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<RenewTaskLeaseResult>, Undecided> {
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(RenewTaskLeaseResult::Stale)) };
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            return Ok(Step::Return(RenewTaskLeaseResult::Stale));
+        };
         if stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(RenewTaskLeaseResult::Stale));
         }
@@ -137,8 +139,11 @@ impl Decision for HandleLeaseTimer<'_> {
         if context.failed(|conflict| matches!(conflict, Conflict::NotHeld | Conflict::Read)) {
             return Ok(Step::Return(LeaseTimerResult::Raced));
         }
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(LeaseTimerResult::NotOut)) };
-        let (Some(entry), Destination::External { lease_ms }) = (stored.in_flight_entry(), &stored.value.destination) else {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            return Ok(Step::Return(LeaseTimerResult::NotOut));
+        };
+        let (Some(entry), Destination::External { lease_ms }) = (stored.in_flight_entry(), &stored.value.destination)
+        else {
             return Ok(Step::Return(LeaseTimerResult::NotOut));
         };
         let entry = entry.clone();

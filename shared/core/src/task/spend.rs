@@ -8,7 +8,9 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
 use crate::section::Section;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, ConditionalDebit, TimerRule, Transaction, Version, Window, Write};
+use crate::transaction::{
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, TimerRule, Transaction, Version, Window, Write,
+};
 use crate::turn::Turn;
 use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};

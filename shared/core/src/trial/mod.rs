@@ -13,8 +13,8 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::record::{Debited, Record, RecordText, Stored};
 use crate::transaction::{
-    Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction,
-    Version, Write,
+    ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey, TimerRule,
+    Transaction, Version, Write,
 };
 use crate::turn::{Slice, Turn};
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};

@@ -17,7 +17,7 @@ use crate::record::Record;
 use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
 use crate::task::cancel::{KnownCancel, cancel_of, take_early};
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, ConditionalDebit, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, EntryId, Guard, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
@@ -39,7 +39,7 @@ pub struct Admit<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdmitResult {
-    AdvanceResult(AdvanceResult),
+    Advanced(AdvanceResult),
     /// The turn was admitted before. The entry is acknowledged.
     Duplicate,
     /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
@@ -64,7 +64,7 @@ enum Known {
     New,
     /// The turn was submitted with a chosen ID. Guards the record of the ID.
     Queued(Guard),
-    AdmitResult,
+    Admitted,
     /// A turn with other content has the ID.
     Taken,
 }
@@ -84,7 +84,7 @@ impl Decision for Admit<'_> {
         let mut transaction = Transaction::new(context.version.clone());
         match self.known(view, context)? {
             Known::Taken => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::Conflict))),
-            Known::AdmitResult => {
+            Known::Admitted => {
                 self.entry.acknowledge(keys::turns(), &mut transaction);
                 return Ok(Step::Commit(transaction, AdmitResult::Duplicate));
             }
@@ -162,7 +162,7 @@ impl Admit<'_> {
         let mut candidate = self.candidate(budget, context);
         let bytes = candidate.turn.bytes;
         if self.given {
-            let given = GivenId { digest: self.head.digest.clone(), state: GivenState::AdmitResult };
+            let given = GivenId { digest: self.head.digest.clone(), state: GivenState::Admitted };
             transaction.put(&self.name.given(), &given);
         }
         let mut advanced = match ends {
@@ -188,7 +188,7 @@ impl Admit<'_> {
         if !mutant!("admit_holds_the_entry") {
             self.entry.acknowledge(keys::turns(), &mut transaction);
         }
-        Ok(Step::Commit(transaction, AdmitResult::AdvanceResult(advanced)))
+        Ok(Step::Commit(transaction, AdmitResult::Advanced(advanced)))
     }
 
     fn known(&self, view: &View, context: &Context) -> Result<Known, Undecided> {
@@ -206,7 +206,7 @@ impl Admit<'_> {
             _ if given.value.digest != self.head.digest => Known::Taken,
             GivenState::Queued if record_exists => Known::Taken,
             GivenState::Queued => Known::Queued(Guard::Version(self.name.given(), given.version)),
-            GivenState::AdmitResult | GivenState::Ended => Known::AdmitResult,
+            GivenState::Admitted | GivenState::Ended => Known::Admitted,
         })
     }
 

@@ -8,7 +8,10 @@ use super::due::EndSection;
 use super::end::{EndedCall, Ending, ExecutionState, Render, RenderedCall, append_call_audits, parts};
 use super::expire::begin_ending;
 use super::holder::keep_calls;
-use super::limit::{Evaluator, Generations, AdmissionPlan, NextDispatch, Policy, LimitRejection, LimitDecision, Wait, in_flight_debit, task_debit};
+use super::limit::{
+    AdmissionPlan, Evaluator, Generations, LimitDecision, LimitRejection, NextDispatch, Policy, Wait, in_flight_debit,
+    task_debit,
+};
 use super::settle::earlier_results;
 use super::slice::dispatch;
 use super::state::{EndReason, Note, State, Turn};
@@ -19,7 +22,7 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::recovery::epoch::{RecoveredCallsView, recovered_calls};
 use crate::section::isolate;
-use crate::transaction::{CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
 /// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
@@ -120,7 +123,13 @@ impl Candidate<'_> {
         }
     }
 
-    fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> AdvanceResult {
+    fn wait(
+        &mut self,
+        wait: Wait,
+        refused: &[RenderedCall],
+        transaction: &mut Transaction,
+        now_ms: i64,
+    ) -> AdvanceResult {
         let Wait { counter, due_ms, woken } = wait;
         if refused.is_empty() && self.waits_for(&counter) {
             return AdvanceResult::Stays { counter, due_ms, woken };
@@ -292,7 +301,12 @@ impl Candidate<'_> {
 
     /// Returns the reports of workers about these calls, and guards that the reports are unchanged. Reports exist
     /// if the store lost the dispatch of the calls in a restart.
-    fn recovered_calls(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<RecoveredCallsView, Undecided> {
+    fn recovered_calls(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<RecoveredCallsView, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
         let mut recovered = recovered_calls(view, context, self.name, digest, position..position + self.calls.len())?;
@@ -339,8 +353,17 @@ impl Candidate<'_> {
             if let Some(reported) = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()) {
                 return reported.into();
             }
-            let execution = if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.execution_state(position) };
-            self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, execution, now_ms })
+            let execution =
+                if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.execution_state(position) };
+            self.render.ended(&EndedCall {
+                name: self.name,
+                turn: &self.turn,
+                position,
+                call,
+                reason,
+                execution,
+                now_ms,
+            })
         };
         (from..upto).map(render).collect()
     }

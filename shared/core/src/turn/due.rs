@@ -126,7 +126,8 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     fn decide(&mut self) -> Result<DueResult, Undecided> {
         let turn = &self.stored.value;
-        let is_external = matches!(turn.destination, Destination::External { .. }) && turn.state.in_flight_upto().is_some();
+        let is_external =
+            matches!(turn.destination, Destination::External { .. }) && turn.state.in_flight_upto().is_some();
         if is_external {
             return Ok(DueResult::External);
         }

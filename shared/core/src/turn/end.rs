@@ -14,7 +14,7 @@ use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
 use crate::record::{Debited, Record};
-use crate::transaction::{CounterKey, Guard, ConditionalDebit, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// A result with its message and audit entry, as stored.
@@ -94,7 +94,11 @@ impl Turn {
             return ExecutionState::Tried(self.attempts);
         }
         let was_in_flight = position < self.debited;
-        if was_in_flight && (self.crashes > 0 || self.may_have_run) { ExecutionState::MayHaveRun } else { ExecutionState::NotRun }
+        if was_in_flight && (self.crashes > 0 || self.may_have_run) {
+            ExecutionState::MayHaveRun
+        } else {
+            ExecutionState::NotRun
+        }
     }
 }
 

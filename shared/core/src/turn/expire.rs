@@ -112,8 +112,10 @@ impl Case<'_> {
         for (position, call) in (turn.position..).zip(calls) {
             // A result that a worker reported after a restart takes precedence over the turn's record.
             let recovered_call = recovered.calls.get(&position);
-            let reported = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()).map(RenderedCall::from);
-            let result = reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, recovered_call.is_some()));
+            let reported =
+                recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()).map(RenderedCall::from);
+            let result =
+                reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, recovered_call.is_some()));
             results.push(result);
         }
         for section in due.sections {
@@ -161,7 +163,9 @@ impl Case<'_> {
         let turn = &self.stored.value;
         let names = (turn.position..turn.head.calls).map(parts::call).collect();
         let mut calls = self.view.parts(&name.record(), names)?.to_vec();
-        let (Some(upto), Some(entry)) = (turn.state.in_flight_upto(), self.stored.in_flight_entry()) else { return Ok(calls) };
+        let (Some(upto), Some(entry)) = (turn.state.in_flight_upto(), self.stored.in_flight_entry()) else {
+            return Ok(calls);
+        };
         let Some(entry) = self.view.entry(&turn.queue(&name.tenant), entry)? else { return Ok(calls) };
         let in_slice: Vec<&Bytes> =
             entry.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call).collect();

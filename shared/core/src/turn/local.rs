@@ -37,7 +37,7 @@ pub struct Offer<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferResult {
-    OfferResult,
+    Offered,
     /// The turn is canceled, and the holder settles the turn. Nothing was written.
     Canceled,
     /// The caller no longer holds the slice. Nothing was written.

@@ -196,7 +196,13 @@ impl Turn {
             *until_ms = until;
             return;
         }
-        self.note(Note::ToolUnavailable { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
+        self.note(Note::ToolUnavailable {
+            at_ms: since_ms,
+            position: next,
+            times: 1,
+            until_ms: until,
+            cause: why.to_owned(),
+        });
     }
 
     /// Returns the start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless
@@ -204,7 +210,9 @@ impl Turn {
     #[must_use]
     pub fn unavailable_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
-            Some(Note::ToolUnavailable { at_ms, position, cause, .. }) if *position == self.position && cause == why => {
+            Some(Note::ToolUnavailable { at_ms, position, cause, .. })
+                if *position == self.position && cause == why =>
+            {
                 Some(*at_ms)
             }
             _ => None,

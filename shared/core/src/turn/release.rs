@@ -111,7 +111,7 @@ pub struct Release<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReleaseResult {
     /// The turn has left the queue: its calls were dispatched, it waits for another counter, or it has ended.
-    AdvanceResult(AdvanceResult),
+    Advanced(AdvanceResult),
     /// The turn waits for another event or has ended, and was removed from the queue.
     Gone,
     /// The turn stays at the head of the queue, so the turns behind it stay too.
@@ -125,7 +125,7 @@ impl ReleaseResult {
     /// Returns true if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
-        matches!(self, Self::AdvanceResult(_) | Self::Gone)
+        matches!(self, Self::Advanced(_) | Self::Gone)
     }
 }
 
@@ -198,7 +198,7 @@ impl Release<'_> {
             None => candidate.advance(&mut transaction, view, context)?,
         };
         let AdvanceResult::Stays { due_ms, woken, .. } = advanced else {
-            return Ok(Step::Commit(transaction, ReleaseResult::AdvanceResult(advanced)));
+            return Ok(Step::Commit(transaction, ReleaseResult::Advanced(advanced)));
         };
         if woken {
             // [`Rearm`] has set the timer. If a permit was returned since then, the timer is due again.

@@ -9,7 +9,7 @@ use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
-use crate::transaction::{Conflict, CounterKey, Guard, ConditionalDebit, TimerRule, Window};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Window};
 use crate::view::Undecided;
 
 /// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
@@ -31,7 +31,10 @@ impl Case<'_> {
             return Ok(DueResult::Throttled);
         }
         let in_flight = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
-        if self.context.failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == in_flight)) {
+        if self
+            .context
+            .failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == in_flight))
+        {
             return Ok(self.later(deadline_ms.min(now_ms + IN_FLIGHT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
@@ -44,7 +47,8 @@ impl Case<'_> {
         let behind_queue = false;
         let shadow = false;
         if turn.is_for_workers() {
-            let debit = ConditionalDebit { counter: in_flight, amount: 1, max, window, behind_queue, shadow, counters_max };
+            let debit =
+                ConditionalDebit { counter: in_flight, amount: 1, max, window, behind_queue, shadow, counters_max };
             self.transaction.guard(Guard::Debit(debit));
         }
         leave_parked(&mut self.transaction, name, &turn);

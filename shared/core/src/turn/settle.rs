@@ -16,7 +16,7 @@ use crate::view::{Undecided, View};
 /// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
 /// one slice is settled without a read.
 ///
-/// If the same transaction is committed again, the store reports [`crate::Committed::already`].
+/// If the same transaction is committed again, the store reports [`crate::Committed::was_committed`].
 #[derive(Clone, Copy)]
 pub struct Settle<'a> {
     pub slice: &'a Slice,

@@ -123,12 +123,9 @@ impl Decision for Heartbeat {
             drained: drained.is_some(),
         };
         let score = consumer.lease_ends_ms.max(0).unsigned_abs();
-        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::AddMember {
-            set: consumers(),
-            member: name.into(),
-            score,
-            queue_of: None,
-        });
+        transaction
+            .put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS)
+            .write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
         if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
             leave_silent(name, &mut transaction);
         }

@@ -47,7 +47,7 @@ impl Decision for ListHolder {
 mod tests {
     use super::*;
     use crate::paper::Paper;
-    use crate::workers::{Heartbeat, RemoveDeadConsumerResult, RemoveDeadConsumer, Role};
+    use crate::workers::{Heartbeat, RemoveDeadConsumer, RemoveDeadConsumerResult, Role};
 
     fn consumer() -> ConsumerId {
         ConsumerId::new("w-1-a-0").unwrap()

@@ -16,14 +16,14 @@
 //! it again.
 
 mod heartbeat;
-mod remove_dead_consumer;
 mod list;
 mod reaping;
+mod remove_dead_consumer;
 
-pub use heartbeat::{Heartbeat, HeartbeatReport, LeaseBefore, EndLease, Role, Slots};
-pub use remove_dead_consumer::{RemoveDeadConsumerResult, RemoveDeadConsumer};
+pub use heartbeat::{EndLease, Heartbeat, HeartbeatReport, LeaseBefore, Role, Slots};
 pub use list::ListHolder;
-pub use reaping::{RequestReapPermit, ReapPermit, ReapState};
+pub use reaping::{ReapPermit, ReapState, RequestReapPermit};
+pub use remove_dead_consumer::{RemoveDeadConsumer, RemoveDeadConsumerResult};
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -101,7 +101,12 @@ pub fn cancels(consumer: &str) -> SetKey {
 /// no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let score = now_ms.max(0).unsigned_abs();
-    transaction.write(Write::AddMember { set: cancels(holder), member: name.to_string().into(), score, queue_of: None });
+    transaction.write(Write::AddMember {
+        set: cancels(holder),
+        member: name.to_string().into(),
+        score,
+        queue_of: None,
+    });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

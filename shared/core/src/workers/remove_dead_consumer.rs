@@ -7,7 +7,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of expired members of [`silent`](super::silent) that one [`RemoveDeadConsumer`] removes.
+/// Maximum number of expired members of [`silent`](super::silent) that each [`RemoveDeadConsumer`] removes.
 const SILENT_DROPPED_MAX: usize = 8;
 
 /// Removes a dead consumer that no longer holds entries from the set of consumers. Also removes the consumer's
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::keys::TurnName;
     use crate::paper::Paper;
-    use crate::workers::{Heartbeat, LeaseBefore, EndLease, Role, notify_cancel};
+    use crate::workers::{EndLease, Heartbeat, LeaseBefore, Role, notify_cancel};
 
     fn consumer() -> ConsumerId {
         ConsumerId::new("s-1-a-0").unwrap()
@@ -125,7 +125,10 @@ mod tests {
         shard.pass(900);
         let decided = shard.decide(&remove_dead_consumer());
         shard.run(&heartbeat());
-        assert!(matches!(shard.finish(&remove_dead_consumer(), decided).result, RemoveDeadConsumerResult::Alive { .. }));
+        assert!(matches!(
+            shard.finish(&remove_dead_consumer(), decided).result,
+            RemoveDeadConsumerResult::Alive { .. }
+        ));
         assert!(is_listed(&shard));
         let gone = RemoveDeadConsumer { consumer: ConsumerId::new("s-2-a-0").unwrap() };
         let decided = shard.decide(&gone);

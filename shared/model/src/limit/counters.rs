@@ -235,7 +235,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::limit::{LimitWindow, LimitMode, OnReach};
+    use crate::limit::{LimitMode, LimitWindow, OnReach};
 
     fn limit(tools: &[&str], per: &[LimitKey], bound: LimitBound) -> Limit {
         Limit {

@@ -417,7 +417,8 @@ mod tests {
         let per = BTreeSet::from([LimitKey::Tenant]);
         let share = Limit { bound: LimitBound::Share(3), per: per.clone(), ..limit.clone() };
         assert_eq!(share.to_string(), "a share of the slots with weight 3 per tenant");
-        let tokens = Limit { bound: LimitBound::Tokens(200_000), per: per.clone(), every: LimitWindow::Day, ..limit.clone() };
+        let tokens =
+            Limit { bound: LimitBound::Tokens(200_000), per: per.clone(), every: LimitWindow::Day, ..limit.clone() };
         assert_eq!(tokens.to_string(), "200000 tokens of models per tenant in a day");
         let money = Limit { bound: LimitBound::Money(500_000), per, every: LimitWindow::Task, ..limit };
         assert_eq!(money.to_string(), "0.5 for models per tenant in a task");

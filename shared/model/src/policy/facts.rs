@@ -193,7 +193,10 @@ impl FactRow {
                     Outcome::Transient | Outcome::Cancelled | Outcome::Expired => effect == Effect::Idempotent,
                     _ => false,
                 };
-        let of = |changes: &'_ [FactChange], surely: FactTransition, maybe: FactTransition| -> Vec<(usize, FactTransition)> {
+        let of = |changes: &'_ [FactChange],
+                  surely: FactTransition,
+                  maybe: FactTransition|
+         -> Vec<(usize, FactTransition)> {
             let one = |(at, change): (usize, &FactChange)| {
                 if ran && change.on.contains(&outcome) {
                     return Some((at, surely));

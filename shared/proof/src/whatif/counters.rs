@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tickfleet_core::counters::IDLE_MS;
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{ResolvedCaps, Debit, ResolvedLimit, WindowKind, task_debit};
+use tickfleet_core::turn::limit::{Debit, ResolvedCaps, ResolvedLimit, WindowKind, task_debit};
 use tickfleet_core::{CounterKey, CounterState, Window};
 use tickfleet_model::day::{Tz, zone};
 use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMode};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMode, LimitWindow};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, TaskId, TenantId};
 
@@ -283,7 +283,9 @@ impl CounterLedger {
             let key = debits.key.clone();
             let counter_debit = self.limit_debit(fleet, caller, &limit, (debits, max), (turn.shard, now_ms));
             let live = self.live_counters.entry(format!("{} {}", turn.shard, limit.name)).or_default();
-            if limit.every != LimitWindow::Concurrency && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms) {
+            if limit.every != LimitWindow::Concurrency
+                && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms)
+            {
                 unknown.extend(crowded);
                 continue;
             }

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tickfleet_model::limit::{LimitWindow, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{Limit, LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
-use super::recorded::{Arguments, LogStart, OperatorActions, Pause, RecordedEntry, RecordedDecision};
+use super::recorded::{Arguments, LogStart, OperatorActions, Pause, RecordedDecision, RecordedEntry};
 use super::replay::{Fleet, Replay};
 use super::turns::{Decision, DispatchDecision, DispatchNote, Turn, TurnCall, TurnContext};
 use super::{Difference, DifferenceKind};

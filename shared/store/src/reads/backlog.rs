@@ -6,7 +6,7 @@ use tickfleet_core::turn::Turn;
 use tickfleet_core::{CounterKey, Query, SetKey, Stored, StreamKey};
 use tickfleet_model::TenantId;
 
-use super::{age, counter, members, score_ms, queues, size};
+use super::{age, counter, members, queues, score_ms, size};
 use crate::reads::memory_usage::MemoryUsage;
 use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};

@@ -28,7 +28,7 @@ use tickfleet_model::Durability;
 
 use crate::Confirmed;
 use crate::StoreError;
-use inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
 pub const GROUP: &str = "workers";
 

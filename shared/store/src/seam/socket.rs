@@ -22,7 +22,7 @@ use tickfleet_model::Durability;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 

@@ -25,8 +25,8 @@ pub(crate) mod approvals {
 
 pub(crate) mod tasks {
     mod drop_queue;
-    mod step;
     mod renew_lease;
+    mod step;
 
     pub use renew_lease::*;
 }

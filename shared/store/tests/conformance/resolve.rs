@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tickfleet_core::keys::timers;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::{
-    CounterKey, CounterState, EntryId, Guard, Query, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction, Value,
-    Version, Window, Write,
+    ConditionalDebit, CounterKey, CounterState, EntryId, Guard, Query, RecordKey, SetKey, StreamKey, TimerRule,
+    Transaction, Value, Version, Window, Write,
 };
 use tickfleet_store::seam::{ShardState, Store};
 
-use super::plan::{Belief, Draft, GuardDraft, Pick, QueryDraft, DebitDraft, WriteDraft};
+use super::plan::{Belief, DebitDraft, Draft, GuardDraft, Pick, QueryDraft, WriteDraft};
 use super::universe::{
     COUNTERS, LIMITS, LOGS, QUEUES, RECORDS, STREAMS, TIMERS, content, counter, fields, inbox, member, part, queue,
     record, set, stream,

@@ -19,13 +19,15 @@ use tickfleet_core::task::cancel::Cancel;
 use tickfleet_core::task::cascade::{Cascade, CascadeStep};
 use tickfleet_core::turn::admit::{Admit, AdmitResult};
 use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{ResolvedCaps, Debit, Generations, ResolvedLimit, Policy, LimitDecision, WindowKind};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit, WindowKind};
 use tickfleet_core::turn::release::{QueueHead, Rearm, Release};
 use tickfleet_core::turn::slice::Delivery;
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 use tickfleet_core::turn::{Due, Head};
-use tickfleet_core::workers::{self, Heartbeat, RemoveDeadConsumer, ListHolder, RequestReapPermit, ReapPermit, Role, Slots};
+use tickfleet_core::workers::{
+    self, Heartbeat, ListHolder, ReapPermit, RemoveDeadConsumer, RequestReapPermit, Role, Slots,
+};
 use tickfleet_core::{CounterKey, Decision, EntryId, Query, Record, SetKey, StreamKey, Value};
 use tickfleet_model::day::Tz;
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -593,7 +595,12 @@ impl Process {
             }
             let reap = Reap { consumer: consumer.into(), lease: lease(), held, bounds: &shared.bounds };
             match self.decide(reap).await? {
-                Some(ReapResult::Redelivered(_) | ReapResult::Removed { .. } | ReapResult::Quarantined(_) | ReapResult::Nothing) => {}
+                Some(
+                    ReapResult::Redelivered(_)
+                    | ReapResult::Removed { .. }
+                    | ReapResult::Quarantined(_)
+                    | ReapResult::Nothing,
+                ) => {}
                 _ => return Ok(()),
             }
         }

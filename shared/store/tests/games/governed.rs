@@ -8,7 +8,8 @@ use rand::Rng;
 use serde_json::json;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::approval::{
-    self, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, ApprovalPreview, UseConsent, Verdict, VoidApproval,
+    self, ApprovalPreview, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, UseConsent, Verdict,
+    VoidApproval,
 };
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::call::claim::{ClaimEffect, Claimant, EffectEnd, EffectName, EndClaim, WaitForClaim};

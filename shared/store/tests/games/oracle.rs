@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tickfleet_core::turn::Slice;
-use tickfleet_core::{Committed, CounterKey, EntryId, Guard, ConditionalDebit, Transaction, Window, Write};
+use tickfleet_core::{Committed, ConditionalDebit, CounterKey, EntryId, Guard, Transaction, Window, Write};
 
 pub struct Debit {
     at_ms: i64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
-use tickfleet_store::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use tickfleet_store::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use tickfleet_store::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use tickfleet_store::{Confirmed, StoreError};
 

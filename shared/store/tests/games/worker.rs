@@ -8,11 +8,15 @@ use tickfleet_core::Section;
 use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::call::claim::{Claimant, EffectEnd, EndClaim};
 use tickfleet_core::keys;
-use tickfleet_core::recovery::epoch::{QueryUnrunCalls, ReportBegunCall, ConfirmedUnrunCalls, JournaledOutcome, UnrunCallsResult};
+use tickfleet_core::recovery::epoch::{
+    ConfirmedUnrunCalls, JournaledOutcome, QueryUnrunCalls, ReportBegunCall, UnrunCallsResult,
+};
 use tickfleet_core::recovery::journal::{JournalCall, Report};
 use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{RequeueSlice, RequeueReason, Park, ParkReason, ParkResult, Settle, SettleResult, Slice, WaitReason};
+use tickfleet_core::turn::{
+    Park, ParkReason, ParkResult, RequeueReason, RequeueSlice, Settle, SettleResult, Slice, WaitReason,
+};
 use tickfleet_model::{Call, Priority};
 use tickfleet_store::seam::{Store, TakeRequest, Versions};
 
@@ -423,8 +427,10 @@ impl Process {
             let name = &slice.name;
             let digest = slice.turn.head.digest.as_str();
             self.shard = self.shared.store.shard().await?;
-            let unrun =
-                self.decide(QueryUnrunCalls { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
+            let unrun = self
+                .decide(QueryUnrunCalls { name, digest, from, upto, lease_ms: LEASE_MS })
+                .await?
+                .ok_or(ProcessEnded)?;
             let UnrunCallsResult::Confirmed(known) = unrun else {
                 self.heartbeat(true).await?;
                 if !self.is_leased() {

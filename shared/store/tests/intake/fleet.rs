@@ -10,7 +10,7 @@ use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::{Admit, AdmitResult, place_of};
 use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{ResolvedCaps, Debit, Generations, ResolvedLimit, Policy, LimitDecision};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit};
 use tickfleet_core::turn::release::{QueueHead, Rearm, Release, ReleaseResult};
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
@@ -55,7 +55,7 @@ impl Policy for Table {
             return rules.clone();
         }
         let mut debits = ResolvedCaps::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
-        for resolved in &self.limits {
+        for resolved in &self.resolved_limits {
             let held = resolved.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
             let mut has_permit = false;
             let amount = |call: &Call| {
@@ -168,7 +168,7 @@ impl Fleet {
         self.shard = shard;
         if let Some(by) = by {
             let of_agents = ["kelly", "robin"].map(|agent| CounterKey::new(limits::TICK, format!("acme:{agent}")));
-            let of_rows = self.table.limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
+            let of_rows = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
             let counters = of_agents.into_iter().chain(of_rows);
             self.beliefs[by] = counters.filter_map(|key| Some((key.clone(), view.counter(&key)?))).collect();
         }
@@ -233,7 +233,7 @@ impl Fleet {
         let results = self.run(Some(by), &decisions).await;
         for (decision, (admitted, at_ms)) in decisions.iter().zip(&results) {
             self.agents.insert(decision.name.clone(), decision.head.agent.to_string());
-            if let AdmitResult::AdvanceResult(AdvanceResult::Dispatched { calls, resumed: false }) = admitted {
+            if let AdmitResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = admitted {
                 self.dispatched.push(Dispatched { name: decision.name.clone(), calls: *calls, at_ms: *at_ms });
             }
         }
@@ -272,7 +272,7 @@ impl Fleet {
             let decisions: Vec<Release<'_>> = turns.iter().map(release).collect();
             let results = self.run(Some(by), &decisions).await;
             for (name, (released, at_ms)) in turns.iter().zip(&results) {
-                if let ReleaseResult::AdvanceResult(AdvanceResult::Dispatched { calls, resumed: false }) = released {
+                if let ReleaseResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = released {
                     self.dispatched.push(Dispatched { name: name.clone(), calls: *calls, at_ms: *at_ms });
                 }
             }
@@ -311,7 +311,8 @@ impl Fleet {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             let reason = WaitReason::Approval { approval: "a".into() };
             let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-            let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
+            let park =
+                Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             self.run(None, &[park]).await;
         }
     }
@@ -380,7 +381,7 @@ impl Fleet {
             CounterKey::new(limits::DAY, "acme:kelly"),
             CounterKey::new(limits::IN_FLIGHT, "acme"),
         ];
-        let resolved_limits = self.table.limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
+        let resolved_limits = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
         let mut queues = Vec::new();
         for counter in counters.into_iter().chain(resolved_limits) {
             let members = self.members(keys::throttle_queue(&counter), None).await;
@@ -410,7 +411,7 @@ impl Fleet {
 
 /// Checks the stamp of a slice: it has a usage for each limit in the last note, and no usage exceeds its bound.
 fn check_stamp(slice: &Slice) {
-    let Some(Note::AdmitResult { limits, .. }) = slice.turn.notes.last() else { return };
+    let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
         return;
     }
@@ -422,7 +423,7 @@ fn check_stamp(slice: &Slice) {
 
 pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     match admitted {
-        AdmitResult::AdvanceResult(AdvanceResult::Ended { reason }) => reason.as_ref(),
+        AdmitResult::Advanced(AdvanceResult::Ended { reason }) => reason.as_ref(),
         _ => None,
     }
 }

@@ -48,7 +48,7 @@ struct Game {
 impl Game {
     async fn new(seed: u64) -> Self {
         let mut table = Table::new(PER_TICK as u32, PER_DAY as u32);
-        table.limits = vec![
+        table.resolved_limits = vec![
             resolved("search", SEARCHES, WindowKind::Fixed { length_ms: SEARCH_MS }, OnReach::Wait),
             resolved("browse", PERMITS, WindowKind::Concurrency, OnReach::Wait),
             resolved("fetch", FETCHES, WindowKind::Rolling { length_ms: FETCH_MS }, OnReach::Wait),
@@ -105,10 +105,10 @@ impl Game {
         let admitted = self.fleet.admit(by, &batch).await;
         let still = self.waiting().await;
         for (admitted, (entry, head, _)) in admitted.iter().zip(&batch) {
-            assert!(matches!(admitted, AdmitResult::AdvanceResult(_)), "{admitted:?}");
+            assert!(matches!(admitted, AdmitResult::Advanced(_)), "{admitted:?}");
             let queue = CounterKey::new(limits::TICK, format!("acme:{}", head.agent));
             let others = waiting.iter().filter(|(name, of)| **of == queue && still.get(*name) == Some(&queue));
-            if matches!(admitted, AdmitResult::AdvanceResult(AdvanceResult::Dispatched { .. })) {
+            if matches!(admitted, AdmitResult::Advanced(AdvanceResult::Dispatched { .. })) {
                 assert_eq!(others.count(), 0, "t{entry} has overtaken those that wait");
             }
         }

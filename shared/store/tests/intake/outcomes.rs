@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
-use tickfleet_core::recovery::epoch::{ReportBegunCall, JournaledOutcome};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::admit::AdmitResult;
 use tickfleet_core::turn::advance::AdvanceResult;
@@ -51,12 +51,12 @@ async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_c
 }
 
 fn dispatched(calls: usize) -> AdmitResult {
-    AdmitResult::AdvanceResult(AdvanceResult::Dispatched { calls, resumed: false })
+    AdmitResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false })
 }
 
 fn waits_for(admitted: &AdmitResult) -> &str {
     match admitted {
-        AdmitResult::AdvanceResult(AdvanceResult::Throttled { counter, .. }) => &counter.limit,
+        AdmitResult::Advanced(AdvanceResult::Throttled { counter, .. }) => &counter.limit,
         other => panic!("{other:?}"),
     }
 }
@@ -195,7 +195,7 @@ fn nothing_ends_within_the_lease_after_a_restart() {
 fn no_call_is_refused_within_the_lease_after_a_restart() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
@@ -222,7 +222,7 @@ fn an_expired_turn_ends_one_lease_after_a_restart() {
 fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("browse", 2, WindowKind::Concurrency, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 2, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), others(1)).await;
         fleet.clock.step(1);
@@ -314,7 +314,7 @@ fn a_turn_without_calls_ends_at_once() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let (name, admitted) = arrive(&mut fleet, head("kelly", 0), Vec::new()).await;
-        assert_eq!(admitted, AdmitResult::AdvanceResult(AdvanceResult::Ended { reason: None }));
+        assert_eq!(admitted, AdmitResult::Advanced(AdvanceResult::Ended { reason: None }));
         assert!(reply(&fleet, &name).await.ends_with("\"results\":[]}"));
     });
 }
@@ -378,7 +378,7 @@ fn a_tenants_daily_cap_counts_the_calls_of_all_agents() {
 fn a_rejecting_limit_ends_only_its_own_calls() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("mail", 1, FIXED, OnReach::Reject)];
+        table.resolved_limits = vec![resolved("mail", 1, FIXED, OnReach::Reject)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("mail", ""), call("mail", ""), call("other", "")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls.clone()).await;
@@ -407,7 +407,7 @@ fn a_rejecting_limit_ends_only_its_own_calls() {
 fn a_sum_limit_rejects_amounts_that_can_never_fit() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("pay", "101"), call("pay", "much"), call("pay", "60"), call("pay", "60")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls).await;
@@ -430,7 +430,7 @@ fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
         let mut table = Table::new(10, 100);
         let mut shadow = (*resolved("mail", 1, FIXED, OnReach::Reject)).clone();
         shadow.mode = LimitMode::Shadow;
-        table.limits = vec![Arc::new(shadow)];
+        table.resolved_limits = vec![Arc::new(shadow)];
         let mut fleet = Fleet::new(table).await;
         assert_eq!(arrive(&mut fleet, kelly(), vec![call("mail", ""); 3]).await.1, dispatched(3));
         assert_eq!(fleet.counter("mail", "all").await.used, 3);
@@ -441,7 +441,7 @@ fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
 fn a_returned_permit_wakes_the_waiting_turn() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let browse = || vec![call("browse", "")];
         arrive(&mut fleet, kelly(), browse()).await;
@@ -463,7 +463,7 @@ fn a_returned_permit_wakes_the_waiting_turn() {
 fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
         // Simulates a parked slice whose call waits for an external event.
@@ -609,8 +609,8 @@ fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
 fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.limits = vec![resolved("mail", 1, FIXED, OnReach::Wait)];
-        let resolved_limits = table.limits.clone();
+        table.resolved_limits = vec![resolved("mail", 1, FIXED, OnReach::Wait)];
+        let resolved_limits = table.resolved_limits.clone();
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
         let (name, admitted) = arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
@@ -623,7 +623,7 @@ fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
         let state = fleet.turn(&name).await.unwrap().state;
         assert!(matches!(state, State::Throttled { counter, .. } if &*counter.limit == limits::TICK));
         let mut table = Table::new(10, 100);
-        table.limits = resolved_limits;
+        table.resolved_limits = resolved_limits;
         fleet.table = Arc::new(table);
         assert_eq!(fleet.release(0).await.len(), 0, "it is not looked at before a second has passed");
         fleet.clock.step(1_000);
@@ -706,7 +706,7 @@ fn who_joins_before_the_first_is_not_put_off() {
             let queue_of = Some(counter.clone());
             let timer = timer.as_str().into();
             let add = Write::AddMember { set, member: member.into(), score, queue_of };
-            vec![join, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
+            vec![add, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
         };
         fleet.write(join("acme:b", 2)).await;
         let mut stale = View::default();
@@ -785,7 +785,7 @@ fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
         assert_eq!(admitted, AdmitResult::NotHeld);
         fleet.taken_epoch = None;
         let taken_again = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
-        assert!(matches!(taken_again, AdmitResult::AdvanceResult(_)), "{taken_again:?}");
+        assert!(matches!(taken_again, AdmitResult::Advanced(_)), "{taken_again:?}");
     });
 }
 
@@ -847,7 +847,10 @@ fn what_has_begun_is_never_refused() {
             match reason {
                 "bounds" => assert_eq!(admitted, dispatched(1)),
                 _ => {
-                    assert!(matches!(admitted, AdmitResult::AdvanceResult(AdvanceResult::Ended { .. })), "{reason}: {admitted:?}");
+                    assert!(
+                        matches!(admitted, AdmitResult::Advanced(AdvanceResult::Ended { .. })),
+                        "{reason}: {admitted:?}"
+                    );
                     assert!(reply(&fleet, &turn_name("a")).await.contains("[\"paid\"]"), "{reason}");
                 }
             }

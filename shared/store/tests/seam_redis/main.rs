@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, ConditionalDebit, SetKey, StreamKey, Transaction,
-    Value, Version, Window, Write,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, SetKey, StreamKey,
+    Transaction, Value, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};

@@ -15,7 +15,8 @@ async fn a_repeated_transaction_is_recognized() {
         assert!(again.was_committed && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
         // A repetition is also recognized within a batch, without guards, and if the repetition makes a guard fail.
-        let bare = Transaction { dedupe_record: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
+        let bare =
+            Transaction { dedupe_record: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
         let reported = Transaction { dedupe_record: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
         let results = b.commit_all(&[bare.clone(), bare, reported.clone(), reported]).await;
@@ -38,7 +39,10 @@ async fn a_key_of_the_wrong_type_fails_only_its_own_transaction() {
             .commit_all(&[
                 with(vec![Guard::Version(key("r"), Version::new("t"))], vec![]),
                 with(vec![Guard::Debit(debit("a", 1, 1))], vec![]),
-                with(vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..debit("a", 1, 1) })], vec![]),
+                with(
+                    vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..debit("a", 1, 1) })],
+                    vec![],
+                ),
                 with(vec![], vec![Write::Reply(inbox("a"), Bytes::from_static(b"r")), put("ok", "1{}")]),
                 with(vec![], vec![join("r", "m", 1)]),
             ])
@@ -112,7 +116,8 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
             let window = Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms };
             with(vec![Guard::Debit(ConditionalDebit { window, ..debit(name, 1, 9) })], vec![])
         };
-        let permit = || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..debit("h", 1, 9) })], vec![]);
+        let permit =
+            || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..debit("h", 1, 9) })], vec![]);
         for t in [fixed("f", 60_000), fixed("long", 60_001), permit()] {
             b.commit(t).await.unwrap();
         }

@@ -19,17 +19,18 @@ use tickfleet_core::decision::{Context, Decision, Step};
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::mutants;
 use tickfleet_core::recovery::Lease;
-use tickfleet_core::recovery::epoch::{ReportBegunCall, RecoveredCalls, JournaledOutcome};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, RecoveredCalls, ReportBegunCall};
 use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
 use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame, parts};
 use tickfleet_core::turn::slice::dispatch;
 use tickfleet_core::turn::{
-    Begun, Cancellation, Destination, Due, DueResult, RequeueSlice, RequeueReason, RequeueUnreadable, RequeueResult, Head, Park,
-    ParkReason, ParkResult, Settle, SettleResult, Slice, State, Turn, WaitReason,
+    Begun, Cancellation, Destination, Due, DueResult, Head, Park, ParkReason, ParkResult, RequeueReason, RequeueResult,
+    RequeueSlice, RequeueUnreadable, Settle, SettleResult, Slice, State, Turn, WaitReason,
 };
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{
-    Conflict, CounterKey, Guard, Query, RecordKey, ConditionalDebit, StreamKey, TimerRule, Transaction, Value, View, Window, Write,
+    ConditionalDebit, Conflict, CounterKey, Guard, Query, RecordKey, StreamKey, TimerRule, Transaction, Value, View,
+    Window, Write,
 };
 use tickfleet_model::{AgentId, Call, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_store::seam::memory::faults::FaultyStore;

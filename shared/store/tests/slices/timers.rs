@@ -22,7 +22,10 @@ impl Game {
             }
             let lease = Lease { heartbeat: heartbeat.clone(), version: None, ends_ms: 0 };
             let reap = Reap { consumer: consumer.clone(), lease, held, bounds: &bounds() };
-            if !matches!(self.decide(&reap), ReapResult::Redelivered(_) | ReapResult::Quarantined(_) | ReapResult::Removed { .. }) {
+            if !matches!(
+                self.decide(&reap),
+                ReapResult::Redelivered(_) | ReapResult::Quarantined(_) | ReapResult::Removed { .. }
+            ) {
                 return;
             }
         }

@@ -99,7 +99,9 @@ impl Game {
         let mut view = View::default();
         let query = Query::Record(key.clone());
         view.insert(query.clone(), self.read(&query));
-        view.record::<RecoveredCalls>(&key).unwrap().is_some_and(|recovered| recovered.value.calls.contains_key(&position))
+        view.record::<RecoveredCalls>(&key)
+            .unwrap()
+            .is_some_and(|recovered| recovered.value.calls.contains_key(&position))
     }
 
     pub(super) fn run_beside(&mut self, worker: usize, held: usize, offset: usize) {
@@ -135,7 +137,9 @@ impl Game {
                 one.begun = None;
                 one.slice.advance(version, *turn);
             }
-            SettleResult::Ended | SettleResult::Throttled | SettleResult::Stale | SettleResult::Unsure => self.drop_held(worker, held),
+            SettleResult::Ended | SettleResult::Throttled | SettleResult::Stale | SettleResult::Unsure => {
+                self.drop_held(worker, held)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::day::{day_bounds, zone};
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect, Limit, Policy, SessionName, TenantId};
 use tickfleet_store::{Side, StoreOptions};

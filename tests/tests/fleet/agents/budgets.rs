@@ -1,6 +1,6 @@
 //! Budgets and usage of models, compared with the answers that the model itself counted.
 
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_store::Used;
 use tickfleet_tests::killable::KillableProcess;
@@ -71,7 +71,10 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     })
     .await;
     let policy = |policy: &mut Policy| {
-        with(policy, vec![Limit { bound: LimitBound::Money(5_000), name: "money".into(), ..tokens(0, LimitWindow::Day) }]);
+        with(
+            policy,
+            vec![Limit { bound: LimitBound::Money(5_000), name: "money".into(), ..tokens(0, LimitWindow::Day) }],
+        );
     };
     let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
     let mut refused = None;

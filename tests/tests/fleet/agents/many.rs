@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use tickfleet_model::limit::{LimitWindow, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Limit, Policy};
 use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::PATIENCE;

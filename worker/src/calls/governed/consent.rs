@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_core::call::approval::{self, Approval, AskApproval, Consent, Demand, ApprovalPreview, UseConsent, consent};
+use tickfleet_core::call::approval::{
+    self, Approval, ApprovalPreview, AskApproval, Consent, Demand, UseConsent, consent,
+};
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::turn::WaitReason;
 use tickfleet_core::{Guard, InboxKey, View, keys};

@@ -100,7 +100,8 @@ pub(in crate::calls) fn check_of<'a>(
         shadow: !condition.mode.is_enforced(),
     };
     let changes = row.clears.iter().map(|it| (it, false)).chain(row.sets.iter().map(|it| (it, true)));
-    let changes = changes.map(|(it, sets)| PossibleFactChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
+    let changes =
+        changes.map(|(it, sets)| PossibleFactChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
     let check = CheckFacts {
         session: session_of(attempt.slice, row),
         conditions: conditions.iter().map(condition).collect(),

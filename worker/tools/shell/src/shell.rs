@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tickfleet_sandbox::{SandboxSupport, Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, Spec, StopCause};
+use tickfleet_sandbox::{
+    Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, SandboxSupport, Spec, StopCause,
+};
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};

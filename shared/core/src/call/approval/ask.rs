@@ -8,7 +8,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use super::super::{CallName, due_at_once, guard_unchanged};
 use super::write::Writing;
-use super::{Approval, ApprovalState, Demand, EXACT, ApprovalPreview, VoidApproval, waiting_of, waiting_of_agent};
+use super::{Approval, ApprovalPreview, ApprovalState, Demand, EXACT, VoidApproval, waiting_of, waiting_of_agent};
 use crate::decision::Context;
 use crate::mutant;
 use crate::section::Section;

@@ -1,14 +1,16 @@
 use proptest::prelude::*;
 
-use super::super::approval::{ApprovalState, AskApproval, AskResult, Demand, RequestApproval, ApprovalPreview};
+use super::super::approval::{ApprovalPreview, ApprovalState, AskApproval, AskResult, Demand, RequestApproval};
 use super::super::cache::{Fill, FillCache};
 use super::super::claim::Claimant;
 use super::super::claim::{Claim, ClaimState, EffectEnd, EffectName, EndClaim};
-use super::super::facts::{AppliedFactChange, Condition, EndCalls, EndedCall, FactState, PossibleFactChange, Session, SessionName};
+use super::super::facts::{
+    AppliedFactChange, Condition, EndCalls, EndedCall, FactState, PossibleFactChange, Session, SessionName,
+};
 use super::super::streak::{CountCalls, Repeat, Streak, StreakBounds};
 use super::super::testing::{MiniStore, agent, call, detects, name, tenant, turn};
 use super::*;
-use crate::recovery::epoch::{ReportBegunCall, JournaledOutcome};
+use crate::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use crate::section::{self, Section};
 use crate::turn::Suspect;
 use crate::turn::end::RenderedCall;

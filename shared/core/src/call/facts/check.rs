@@ -10,7 +10,7 @@ use tickfleet_model::{TurnId, limits};
 
 use super::super::{CallName, guard_unchanged, wake};
 use super::turns::{Dependence, Turns};
-use super::{Fact, PossibleFactChange, Session, SessionName, RunningFactCall, put_session};
+use super::{Fact, PossibleFactChange, RunningFactCall, Session, SessionName, put_session};
 use crate::decision::Context;
 use crate::keys;
 use crate::mutant;
@@ -64,7 +64,7 @@ pub enum Precondition {
         shadow: Vec<usize>,
     },
     /// The call passed an earlier check, and is not checked again.
-    RunningFactCall,
+    Running,
     /// The call waits for a call of this turn. If this is the call's own turn, the call waits for no other turn, and is
     /// checked again later.
     Waits { turn: TurnId },
@@ -181,8 +181,7 @@ impl Check<'_, '_> {
     /// fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
-        let running =
-            self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
+        let running = self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
         let is_before = |number: u64| self.number.is_none_or(|own| number < own);
         let expected = self.session.expected.iter().filter(|(_, entry)| {
             is_missing && sets && is_before(entry.number) && entry.sets.iter().any(|it| it == fact)
@@ -301,7 +300,7 @@ pub fn check(
     // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.running.contains_key(call) {
-        return Ok(CheckResult { precondition: Precondition::RunningFactCall, session, woken: Vec::new() });
+        return Ok(CheckResult { precondition: Precondition::Running, session, woken: Vec::new() });
     }
     let number = session.number_of(&call.turn);
     let mut check = Check { session: &mut session, call, turns, now_ms, number, woken: Vec::new() };

@@ -81,7 +81,7 @@ fn a_call_waits_for_calls_that_may_change_its_precondition() {
     assert_eq!(enter(&mut store, "a", &reads), met());
     assert_eq!(enter(&mut store, "b", &sends), waits("a"));
     assert_eq!(wait(&mut store, "b", &sends), Some(turn_id("a")));
-    assert_eq!(enter(&mut store, "a", &reads), Precondition::RunningFactCall);
+    assert_eq!(enter(&mut store, "a", &reads), Precondition::Running);
     end(&mut store, "a", Some(vec![changed("untrusted", FactTransition::Set)]));
     assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
     assert_eq!(wait(&mut store, "b", &sends), None, "there is nothing to wait for any more");
@@ -150,7 +150,8 @@ fn each_guard_of_facts_is_needed() {
     });
     detects("restate_guards_the_session", || {
         let mut store = MiniStore::default();
-        let ends = vec![CallEndReport { call: call("z", 0), changes: vec![changed("f", FactTransition::Set)], ended_ms: 0 }];
+        let ends =
+            vec![CallEndReport { call: call("z", 0), changes: vec![changed("f", FactTransition::Set)], ended_ms: 0 }];
         let report = ReportCallEnds { session: session_name(), ends };
         let view = store.view_for(|view, context| crate::Decision::decide(&report, view, context));
         enter(&mut store, "a", &sets);
@@ -165,7 +166,8 @@ fn a_call_waits_for_a_fact_that_an_earlier_turn_may_set() {
     let needs = asks(vec![condition("f", true)], vec![]);
     let expected =
         |id: &str| ExpectedCall { turn: turn_id(id), position: 0, deadline_ms: 9_000, sets: vec!["f".into()] };
-    let expect = RecordExpectedCalls { session: session_name(), calls: vec![expected("a"), expected("b"), expected("c")] };
+    let expect =
+        RecordExpectedCalls { session: session_name(), calls: vec![expected("a"), expected("b"), expected("c")] };
     assert!(store.run(&expect));
     assert!(!store.run(&expect), "they are known");
     assert_eq!(enter(&mut store, "b", &needs), waits("a"), "it is about to be admitted");
@@ -364,7 +366,12 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
     assert_eq!((state(&store).state, state(&store).since_ms), (FactState::Set, Some(50)));
     let mut session = Session::default();
     session.change(&changed("f", FactTransition::Set), &call("b", 0), 40, 100);
-    session.change(&AppliedFactChange { kept_ms: 2_000, ..changed("f", FactTransition::MaybeSet) }, &call("c", 0), 60, 100);
+    session.change(
+        &AppliedFactChange { kept_ms: 2_000, ..changed("f", FactTransition::MaybeSet) },
+        &call("c", 0),
+        60,
+        100,
+    );
     store.put(&session_name().key(), &session);
     assert!(store.run(&report(FactTransition::Cleared, 50)));
     assert_eq!(state(&store).state, FactState::Perhaps, "a later call may have set it again");

@@ -1,7 +1,15 @@
 use super::*;
 
 fn report_begun(position: usize, by: &str, outcome: JournaledOutcome) -> ReportBegunCall {
-    ReportBegunCall { name: named("t"), digest: "d".into(), position, by: by.into(), once: true, outcome, keep_ms: 1_000 }
+    ReportBegunCall {
+        name: named("t"),
+        digest: "d".into(),
+        position,
+        by: by.into(),
+        once: true,
+        outcome,
+        keep_ms: 1_000,
+    }
 }
 
 fn known(trial: &mut Trial, digest: &str) -> RecoveredCallsView {
@@ -27,7 +35,7 @@ fn a_begun_call_is_recovered_after_a_restart() {
     assert!(found.of_another(1, "n1").is_none() && found.guard.is_some());
     assert!(known(&mut trial, "other content").calls.is_empty());
     assert_eq!(trial.run(&report_begun(1, "n2", JournaledOutcome::Undone)), ReportBegunResult::Removed);
-    assert_eq!(known(&mut trial, "d").calls.len(), 1, "another attempt's mark stays");
+    assert_eq!(known(&mut trial, "d").calls.len(), 1, "another attempt's report stays");
     assert_eq!(trial.run(&report_begun(1, "n1", JournaledOutcome::Undone)), ReportBegunResult::Removed);
     assert!(known(&mut trial, "d").calls.is_empty());
 }
@@ -52,7 +60,10 @@ fn a_recovered_call_of_several_attempts_stays() {
 fn without_a_restart_no_recovered_call_is_read() {
     let mut trial = Trial::at(100);
     let context = trial.context();
-    assert_eq!(recovered_calls(&View::default(), &context, &named("t"), "d", 0..1).unwrap(), RecoveredCallsView::default());
+    assert_eq!(
+        recovered_calls(&View::default(), &context, &named("t"), "d", 0..1).unwrap(),
+        RecoveredCallsView::default()
+    );
 }
 
 #[test]
@@ -107,7 +118,10 @@ fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
         assert!(known.began.is_empty());
         if epoch == 2 {
             assert_eq!(
-                trial.run(&ReportBegunCall { digest: digest.clone(), ..report_begun(0, "w2.1", JournaledOutcome::Begun) }),
+                trial.run(&ReportBegunCall {
+                    digest: digest.clone(),
+                    ..report_begun(0, "w2.1", JournaledOutcome::Begun)
+                }),
                 ReportBegunResult::Recorded
             );
         }

@@ -39,7 +39,10 @@ fn a_poison_message_is_dead_lettered_and_rejected() {
     let mut trial = inbound_trial(&[poison, "{}"]);
     trial.put(&named("t1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
     let origins = trial.holds(&keys::turns(), "s1");
-    assert_eq!(reap_inbound(&mut trial, "s1"), [ReapResult::Redelivered(Vec::new()), ReapResult::Redelivered(Vec::new())]);
+    assert_eq!(
+        reap_inbound(&mut trial, "s1"),
+        [ReapResult::Redelivered(Vec::new()), ReapResult::Redelivered(Vec::new())]
+    );
     for round in 2..4 {
         let scheduler = format!("s{round}");
         let taken = trial.take(&keys::turns(), &scheduler, 9);

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 
-use super::epoch::{QueryUnrunCalls, ReportBegunCall, ReportBegunResult, RecoveredCallsView, JournaledOutcome, UnrunCallsResult, recovered_calls};
+use super::epoch::{
+    JournaledOutcome, QueryUnrunCalls, RecoveredCallsView, ReportBegunCall, ReportBegunResult, UnrunCallsResult,
+    recovered_calls,
+};
 use super::inbound::{self as messages, NameSuspect, ReapInbound};
 use super::lease::Lease;
 use super::reap::{Crash, HeldEntry, Reap, ReapResult, crash};

@@ -241,9 +241,15 @@ fn a_journal_drops_confirmed_calls_after_its_retention() {
     journal.undo(&delivered("c", "1-0"), 0);
     let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
-            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Begun, .. }) => format!("{} begun", name.turn),
-            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Ended(_), .. }) => format!("{} ended", name.turn),
-            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Undone, .. }) => format!("{} undone", name.turn),
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Begun, .. }) => {
+                format!("{} begun", name.turn)
+            }
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Ended(_), .. }) => {
+                format!("{} ended", name.turn)
+            }
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Undone, .. }) => {
+                format!("{} undone", name.turn)
+            }
             Report::Change(change) => change.to_owned(),
         };
         journal.reports(500).map(word).collect()

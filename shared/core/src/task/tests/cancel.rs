@@ -15,7 +15,7 @@ fn a_cancel_makes_the_timer_due_without_changing_the_record() {
     assert_eq!((kept.reason.as_str(), kept.admitted_ms), ("no", Some(5)));
     end(&mut trial, "k1");
     assert_eq!(cancel(&mut trial, "k1", &bounds), Canceled::Ended);
-    trial.put(&named("k9").given(), &GivenId { digest: "d".into(), state: GivenState::AdmitResult });
+    trial.put(&named("k9").given(), &GivenId { digest: "d".into(), state: GivenState::Admitted });
     assert_eq!(cancel(&mut trial, "k9", &bounds), Canceled::Unknown);
 }
 
@@ -47,7 +47,7 @@ fn a_cancel_applies_to_a_task_admitted_between_its_reads() {
             view.insert(query.clone(), trial.answer(&query));
         }
         trial.run(&task("k1", &bounds));
-        trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::AdmitResult });
+        trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::Admitted });
         (trial.run_with(&decision, &mut view), is_over(&trial, "k1"))
     };
     for above in [None, Some(named("k0"))] {

@@ -34,7 +34,7 @@ fn an_inbound_entry_admits_its_task_only_once() {
         trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
         assert_eq!(trial.run(&decision), DelegateResult::Offered);
         let given = trial.stored::<GivenId>(&named("k1").given()).unwrap().value;
-        assert_eq!(given.state, GivenState::AdmitResult);
+        assert_eq!(given.state, GivenState::Admitted);
         let left = trial.holds(&keys::tasks(), "s1").len();
         // The task has ended, and all its records have expired. A scheduler decides again about the same inbound entry.
         end(&mut trial, "k1");
@@ -208,7 +208,7 @@ fn an_ended_or_canceled_parent_cannot_delegate() {
 #[derive(Debug, Clone)]
 enum Act {
     Delegate { name: usize, parent: Option<usize>, budget: u64 },
-    ModelAmounts { name: usize, calls: u64 },
+    Spend { name: usize, calls: u64 },
     End { name: usize },
     Look,
 }
@@ -221,7 +221,7 @@ fn act() -> impl Strategy<Value = Act> {
             parent,
             budget
         }),
-        (name.clone(), 1_u64..4).prop_map(|(name, calls)| Act::ModelAmounts { name, calls }),
+        (name.clone(), 1_u64..4).prop_map(|(name, calls)| Act::Spend { name, calls }),
         name.prop_map(|name| Act::End { name }),
         Just(Act::Look),
     ]
@@ -271,7 +271,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                     names.insert(*name, id);
                 }
             }
-            Act::ModelAmounts { name, calls } => {
+            Act::Spend { name, calls } => {
                 if let Some(name) = names.get(name) {
                     *spent.entry(root_of[name].clone()).or_default() += spend_calls(&mut trial, &named(name), *calls);
                 }
@@ -312,8 +312,8 @@ fn a_childs_budget_is_deducted_from_its_parents() {
     let acts = [
         Act::Delegate { name: 0, parent: None, budget: 2 },
         Act::Delegate { name: 1, parent: Some(0), budget: 2 },
-        Act::ModelAmounts { name: 1, calls: 2 },
-        Act::ModelAmounts { name: 0, calls: 2 },
+        Act::Spend { name: 1, calls: 2 },
+        Act::Spend { name: 0, calls: 2 },
     ];
     assert!(play(&acts).is_ok());
     assert!(mutants::with("delegate_carves_the_budget", || play(&acts)).is_err());

@@ -16,8 +16,12 @@ use tickfleet_model::{Priority, TaskId};
 use super::cancel::{Cancel, Canceled};
 use super::cascade::{Cascade, CascadeStep};
 use super::delegate::{Delegate, DelegateResult, Refusal, Source};
-use super::external::{HandleLeaseTimer, LeaseTimerResult, ReadHeld, DropExternalQueue, RenewTaskLease, RenewTaskLeaseResult};
-use super::spend::{BudgetDebit, BudgetWait, Fenced, ShortageAction, Reserve, ReserveResult, ReportedModelUse, Unreserve};
+use super::external::{
+    DropExternalQueue, HandleLeaseTimer, LeaseTimerResult, ReadHeld, RenewTaskLease, RenewTaskLeaseResult,
+};
+use super::spend::{
+    BudgetDebit, BudgetWait, Fenced, ReportedModelUse, Reserve, ReserveResult, ShortageAction, Unreserve,
+};
 use super::step::{AddSteps, Stepped, part};
 use crate::bounds::Bounds;
 use crate::decision::Decision;

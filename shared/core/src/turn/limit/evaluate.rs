@@ -8,7 +8,7 @@ use tickfleet_model::limit::OnReach;
 use super::{Debit, LimitDecision, WindowKind};
 use crate::decision::Context;
 use crate::keys::{self, limits};
-use crate::transaction::{Conflict, CounterKey, CounterState, ConditionalDebit, Window};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, CounterState, Window};
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
@@ -97,7 +97,11 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
-    pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> LimitDecision) -> Result<AdmissionPlan, Undecided> {
+    pub fn plan(
+        &self,
+        calls: usize,
+        mut rules: impl FnMut(usize) -> LimitDecision,
+    ) -> Result<AdmissionPlan, Undecided> {
         let mut refused = Vec::new();
         let mut from = 0;
         loop {
@@ -110,7 +114,9 @@ impl Evaluator<'_> {
                 LimitDecision::Withheld => return Ok(AdmissionPlan { refused, next: NextDispatch::Withheld }),
             };
             if self.permits_only {
-                debits.retain(|debit| debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT);
+                debits.retain(|debit| {
+                    debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT
+                });
             }
             // The store reports the first failed guard, so the debit that stops the earliest call comes first.
             debits.sort_by_key(Debit::first);
@@ -178,9 +184,11 @@ impl Evaluator<'_> {
 
     /// Returns the number of attempts that failed because the debit's counter had no room.
     fn conflicts(&self, debit: &Debit) -> usize {
-        let about =
-            |conflict: &&Conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == debit.counter);
-        self.context.conflicts.iter().filter(about).count()
+        let is_about = |conflict: &&Conflict| match conflict {
+            Conflict::LimitReached { counter, .. } => *counter == debit.counter,
+            _ => false,
+        };
+        self.context.conflicts.iter().filter(is_about).count()
     }
 
     /// Returns the state of a debit's counter in the current window, if it is known well enough.

@@ -9,15 +9,15 @@ pub mod evaluate;
 use std::sync::Arc;
 
 use tickfleet_model::day::{Tz, day_bounds, zone};
-use tickfleet_model::limit::{LimitWindow, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::{Policy as Declared, TenantPolicy};
 use tickfleet_model::{AgentId, Call, Caps, DayCapAction, Limit, TaskId, TenantId};
 
 use super::state::{EndReason, Head};
 use crate::keys::{TurnName, limits};
-use crate::transaction::{CounterKey, ConditionalDebit, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, Window};
 
-pub use evaluate::{Evaluator, FittingCalls, AdmissionPlan, NextDispatch, LimitRejection, Wait};
+pub use evaluate::{AdmissionPlan, Evaluator, FittingCalls, LimitRejection, NextDispatch, Wait};
 
 /// How a counter's windows follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +192,8 @@ impl ResolvedCaps {
             DayCapAction::Reject => OnReach::Reject,
             DayCapAction::Defer => OnReach::Wait,
         };
-        let day = |name, max: u32| Arc::new(ResolvedLimit::built_in(name, max.into(), WindowKind::Day { zone }, on_day_cap));
+        let day =
+            |name, max: u32| Arc::new(ResolvedLimit::built_in(name, max.into(), WindowKind::Day { zone }, on_day_cap));
         Self {
             tick: Arc::new(ResolvedLimit::built_in(limits::TICK, caps.calls_per_tick.into(), tick, OnReach::Wait)),
             day: day(limits::DAY, caps.calls_per_day),

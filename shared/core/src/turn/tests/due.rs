@@ -45,7 +45,10 @@ fn after_a_restart_an_expired_turn_waits_for_worker_reports() {
     let reported = RecoveredCall { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
     let begun = RecoveredCall { by: "n1".to_owned(), once: true, result: None };
     let calls = [(0, reported), (1, begun)].into_iter().collect();
-    trial.put(&keys::recovered_calls(&named("t1")), &RecoveredCalls { digest: "d".to_owned(), until_ms: 2_000_000, calls });
+    trial.put(
+        &keys::recovered_calls(&named("t1")),
+        &RecoveredCalls { digest: "d".to_owned(), until_ms: 2_000_000, calls },
+    );
     assert_eq!(fire(&mut trial), DueResult::Later(1_009_000));
     trial.now_ms = 1_009_000;
     assert_eq!(fire(&mut trial), DueResult::Ended);
@@ -146,7 +149,10 @@ fn a_running_slice_returned_by_a_second_holder_may_have_run() {
         };
         let expected = if unreadable { RequeueResult::Waits(NOW + 1_000) } else { RequeueResult::Redelivered };
         assert_eq!(requeued, expected);
-        assert_eq!((record(&trial).execution_state(0), record(&trial).execution_state(1)), (ExecutionState::MayHaveRun, ExecutionState::MayHaveRun));
+        assert_eq!(
+            (record(&trial).execution_state(0), record(&trial).execution_state(1)),
+            (ExecutionState::MayHaveRun, ExecutionState::MayHaveRun)
+        );
     }
 }
 
@@ -221,14 +227,17 @@ fn a_turn_ended_after_a_restart_includes_reported_results() {
     trial.put(&keys::recovered_calls(&name), &RecoveredCalls { digest: "d".to_owned(), until_ms: 2_000_000, calls });
     let release =
         release::Release { counter: tick, name, policy: &NoPolicy, render: &Texts, sections: &[], bounds: &bounds };
-    assert!(matches!(trial.run(&release), release::ReleaseResult::AdvanceResult(advance::AdvanceResult::Ended { .. })));
+    assert!(matches!(trial.run(&release), release::ReleaseResult::Advanced(advance::AdvanceResult::Ended { .. })));
     assert_eq!(reply(&trial), "{\"results\":[\"ran\",\"1:tool1:may_have_run\",\"2:tool2:not_run\"]}");
 }
 
 #[test]
 fn a_call_that_failed_before_a_crash_may_have_run_again() {
     let turn = |crashes| Turn { attempts: 1, crashes, ..admitted(1) };
-    assert_eq!((turn(0).execution_state(0), turn(1).execution_state(0)), (ExecutionState::Tried(1), ExecutionState::MayHaveRun));
+    assert_eq!(
+        (turn(0).execution_state(0), turn(1).execution_state(0)),
+        (ExecutionState::Tried(1), ExecutionState::MayHaveRun)
+    );
 }
 
 /// The first turn in a throttle queue leaves, so the next turn may have room at once.

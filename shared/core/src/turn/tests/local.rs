@@ -45,7 +45,11 @@ fn back(trial: &mut Trial) -> Slice {
 #[test]
 fn an_offered_call_returns_with_its_conclusion() {
     let mut trial = offered(with_permits(2));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (2, 0), "it holds permits, and no slot");
+    assert_eq!(
+        (trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))),
+        (2, 0),
+        "it holds permits, and no slot"
+    );
     let (entry, fields) = trial.take(&queue(), "process", 1).remove(0);
     assert!(fields.iter().any(|(name, value)| &**name == "call" && value == "{}"), "{fields:?}");
     assert!(fields.iter().all(|(name, _)| &**name != "r"), "the record is not for programs outside");
@@ -109,7 +113,10 @@ fn a_process_keeps_its_call_only_while_it_renews_the_lease() {
     assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Later(NOW + 2 * LEASE_MS));
     trial.now_ms += 1;
     assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Offered);
-    assert_eq!((trial.run(&renewal), conclude(&mut trial, &entry, output())), (RenewTaskLeaseResult::Stale, Concluded::Stale));
+    assert_eq!(
+        (trial.run(&renewal), conclude(&mut trial, &entry, output())),
+        (RenewTaskLeaseResult::Stale, Concluded::Stale)
+    );
     let slice = back(&mut trial);
     assert_eq!(slice.turn.concluded().map(|(_, conclusion)| conclusion), Some(&Conclusion::Lost));
     // A retry offers the call again.
@@ -125,7 +132,10 @@ fn a_cancel_ends_an_offer_at_once_and_a_taken_call_after_its_lease() {
     cancel(&mut trial, Some(0));
     assert_eq!(fire(&mut trial), DueResult::External);
     assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Ends);
-    assert_eq!((record(&trial).execution_state(0), trial.queues.contains_key(&queue())), (ExecutionState::NotRun, false));
+    assert_eq!(
+        (record(&trial).execution_state(0), trial.queues.contains_key(&queue())),
+        (ExecutionState::NotRun, false)
+    );
     assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod due;
-mod requeue;
 mod local;
 mod park;
+mod requeue;
 mod settle;
 
 use bytes::Bytes;

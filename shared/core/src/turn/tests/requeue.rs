@@ -96,7 +96,7 @@ fn a_returned_slice_keeps_its_recorded_debits() {
     let mut trial = Trial::at(NOW);
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
     let note =
-        Note::AdmitResult { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
+        Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
     trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
     let queue = keys::ready(Priority::Normal);
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
@@ -104,5 +104,5 @@ fn a_returned_slice_keeps_its_recorded_debits() {
     let slice = Slice::read(queue, entry, &fields).unwrap();
     trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unsent { nonce: None } });
     let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: 0 };
-    assert!(matches!(&record(&trial).notes[..], [Note::AdmitResult { debited: known, .. }] if *known == [debited]));
+    assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
 }

@@ -143,7 +143,9 @@ fn earlier_results_keep_their_messages_and_audits() {
     let first = [full("a")];
     let last = [full("b")];
     let bounds = Bounds::default();
-    let SettleResult::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else { panic!() };
+    let SettleResult::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else {
+        panic!()
+    };
     assert_eq!(trial.used(&counter(limits::BYTES)), 10 + 3 + 4 + 3);
     slice.advance(version, *turn);
     trial.run(&settle(&slice, &last, &frame, &bounds));

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_model::policy::{FactTransition, Fact, FactCondition, FactRow, FactScope, Permissions};
+use tickfleet_model::policy::{Fact, FactCondition, FactRow, FactScope, FactTransition, Permissions};
 use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 
 use super::Difference;
@@ -184,7 +184,10 @@ impl FactCall {
         before_ms: Option<i64>,
     ) -> Option<Self> {
         let policy_inputs = call.policy_inputs.as_ref();
-        if row.facts.is_empty() || call.is_task || call.decision == RecordedDecision::NotReached && call.admitted.is_empty() {
+        if row.facts.is_empty()
+            || call.is_task
+            || call.decision == RecordedDecision::NotReached && call.admitted.is_empty()
+        {
             return None;
         }
         let held = match guarded {
@@ -194,7 +197,9 @@ impl FactCall {
         let outcome = match &call.decision {
             RecordedDecision::Passed => FactsOutcome::Passed,
             RecordedDecision::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactsOutcome::Passed,
-            RecordedDecision::Stopped { reason, rule } if reason.starts_with("fact_") => FactsOutcome::Stopped(rule.clone()),
+            RecordedDecision::Stopped { reason, rule } if reason.starts_with("fact_") => {
+                FactsOutcome::Stopped(rule.clone())
+            }
             RecordedDecision::Ended { .. } if held.is_some() => FactsOutcome::New,
             RecordedDecision::Asked
             | RecordedDecision::Stopped { .. }

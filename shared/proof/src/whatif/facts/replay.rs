@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::session::{EvaluationTime, Session};
-use super::{FactCall, FactsOutcome, FactRequirement, FactTurn};
+use super::{FactCall, FactRequirement, FactTurn, FactsOutcome};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
@@ -201,7 +201,9 @@ impl<'a> FactReplay<'a> {
         }
         let result = self.evaluate_all(running.turn.shard, session, call, time, false);
         match (&call.outcome, result) {
-            (FactsOutcome::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => ConditionsResult::Denied(rule),
+            (FactsOutcome::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => {
+                ConditionsResult::Denied(rule)
+            }
             (FactsOutcome::Passed, ConditionsResult::Passes) => {
                 self.summary.count_undecidable(WAS_LET_IN, 1);
                 ConditionsResult::Passes
@@ -304,7 +306,8 @@ impl<'a> FactReplay<'a> {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
         // A call that was stopped has no end in the log.
-        let ends_ms = if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
+        let ends_ms =
+            if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));
         self.turns.insert(number, running);
     }

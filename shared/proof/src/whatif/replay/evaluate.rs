@@ -1,7 +1,7 @@
 //! Evaluates a turn's next calls under the policy, with the counter values that the policy would have led to.
 
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{Debit, Evaluator, NextDispatch, LimitRejection, LimitDecision, WindowKind};
+use tickfleet_core::turn::limit::{Debit, Evaluator, LimitDecision, LimitRejection, NextDispatch, WindowKind};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::{Context, Query, Value, Version, View};
 
@@ -81,7 +81,8 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
         (
             Some(LimitRejection {
-                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), ..
+                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached),
+                ..
             }),
             _,
         ) => AdmissionVerdict::End(reason),

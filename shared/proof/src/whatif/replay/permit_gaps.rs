@@ -114,8 +114,9 @@ impl Replay<'_> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };
         let (counter_debits, _) = self.ledger.limit_debits(&fleet, &caller, turn, from, now_ms);
-        let held =
-            counter_debits.into_iter().filter(|counter_debit| counter_debit.debit.limit.window == WindowKind::Concurrency);
+        let held = counter_debits
+            .into_iter()
+            .filter(|counter_debit| counter_debit.debit.limit.window == WindowKind::Concurrency);
         let counted = held.map(|counter_debit| (counter_debit.counter, counter_debit.debit.sum(upto - from)));
         counted.filter(|(_, permits)| *permits > 0).collect()
     }

@@ -24,7 +24,7 @@ use load::server_load;
 
 use super::budgets::AgentBudget;
 use super::nodes::nodes;
-use super::{age, counter, entry_ms, members, score_ms, queues, size};
+use super::{age, counter, entry_ms, members, queues, score_ms, size};
 use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
@@ -124,7 +124,7 @@ impl Watch {
                 added: Some(state.added),
             });
         }
-        self.add_lanes(&mut view).await?;
+        self.add_throttle_queues(&mut view).await?;
         Ok(view)
     }
 
@@ -182,7 +182,7 @@ impl Watch {
         queues
     }
 
-    async fn add_lanes(&self, view: &mut ShardView) -> Result<(), StoreError> {
+    async fn add_throttle_queues(&self, view: &mut ShardView) -> Result<(), StoreError> {
         let queues = self.queues();
         let mut queries = Vec::with_capacity(4 * queues.len());
         for (waits, _) in &queues {

@@ -1,7 +1,7 @@
 //! Counters: how their windows open, when a counter accepts a debit, and how the debit changes the counter.
 
 use tickfleet_core::record::Debited;
-use tickfleet_core::{CounterState, ConditionalDebit, Window};
+use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
 /// A restart may lose the last debits of a fixed window. A window of at most this length that began before a restart
 /// therefore accepts no more debits. A longer window accepts debits again, because calls would otherwise wait up to a
@@ -69,7 +69,9 @@ impl Counter {
             {
                 Some(self.state.ends_ms)
             }
-            Window::Concurrency if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),
+            Window::Concurrency if began > 0 && moment.now_ms < began + moment.lease_ms => {
+                Some(began + moment.lease_ms)
+            }
             _ => None,
         }
     }

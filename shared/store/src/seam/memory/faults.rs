@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::record::Debited;
 use tickfleet_core::{
-    Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, SetKey, StreamKey, Version, Window,
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, SetKey, StreamKey, Version, Window,
 };
 
 use super::counters::Counter;
@@ -119,23 +119,23 @@ impl Shard {
             Some((_, counter)) => Some(counter),
             None => self.contents.counter(&key),
         };
-        let debit = match present {
+        let outcome = match present {
             Some(counter) => counter.debit(debit, moment),
             None => Counter::default().debit(debit, moment),
         };
-        if let Some(state) = debit.refused {
+        if let Some(state) = outcome.refused {
             if !debit.shadow {
                 return Err(Conflict::LimitReached { counter: debit.counter.clone(), state });
             }
             passed.shadowed.push(debit.counter.clone());
         }
-        passed.debited.push(debit.debited);
+        passed.debited.push(outcome.debited);
         if debit.only_checks() {
             return Ok(());
         }
         match debited.and_then(|at| passed.counters.get_mut(at)) {
-            Some((_, counter)) => *counter = debit.counter,
-            None => passed.counters.push((key, debit.counter)),
+            Some((_, counter)) => *counter = outcome.counter,
+            None => passed.counters.push((key, outcome.counter)),
         }
         Ok(())
     }
@@ -152,11 +152,11 @@ impl Shard {
         {
             return debit.counter.clone();
         }
-        let of_limit = stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(ConditionalDebit::OTHERS)));
-        let new = passed
-            .counters
-            .iter()
-            .filter(|(key, _)| key.limit == debit.counter.limit && !is_others(&key.counter) && !is_stored(&key.counter));
+        let of_limit =
+            stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(ConditionalDebit::OTHERS)));
+        let new = passed.counters.iter().filter(|(key, _)| {
+            key.limit == debit.counter.limit && !is_others(&key.counter) && !is_stored(&key.counter)
+        });
         if ((of_limit + new.count()) as u64) < debit.counters_max {
             debit.counter.clone()
         } else {

@@ -34,7 +34,7 @@ pub use journal::FsyncPolicy;
 use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 

@@ -10,7 +10,7 @@ use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey,
 
 use super::shard::{Contents, Shard};
 use super::streams::Id;
-use crate::seam::inspect::{Entry, QueueState, Range, StreamState, ShardStats};
+use crate::seam::inspect::{Entry, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{Consumer, QueueCounts, ShardState};
 
 /// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tickfleet_core::record::{Debited, RecordText};
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, InboxKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction, Write, keys,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, InboxKey, SetKey, StreamKey, TimerRule, Transaction,
+    Write, keys,
 };
 
 use super::counters::Counter;
@@ -34,7 +35,8 @@ impl Shard {
 
     fn commit_one(&mut self, raw_ms: i64, transaction: &Transaction) -> Result<Committed, Conflict> {
         let now_ms = self.contents.clock.last_ms;
-        let dedupe_record = transaction.dedupe_record.as_ref().and_then(|dedupe_record| self.contents.text(dedupe_record));
+        let dedupe_record =
+            transaction.dedupe_record.as_ref().and_then(|dedupe_record| self.contents.text(dedupe_record));
         if dedupe_record.is_some_and(|text| is_version(text, &transaction.version)) {
             return Ok(Committed { now_ms, was_committed: true, entries: Vec::new(), shadowed: Vec::new() });
         }

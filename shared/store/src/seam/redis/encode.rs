@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, ConditionalDebit, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+    ConditionalDebit, CounterKey, EntryId, Guard, InboxKey, RecordKey, SetKey, StreamKey, TimerRule, Transaction,
+    Window, Write,
 };
 
 #[derive(Debug, Default)]

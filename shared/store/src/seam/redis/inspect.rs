@@ -17,7 +17,7 @@ use crate::connection::command::RedisCommand;
 use crate::reads::memory_usage::memory_of;
 use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
-use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
 /// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
 /// client's command in between. So the first attempt usually succeeds.

@@ -43,7 +43,7 @@ use async_trait::async_trait;
 use tickfleet_core::{Conflict, CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, ShardStats};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::connection::Connection;
 use crate::connection::command::RedisCommand;

@@ -60,8 +60,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn result(&self, value: Value) -> Result<Result<Committed, Conflict>, StoreError> {
-        let committed =
-            |was_committed, entries| Committed { now_ms: self.shard.now_ms, was_committed, entries, shadowed: Vec::new() };
+        let committed = |was_committed, entries| Committed {
+            now_ms: self.shard.now_ms,
+            was_committed,
+            entries,
+            shadowed: Vec::new(),
+        };
         match value {
             Value::Int(1) => Ok(Ok(committed(false, Vec::new()))),
             Value::Int(2) => Ok(Ok(committed(true, Vec::new()))),
@@ -92,7 +96,9 @@ impl Reader<'_> {
                 let key = RecordKey::new(key.strip_prefix(self.prefix).unwrap_or(&key));
                 Conflict::Record { key, stored: bytes(second) }
             }
-            "debit" => Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
+            "debit" => {
+                Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? }
+            }
             "time" => Conflict::Time { now_ms: self.shard.now_ms },
             "generation" => {
                 Conflict::Generation { policy: unsigned(number_of(&first)?), settings: unsigned(number_of(&second)?) }

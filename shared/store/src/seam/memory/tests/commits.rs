@@ -148,7 +148,9 @@ async fn bounds_of_streams_and_sets_hold() {
     }
     let first = bench.read(Query::First { set: set.clone(), upto: Some(8), count: 5 }).await;
     assert_eq!(first, Value::Members(vec![("a".into(), 7), ("b".into(), 7)]));
-    bench.write(vec![join("a", 20), Write::RemoveMember { set: set.clone(), member: "b".into(), queue_of: None }]).await;
+    bench
+        .write(vec![join("a", 20), Write::RemoveMember { set: set.clone(), member: "b".into(), queue_of: None }])
+        .await;
     let first = bench.read(Query::First { set: set.clone(), upto: None, count: 5 }).await;
     assert_eq!(first, Value::Members(vec![("c".into(), 9), ("a".into(), 20)]));
     assert_eq!(bench.read(Query::Size(set.clone())).await, Value::Size(2));

@@ -59,7 +59,7 @@ async fn new_turns_wait_behind_the_throttle_queue() {
     let set = keys::throttle_queue(&key);
     let queue_of = Some(key.clone());
     let add = Write::AddMember { set: set.clone(), member: "m".into(), score: 1, queue_of: queue_of.clone() };
-    bench.write(vec![join]).await;
+    bench.write(vec![add]).await;
     let new = Guard::Debit(ConditionalDebit { behind_queue: true, ..debit("a", 1, 5, Window::Total) });
     let state = CounterState { queued: true, ..CounterState::default() };
     assert_eq!(bench.guard(vec![new.clone()]).await, Err(Conflict::LimitReached { counter: key.clone(), state }));

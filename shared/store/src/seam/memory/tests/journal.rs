@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use tickfleet_core::{Conflict, CounterKey, EntryId, Guard, InboxKey, ConditionalDebit, SetKey, TimerRule, Version, Window, Write};
+use tickfleet_core::{
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, SetKey, TimerRule, Version, Window, Write,
+};
 use tickfleet_core::{RecordKey, StreamKey, Transaction};
 
 use crate::seam::memory::*;
@@ -47,7 +49,15 @@ fn guard() -> impl Strategy<Value = Guard> {
     prop_oneof![
         name().prop_map(|name| Guard::Absent(RecordKey::new(name))),
         debit.prop_map(|(counter, amount, window, shadow)| {
-            Guard::Debit(ConditionalDebit { counter, amount, max: 5, window, behind_queue: true, shadow, counters_max: 2 })
+            Guard::Debit(ConditionalDebit {
+                counter,
+                amount,
+                max: 5,
+                window,
+                behind_queue: true,
+                shadow,
+                counters_max: 2,
+            })
         }),
         name().prop_map(|name| Guard::Inbox {
             inbox: InboxKey { tenant: "t".into(), inbox: name.into() },

@@ -2,15 +2,16 @@
 
 mod commits;
 mod counters;
+mod debits;
 mod faults;
 mod journal;
-mod debits;
 mod streams;
 
 pub use super::*;
 use bytes::Bytes;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, ConditionalDebit, SetKey, TimerRule, Version, Window, Write, keys,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, SetKey, TimerRule, Version, Window,
+    Write, keys,
 };
 
 const START: i64 = 1_000_000;
