@@ -56,7 +56,7 @@ pub(crate) fn no_tenant<'a>(tenant: &TenantId, known: impl Iterator<Item = &'a T
     Failure::failed(anyhow::anyhow!("unknown tenant {:?}. {near}.", tenant.as_str()))
 }
 
-pub(crate) fn nobody(unknown: UnknownCaller, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
+pub(crate) fn unknown_caller(unknown: UnknownCaller, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         UnknownCaller::Tenant => return no_tenant(tenant, policy.tenants.keys()),
         UnknownCaller::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),

@@ -63,17 +63,17 @@ impl Failure {
 }
 
 /// Returns true if Redis is unreachable, and false if Redis rejected the command.
-pub(crate) fn is_away(error: &StoreError) -> bool {
+pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     match error {
-        StoreError::Connect { .. } | StoreError::Lender { .. } => true,
+        StoreError::Connect { .. } | StoreError::DevSocket { .. } => true,
         StoreError::Verb { source, .. } => source.is_io_error() || source.is_timeout(),
         _ => false,
     }
 }
 
 /// Returns the failure if Redis is unreachable. If the error suggests a remedy, the failure contains the remedy.
-fn away(error: &StoreError) -> Option<Failure> {
-    is_away(error).then(|| match error.remedy() {
+fn unreachable(error: &StoreError) -> Option<Failure> {
+    is_unreachable(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),
         None => Failure::Redis(error.to_string()),
     })
@@ -83,7 +83,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Url(_) => Self::Usage(error.to_string()),
-            _ => away(&error).unwrap_or_else(|| Self::failed(error)),
+            _ => unreachable(&error).unwrap_or_else(|| Self::failed(error)),
         }
     }
 }
@@ -91,7 +91,7 @@ impl From<StoreError> for Failure {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match &error {
-            SubmitError::Store(store) => away(store).unwrap_or_else(|| Self::failed(error)),
+            SubmitError::Store(store) => unreachable(store).unwrap_or_else(|| Self::failed(error)),
             SubmitError::Pressure => Self::Failed(anyhow::anyhow!("{error}\n{}", Refusal::Memory.remedy())),
             _ => Self::failed(error),
         }

@@ -30,7 +30,7 @@ impl Setup {
     }
 
     /// Logs the names in rules that may be misspelled.
-    pub(crate) fn tell_of_rules(&self, registry: &Registry) {
+    pub(crate) fn warn_about_rules(&self, registry: &Registry) {
         for warning in self.rule_names(registry).unwrap_or_default() {
             tracing::warn!(%warning, "rule names an argument that its tool does not declare");
         }

@@ -219,7 +219,7 @@ impl Setup {
     }
 
     /// Returns true if the whole configuration was loaded, including agents, tenants, tools and permissions.
-    pub(crate) fn knows_policy(&self) -> bool {
+    pub(crate) fn has_full_policy(&self) -> bool {
         self.sources.part == Part::Whole
     }
 
@@ -233,8 +233,8 @@ impl Setup {
 
     /// Logs a warning if the configuration rejects every turn. Not an error, because tenants can also be set at run
     /// time.
-    pub(crate) fn warn_of_nobody(&self) {
-        if let Some(why) = self.configuration.policy.admits_nobody() {
+    pub(crate) fn warn_if_all_rejected(&self) {
+        if let Some(why) = self.configuration.policy.all_rejected_reason() {
             tracing::warn!("{why}");
         }
     }
@@ -332,11 +332,11 @@ impl Setup {
 
     /// Returns true if the fleet's shards are in the memory of this process or of a `tickfleet dev` process.
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.memory.is_some() || self.is_lent()
+        self.memory.is_some() || self.is_dev_socket()
     }
 
     /// Returns true if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub(crate) fn is_dev_socket(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
 
@@ -377,7 +377,7 @@ impl Setup {
     }
 
     /// Returns a tenant and one of its agents for examples, preferably `demo` and `kelly`, as in the documentation.
-    pub(crate) fn somebody(&self) -> Option<(&TenantId, &AgentId)> {
+    pub(crate) fn example_caller(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
         let pairs = tenants.flat_map(|tenant| {
@@ -523,7 +523,7 @@ impl Setup {
                 Some(level) => builtin::running(&self.shell, level),
                 None if self.starts_without_sandbox() => builtin::refused(&self.shell),
                 None => {
-                    let why = format!("run_command and run_python need a sandbox. {}", self.shell.abilities());
+                    let why = format!("run_command and run_python need a sandbox. {}", self.shell.support());
                     return Err(Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}")));
                 }
             });

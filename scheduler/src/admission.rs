@@ -4,13 +4,13 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tickfleet_core::EntryId;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::call::facts::{Expect, ExpectedCall, SessionName};
+use tickfleet_core::call::facts::{ExpectedCall, RecordExpectedCalls, SessionName};
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::recovery::inbound::TakenInbound;
 use tickfleet_core::turn::Head;
 use tickfleet_core::turn::reject::{Reject, RejectedTenant};
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_engine::limit_rows::known_zone;
+use tickfleet_engine::resolved_limits::known_zone;
 use tickfleet_model::day::day_bounds;
 use tickfleet_model::policy::{TenantPolicy, UnknownCaller};
 use tickfleet_model::{
@@ -149,12 +149,12 @@ pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> 
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
         // An entry ID consists of digits and a hyphen. The fallback avoids a panic if the store returns something else.
-        TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
+        TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| fallback_id())
     })
 }
 
 #[allow(clippy::expect_used, reason = "a constant that is a well-formed ID")]
-fn odd() -> TurnId {
+fn fallback_id() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
@@ -226,12 +226,12 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
 
 /// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no
 /// tool sets facts.
-pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Expect> {
+pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<RecordExpectedCalls> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {
         return Vec::new();
     }
-    let mut expected: Vec<Expect> = Vec::new();
+    let mut expected: Vec<RecordExpectedCalls> = Vec::new();
     for (candidate, head) in batch {
         let turn = &candidate.turn;
         for (position, call) in turn.calls.iter().enumerate() {
@@ -244,7 +244,7 @@ pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Ex
             let one = ExpectedCall { turn: candidate.name.turn.clone(), position, deadline_ms: head.deadline_ms, sets };
             match expected.iter_mut().find(|expect| expect.session == session) {
                 Some(expect) => expect.calls.push(one),
-                None => expected.push(Expect { session, calls: vec![one] }),
+                None => expected.push(RecordExpectedCalls { session, calls: vec![one] }),
             }
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tickfleet_core::Receipt;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::turn::admit::{Admit, Admitted};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::admit::{Admit, AdmitResult};
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::{Head, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
@@ -206,11 +206,11 @@ impl Admitter {
         for ((at, admit), decided) in positions.into_iter().zip(&admits).zip(decided) {
             let Some(candidate) = candidates.get(at) else { continue };
             let decision = match decided {
-                Ok(Receipt { result: Admitted::PolicyStale, .. }) => {
+                Ok(Receipt { result: AdmitResult::PolicyStale, .. }) => {
                     (is_stale, _) = (true, tried.retry.push(at));
                     continue;
                 }
-                Ok(Receipt { result: Admitted::Refused(RejectionCode::InboxFull), .. })
+                Ok(Receipt { result: AdmitResult::Refused(RejectionCode::InboxFull), .. })
                     if self.has_trimmed(candidate).await? =>
                 {
                     tried.retry.push(at);
@@ -328,35 +328,35 @@ impl Admitter {
         candidate: &Candidate,
         admit: &Admit<'_>,
         render: &RecordingRenderer<'_>,
-        receipt: &Receipt<Admitted>,
+        receipt: &Receipt<AdmitResult>,
     ) -> Result<Decision, Box<Rejection>> {
         let now_ms = receipt.committed.as_ref().map_or_else(|| self.store.state().now_ms, |it| it.now_ms);
         let shadowed: Vec<String> =
             receipt.committed.iter().flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
         self.metrics.limits_reached(&shadowed, LimitAction::Shadow);
         let decision = match &receipt.result {
-            Admitted::Advanced(advanced) => {
-                let is_over = matches!(advanced, Advanced::Ended { .. });
+            AdmitResult::Advanced(advanced) => {
+                let is_over = matches!(advanced, AdvanceResult::Ended { .. });
                 render.count(&candidate.name, is_over, now_ms, &self.metrics);
                 match advanced {
-                    Advanced::Dispatched { calls, .. } => {
+                    AdvanceResult::Dispatched { calls, .. } => {
                         self.metrics.calls_admitted(*calls as u64);
                         Decision::Dispatched
                     }
-                    Advanced::Throttled { counter, .. } => {
+                    AdvanceResult::Throttled { counter, .. } => {
                         count_throttled(&self.metrics, &counter.limit);
                         Decision::Queued
                     }
                     // A turn without calls ends at once, but no cap ended it.
-                    Advanced::Ended { reason: None } => {
+                    AdvanceResult::Ended { reason: None } => {
                         turn_ended(admit.head.submitted_ms, now_ms, &self.metrics);
                         Decision::Dispatched
                     }
                     _ => Decision::Capped,
                 }
             }
-            Admitted::Duplicate | Admitted::NotHeld | Admitted::PolicyStale => Decision::Duplicate,
-            Admitted::Refused(code) => {
+            AdmitResult::Duplicate | AdmitResult::NotHeld | AdmitResult::PolicyStale => Decision::Duplicate,
+            AdmitResult::Refused(code) => {
                 let status = match code {
                     RejectionCode::Conflict => RejectionStatus::Conflict,
                     _ => RejectionStatus::Rejected,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::counters::{DeleteCounters, PruneCounter, expiring};
 use tickfleet_core::dead::ForgetHandled;
-use tickfleet_core::task::external::Retire;
+use tickfleet_core::task::external::DropExternalQueue;
 use tickfleet_core::task::lists::ExpireList;
 use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, audit, call, keys};
 use tickfleet_engine::active_policy::PolicyHandle;
@@ -75,7 +75,7 @@ impl Janitor {
                 self.trim_inboxes().await?;
                 self.expire().await?;
                 self.prune(&mut cursors).await?;
-                self.retire().await
+                self.drop_orphaned_queues().await
             };
             if let Err(error) = steps.await {
                 tracing::warn!(%error, "failed to trim to configured bounds");
@@ -183,7 +183,7 @@ impl Janitor {
             skip_damaged(trim_inbox(&self.store, tenant, &inbox, retain_ms).await.map(drop), &inbox)?;
             if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
                 let mut transaction = Transaction::new(self.store.versions().draw());
-                transaction.write(Write::Leave { set: set.clone(), member: inbox, queue_of: None });
+                transaction.write(Write::RemoveMember { set: set.clone(), member: inbox, queue_of: None });
                 self.store.seam().commit(&[transaction]).await?;
             }
         }
@@ -243,7 +243,7 @@ impl Janitor {
     }
 
     /// Removes empty queues of agents that external runtimes no longer serve.
-    async fn retire(&self) -> Result<(), StoreError> {
+    async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
         let active = self.active.load();
@@ -256,7 +256,7 @@ impl Janitor {
             })
         };
         for (queue, _) in queues.iter().filter(|(queue, _)| !is_configured(queue)) {
-            self.store.decide(Retire { queue: StreamKey::new(queue) }).await?;
+            self.store.decide(DropExternalQueue { queue: StreamKey::new(queue) }).await?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_core::recovery::inbound::ReturnInbound;
-use tickfleet_core::workers::{Beat, Leave, Role};
+use tickfleet_core::workers::{EndLease, Heartbeat, Role};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::progress::Progress;
@@ -85,13 +85,13 @@ impl Lease {
     }
 
     async fn send_heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             consumer: consumer.clone(),
             role: Role::Scheduler,
             lease_ms: self.store.options().lease_ms,
             policy: self.active.load().short_digest().to_owned(),
         };
-        self.store.decide(beat).await?;
+        self.store.decide(heartbeat).await?;
         Ok(())
     }
 
@@ -117,8 +117,8 @@ impl Lease {
 
     /// Ends the lease, so that other schedulers need not wait until it expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
-        let leave = Leave { consumer: consumer.clone(), role: Role::Scheduler };
-        if let Err(error) = self.store.decide(leave).await {
+        let end = EndLease { consumer: consumer.clone(), role: Role::Scheduler };
+        if let Err(error) = self.store.decide(end).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }

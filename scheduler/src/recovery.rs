@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tickfleet_core::recovery::inbound::ReapInbound;
 use tickfleet_core::recovery::lease::Lease;
-use tickfleet_core::recovery::reap::{Reap, Reaped};
-use tickfleet_core::workers::{self, Burial, Bury, ListHolder, Liveness, MayReap, ReapPermit};
+use tickfleet_core::recovery::reap::{Reap, ReapResult};
+use tickfleet_core::workers::{
+    self, ListHolder, Liveness, ReapPermit, RemoveDeadConsumer, RemoveDeadConsumerResult, RequestReapPermit,
+};
 use tickfleet_core::{StreamKey, Value, keys};
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
@@ -102,7 +104,7 @@ impl Recovery {
     }
 
     async fn may_reap(&self, every_ms: i64) -> Result<bool, StoreError> {
-        let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms };
+        let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms };
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
@@ -134,15 +136,15 @@ impl Recovery {
         for _ in 0..STEPS_MAX {
             let held = held_entries(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
             if held.is_empty() {
-                return self.bury(consumer).await;
+                return self.remove_dead_consumer(consumer).await;
             }
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
-                Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
+                ReapResult::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
                 // Metrics and logs report the turn when it ends.
-                Reaped::Quarantined(_) => recovered.quarantined += 1,
-                Reaped::Removed { dead } => recovered.dead += dead as u64,
-                Reaped::Nothing => return self.bury(consumer).await,
+                ReapResult::Quarantined(_) => recovered.quarantined += 1,
+                ReapResult::Removed { dead } => recovered.dead += dead as u64,
+                ReapResult::Nothing => return self.remove_dead_consumer(consumer).await,
                 // The consumer is alive, the store has restarted, or another scheduler was faster.
                 _ => return Ok(()),
             }
@@ -172,16 +174,18 @@ impl Recovery {
             .collect();
         for reaped in self.store.decide_all(&reaps).await? {
             match reaped?.result {
-                Reaped::Redelivered(_) => recovered.redelivered += 1,
-                Reaped::Removed { dead } => recovered.dead += dead as u64,
+                ReapResult::Redelivered(_) => recovered.redelivered += 1,
+                ReapResult::Removed { dead } => recovered.dead += dead as u64,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    async fn bury(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        while self.store.decide(Bury { consumer: consumer.clone() }).await?.result == Burial::Partly {}
+    async fn remove_dead_consumer(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result
+            == RemoveDeadConsumerResult::Partly
+        {}
         for queue in inbound().into_iter().chain(slices()) {
             self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;
         }

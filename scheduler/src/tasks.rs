@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use tickfleet_core::EntryId;
 use tickfleet_core::recovery::inbound::AcknowledgeInbound;
-use tickfleet_core::task::delegate::{Delegated, Source};
-use tickfleet_core::task::external::{ReadHeld, Touch, Touched};
+use tickfleet_core::task::delegate::{DelegateResult, Source};
+use tickfleet_core::task::external::{ReadHeld, RenewTaskLease, RenewTaskLeaseResult};
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_core::turn::{Conclude, Concluded, Park, ParkReason, Parked, Settle, Settled, Slice, Turn};
+use tickfleet_core::turn::{Conclude, Concluded, Park, ParkReason, ParkResult, Settle, SettleResult, Slice, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, ReportedCall};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::retry::{Ladder, RetryDecision};
+use tickfleet_model::retry::{RetryDecision, RetryDelays};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskGrant, TaskId, limits,
     task_digest,
@@ -178,14 +178,14 @@ impl TaskQueues {
         let bounds = self.store.bounds();
         let delegate = planned.decision(Source::Inbound(arrival.entry.clone()), id, task.id.is_some(), &bounds);
         Ok(match self.store.decide(delegate).await?.result {
-            Delegated::Offered | Delegated::Ends | Delegated::Duplicate => DelegateAttempt::Written,
-            Delegated::Pressure => DelegateAttempt::Later,
-            Delegated::Conflict => DelegateAttempt::Refused(refuse(
+            DelegateResult::Offered | DelegateResult::Ends | DelegateResult::Duplicate => DelegateAttempt::Written,
+            DelegateResult::Pressure => DelegateAttempt::Later,
+            DelegateResult::Conflict => DelegateAttempt::Refused(refuse(
                 &task,
                 RejectionCode::Conflict,
                 "this task_id was accepted before with other content".into(),
             )),
-            Delegated::Refused(refusal) => {
+            DelegateResult::Refused(refusal) => {
                 let (code, message) = delegation::refused(refusal.code());
                 DelegateAttempt::Refused(refuse(&task, code, message.into()))
             }
@@ -235,7 +235,7 @@ impl TaskQueues {
     /// Applies a message. If the message cannot be applied, returns the refusal.
     async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
-            TaskMessage::Heartbeat(leased) => self.touch_lease(leased).await?,
+            TaskMessage::Heartbeat(leased) => self.renew_lease(leased).await?,
             TaskMessage::Finish { leased, output } => {
                 self.finish(leased, |call| success_result(call, output.clone())).await?
             }
@@ -244,8 +244,8 @@ impl TaskQueues {
                 self.finish(leased, |call| failure_result(call, Outcome::Permanent, error.clone())).await?;
             }
             TaskMessage::Renew(claimed) => {
-                let touch = Touch { name: claimed_name(claimed), entry: EntryId::new(&claimed.lease) };
-                if self.store.decide(touch).await?.result == Touched::Stale {
+                let renewal = RenewTaskLease { name: claimed_name(claimed), entry: EntryId::new(&claimed.lease) };
+                if self.store.decide(renewal).await?.result == RenewTaskLeaseResult::Stale {
                     self.metrics.fenced("touch");
                 }
             }
@@ -299,9 +299,9 @@ impl TaskQueues {
         }
     }
 
-    async fn touch_lease(&self, leased: &LeasedTask) -> Result<(), StoreError> {
-        let touch = Touch { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
-        if self.store.decide(touch).await?.result == Touched::Stale {
+    async fn renew_lease(&self, leased: &LeasedTask) -> Result<(), StoreError> {
+        let renewal = RenewTaskLease { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
+        if self.store.decide(renewal).await?.result == RenewTaskLeaseResult::Stale {
             self.metrics.fenced("touch");
         }
         Ok(())
@@ -351,7 +351,7 @@ impl TaskQueues {
                 canceled: None,
                 bounds: &bounds,
             };
-            if self.store.decide(settle).await?.result == Settled::Ended {
+            if self.store.decide(settle).await?.result == SettleResult::Ended {
                 turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
                 // The task ran outside the fleet, not in one of the fleet's tools.
                 self.metrics.call_not_run(None, result.outcome);
@@ -368,7 +368,7 @@ impl TaskQueues {
             let Some(slice) = self.leased_slice(leased).await? else { break };
             let attempts = slice.turn.attempts + 1;
             let left = self.store.clock().until(slice.turn.head.deadline_ms);
-            let RetryDecision::RetryAfter(wait) = Ladder::default().decide(attempts, None, left) else {
+            let RetryDecision::RetryAfter(wait) = RetryDelays::default().decide(attempts, None, left) else {
                 return self.finish(leased, |call| failure_result(call, Outcome::Transient, error.clone())).await;
             };
             let cause = format!("{}: {}", error.code, error.message);
@@ -378,15 +378,16 @@ impl TaskQueues {
                 cause: self.policy_tracker.report().redactor.text(&cause).into_owned(),
                 keeps_begun: false,
             };
-            let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+            let park =
+                Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             match self.store.decide(park).await?.result {
-                Parked::Until(_) => {
+                ParkResult::Until(_) => {
                     self.metrics.retried("task");
                     return Ok(());
                 }
-                Parked::Canceled => return self.end_canceled(leased, &slice.name, error).await,
+                ParkResult::Canceled => return self.end_canceled(leased, &slice.name, error).await,
                 // Either the runtime has sent a heartbeat since the read, or another runtime has the task.
-                Parked::Stale => {}
+                ParkResult::Stale => {}
             }
         }
         self.metrics.fenced("finish");

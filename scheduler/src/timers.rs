@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use tickfleet_core::call::EndUnreported;
 use tickfleet_core::task::cancel::{Cancel, Canceled};
 use tickfleet_core::task::cascade::{Cascade, CascadeStep};
-use tickfleet_core::task::external::{Lapse, Lapsed};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::task::external::{HandleLeaseTimer, LeaseTimerResult};
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::dead_letter::DeadLetter;
-use tickfleet_core::turn::release::{Discard, HEADS_MAX, QueueHead, Rearm, Release, Released};
-use tickfleet_core::turn::{Due, Fired};
+use tickfleet_core::turn::release::{Discard, HEADS_MAX, QueueHead, Rearm, Release, ReleaseResult};
+use tickfleet_core::turn::{Due, DueResult};
 use tickfleet_core::{Conflict, CounterKey, Guard, Query, TimerRule, Transaction, Value, Write, keys};
 use tickfleet_model::RejectionCode;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
@@ -206,7 +206,7 @@ impl Timers {
                     continue;
                 }
             };
-            is_stale |= receipt.result == Released::PolicyStale;
+            is_stale |= receipt.result == ReleaseResult::PolicyStale;
             let committed = receipt.committed.iter();
             let shadowed: Vec<String> =
                 committed.flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
@@ -233,15 +233,15 @@ impl Timers {
         Ok(())
     }
 
-    fn count_released(&self, name: &TurnName, released: &Released, render: &RecordingRenderer<'_>) {
-        let Released::Advanced(advanced) = released else { return };
-        let is_over = matches!(advanced, Advanced::Ended { .. });
+    fn count_released(&self, name: &TurnName, released: &ReleaseResult, render: &RecordingRenderer<'_>) {
+        let ReleaseResult::Advanced(advanced) = released else { return };
+        let is_over = matches!(advanced, AdvanceResult::Ended { .. });
         render.count(name, is_over, self.store.state().now_ms, &self.metrics);
         match advanced {
-            Advanced::Dispatched { calls, resumed } => {
+            AdvanceResult::Dispatched { calls, resumed } => {
                 self.metrics.released(1, if *resumed { 0 } else { *calls as u64 });
             }
-            Advanced::Throttled { counter, .. } => count_throttled(&self.metrics, &counter.limit),
+            AdvanceResult::Throttled { counter, .. } => count_throttled(&self.metrics, &counter.limit),
             _ => {}
         }
     }
@@ -271,13 +271,13 @@ impl Timers {
         let fired = self.store.decide_all(&due).await?;
         for (name, fired) in turns.iter().zip(fired) {
             match fired.map(|receipt| receipt.result) {
-                Ok(Fired::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
-                Ok(Fired::Dispatched) => self.metrics.promoted(1),
+                Ok(DueResult::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
+                Ok(DueResult::Dispatched) => self.metrics.promoted(1),
                 // The turn's throttle queue is due now. A full round makes the loop handle this queue before its next
                 // wait.
-                Ok(Fired::Throttled) => round.full = true,
-                Ok(Fired::External) => self.expire_external_lease(name).await?,
-                Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
+                Ok(DueResult::Throttled) => round.full = true,
+                Ok(DueResult::External) => self.expire_external_lease(name).await?,
+                Ok(DueResult::Gone | DueResult::Later(_) | DueResult::Noticed(_) | DueResult::Ending(_)) => {}
                 Err(error) => {
                     let mut transaction = Transaction::new(self.store.versions().draw());
                     if let Some(why) = self.unreadable_reason(name, &error).await? {
@@ -323,7 +323,9 @@ impl Timers {
     /// Handles the timer of a task that an external runtime may have claimed.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
-        if self.store.decide(Lapse { name: name.clone(), bounds: &bounds }).await?.result == Lapsed::Offered {
+        if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result
+            == LeaseTimerResult::Offered
+        {
             self.metrics.lease_lost("external");
         }
         Ok(())

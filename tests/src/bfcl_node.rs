@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tickfleet_config::ToolsFile;
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_store::StoreOptions;
 
 use crate::bfcl::Tool;
@@ -32,7 +32,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
             max_actions_per_day: 1_000_000,
             ..DefaultCaps::default()
         },
-        ladder: Ladder::new([200, 400, 800].map(Duration::from_millis).into()),
+        retry_delays: RetryDelays::new([200, 400, 800].map(Duration::from_millis).into()),
         store: StoreOptions {
             lease_ms: 1_500,
             // Kills are random, so the same harmless slice may be hit several times.

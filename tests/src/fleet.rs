@@ -12,7 +12,7 @@ use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId, limits};
 use tickfleet_ops::metrics::Metrics;
@@ -45,7 +45,7 @@ pub struct Plan {
     /// Agents of tenant `acme`.
     pub agents: Vec<String>,
     pub caps: DefaultCaps,
-    pub ladder: Ladder,
+    pub retry_delays: RetryDelays,
     /// How durable the intent record of a `once` call must be before the call runs.
     pub durable: Durability,
     /// Maximum bytes of one call's output in a result.
@@ -88,7 +88,7 @@ impl Default for Plan {
             priorities: Priorities::default(),
             agents: vec!["kelly".into()],
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
-            ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
+            retry_delays: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
             durable: Durability::None,
             output_bytes_max: limits::OUTPUT_BYTES_MAX,
             loops: None,
@@ -217,7 +217,7 @@ impl Plan {
             slots: self.slots,
             priorities: self.priorities.clone(),
             drain: self.drain,
-            ladder: self.ladder.clone(),
+            retry_delays: self.retry_delays.clone(),
             durable: self.durable,
             durable_wait: Duration::from_millis(500),
             output_bytes_max: self.output_bytes_max,

@@ -15,7 +15,9 @@ use tickfleet_core::call::facts::{CheckFacts, WaitForFacts};
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBack, HandBackReason, HandedBack, Park, ParkReason, Parked, Settle, Settled, Slice};
+use tickfleet_core::turn::{
+    Park, ParkReason, ParkResult, RequeueReason, RequeueResult, RequeueSlice, Settle, SettleResult, Slice,
+};
 use tickfleet_core::{Decision as _, Guard, Query, Receipt, RecordKey, Section, View};
 use tickfleet_engine::retry_until::{Attempt, NeverStop, retry_until};
 use tickfleet_model::{Durability, limits};
@@ -107,8 +109,8 @@ impl BatchItem for SettleResults {
     const NAME: &'static str = "settle";
     const OWED: bool = true;
     const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
-    type Reply = Settled;
-    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Settled> {
+    type Reply = SettleResult;
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<SettleResult> {
         let mut view = union(batch.iter().map(|item| &item.view));
         fill(store, &mut view, batch.iter().flat_map(|item| item.sections.queries())).await?;
         let (bounds, sections): (_, Vec<Vec<&dyn Section>>) =
@@ -261,7 +263,7 @@ pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
     /// True if later calls ran in parallel, and their results were dropped.
-    pub(crate) beside: bool,
+    pub(crate) had_parallel_reads: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
     /// The records that the worker has already read.
@@ -304,8 +306,8 @@ impl ParkSlice {
 
 impl BatchItem for ParkSlice {
     const NAME: &'static str = "park";
-    type Reply = Parked;
-    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Parked> {
+    type Reply = ParkResult;
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<ParkResult> {
         let mut view = union(batch.iter().map(|item| &item.view));
         let sections: Vec<Option<ParkSection<'_>>> = batch.iter().map(Self::section).collect();
         let sections: Vec<Vec<&dyn Section>> =
@@ -316,7 +318,7 @@ impl BatchItem for ParkSlice {
             .map(|(item, sections)| Park {
                 slice: &item.slice,
                 reason: &item.reason,
-                beside: item.beside,
+                had_parallel_reads: item.had_parallel_reads,
                 waits_while: &item.waits_while,
                 sections,
             })
@@ -342,15 +344,15 @@ impl BatchItem for ParkSlice {
 
 pub(crate) struct ReturnSlice {
     pub(crate) slice: Arc<Slice>,
-    pub(crate) why: HandBackReason,
+    pub(crate) why: RequeueReason,
 }
 
 impl BatchItem for ReturnSlice {
-    const NAME: &'static str = "hand_back";
-    type Reply = HandedBack;
-    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<HandedBack> {
-        let returns: Vec<HandBack<'_>> =
-            batch.iter().map(|item| HandBack { slice: &item.slice, reason: &item.why }).collect();
+    const NAME: &'static str = "requeue";
+    type Reply = RequeueResult;
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<RequeueResult> {
+        let returns: Vec<RequeueSlice<'_>> =
+            batch.iter().map(|item| RequeueSlice { slice: &item.slice, reason: &item.why }).collect();
         Ok(store.decide_all(&returns).await?.into_iter().map(result_of).collect())
     }
     fn bytes(&self) -> usize {

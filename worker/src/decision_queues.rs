@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_core::call::begin::BeginResult;
-use tickfleet_core::turn::{HandBackReason, Parked, Settled, Slice};
+use tickfleet_core::turn::{ParkResult, RequeueReason, SettleResult, Slice};
 use tickfleet_core::{Decision as _, Step, Version, View};
 use tickfleet_model::Durability;
 use tickfleet_store::{Confirmed, Store};
@@ -42,7 +42,7 @@ impl DecisionQueues {
         }
     }
 
-    pub(crate) async fn settle(&self, results: SettleResults) -> Option<Settled> {
+    pub(crate) async fn settle(&self, results: SettleResults) -> Option<SettleResult> {
         self.settles.submit(results).await
     }
 
@@ -73,12 +73,12 @@ impl DecisionQueues {
         }
     }
 
-    pub(crate) async fn park(&self, park: ParkSlice) -> Option<Parked> {
+    pub(crate) async fn park(&self, park: ParkSlice) -> Option<ParkResult> {
         self.parks.submit(park).await
     }
 
     /// Returns a slice without further results, so that another worker takes it.
-    pub(crate) async fn hand_back(&self, slice: impl Into<Arc<Slice>>, why: HandBackReason) {
+    pub(crate) async fn requeue(&self, slice: impl Into<Arc<Slice>>, why: RequeueReason) {
         let slice = slice.into();
         let name = slice.name.clone();
         if self.returns.submit(ReturnSlice { slice, why }).await.is_none() {

@@ -161,7 +161,7 @@ async fn live_task(
 }
 
 async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
-    let Some(entry) = live.out_entry() else { return Ok(false) };
+    let Some(entry) = live.in_flight_entry() else { return Ok(false) };
     let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
     let holder = store.query(holder).await.map_err(store_error)?;
     Ok(matches!(holder, StoreValue::Holder(Some(_))))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tickfleet_core::call::claim::{EffectEnd, EndClaim, EndClaimResult};
-use tickfleet_core::call::facts::{Restate, Restatement, SessionName};
-use tickfleet_core::recovery::epoch::{Assert, Asserted, Outcome};
+use tickfleet_core::call::facts::{CallEndReport, ReportCallEnds, SessionName};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, ReportBegunCall, ReportBegunResult};
 use tickfleet_core::recovery::journal::{Journal as Entries, JournalCall, Report};
 use tickfleet_core::turn::Slice;
 use tickfleet_core::turn::end::RenderedCall;
@@ -33,7 +33,7 @@ const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
 #[derive(Debug, Clone)]
 enum Change {
-    Facts(SessionName, Restatement),
+    Facts(SessionName, CallEndReport),
     /// An idempotency claim, the time of the report, and the deadline of the call's turn. Both times are in
     /// milliseconds.
     Claim(EndClaim, i64, i64),
@@ -114,7 +114,7 @@ impl WorkerJournal {
     }
 
     /// Records changes of facts that the store confirmed.
-    pub(crate) fn record_fact_changes(&self, session: &SessionName, end: Restatement) {
+    pub(crate) fn record_fact_changes(&self, session: &SessionName, end: CallEndReport) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
@@ -134,10 +134,10 @@ impl WorkerJournal {
             return;
         }
         let delivery = slice.delivery();
-        let left: Vec<Assert> = {
+        let left: Vec<ReportBegunCall> = {
             let entries = self.entries.lock();
             let reports = positions.filter_map(|position| entries.report_of(&delivery, position, state.now_ms));
-            reports.filter(|report| report.once && matches!(report.outcome, Outcome::Ended(_))).collect()
+            reports.filter(|report| report.once && matches!(report.outcome, JournaledOutcome::Ended(_))).collect()
         };
         self.report_until_answered(&left).await;
     }
@@ -179,7 +179,8 @@ impl WorkerJournal {
         }
         let (lost, late) = self.report_calls(&calls).await?;
         let late = late + self.report_claims(claims.into_values(), now_ms).await?;
-        let facts: Vec<Restate> = facts.into_iter().map(|(session, ends)| restate(session, ends, now_ms)).collect();
+        let facts: Vec<ReportCallEnds> =
+            facts.into_iter().map(|(session, ends)| report_call_ends(session, ends, now_ms)).collect();
         let mut lost_facts = 0;
         for batch in facts.chunks(limits::BATCH_ENTRIES_MAX) {
             let restored = self.decide(batch, |one| one.session.session.clone()).await?;
@@ -199,18 +200,18 @@ impl WorkerJournal {
 
     /// Reports calls. Returns the number of calls that the store had lost, and the number of calls that another
     /// attempt has begun since.
-    async fn report_calls(&self, calls: &[Assert]) -> Result<(usize, usize), StoreError> {
+    async fn report_calls(&self, calls: &[ReportBegunCall]) -> Result<(usize, usize), StoreError> {
         let mut lost = 0;
         let mut late = 0;
         for batch in batches(calls, |call| match &call.outcome {
-            Outcome::Ended(result) => result.result.len() + result.message.len() + result.audit.len(),
-            Outcome::Begun | Outcome::Undone => 0,
+            JournaledOutcome::Ended(result) => result.result.len() + result.message.len() + result.audit.len(),
+            JournaledOutcome::Begun | JournaledOutcome::Undone => 0,
         }) {
             let asserted = self.decide(batch, |call| format!("{}/{}", call.name, call.position)).await?;
             for (call, receipt) in batch.iter().zip(asserted) {
                 match receipt.map(|receipt| receipt.result) {
-                    Some(Asserted::Marked) => lost += 1,
-                    Some(Asserted::Late) if call.once => {
+                    Some(ReportBegunResult::Recorded) => lost += 1,
+                    Some(ReportBegunResult::Late) if call.once => {
                         late += 1;
                         self.metrics.fenced("assert");
                         tracing::error!(turn = %call.name, position = call.position, "store lost a begin record, and the call began again before this worker could restore it");
@@ -265,7 +266,7 @@ impl WorkerJournal {
         Ok(batch.iter().zip(results).map(receipt).collect())
     }
 
-    async fn report_until_answered(&self, calls: &[Assert]) {
+    async fn report_until_answered(&self, calls: &[ReportBegunCall]) {
         if calls.is_empty() || self.now.is_cancelled() {
             return;
         }
@@ -294,7 +295,7 @@ fn bytes_of(end: &EffectEnd) -> usize {
 }
 
 /// Returns the changes of a session, each with its remaining lifetime.
-fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Restate {
+fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;
         end.changes.retain_mut(|change| {
@@ -302,7 +303,7 @@ fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Res
             change.kept_ms > 0
         });
     }
-    Restate { session, ends }
+    ReportCallEnds { session, ends }
 }
 
 /// Returns the claim with its remaining lifetime; `None` if the lifetime is over. An open claim remains in force until

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
-use tickfleet_core::workers::{Beat, LeaseBefore, Leave, Role, Slots};
+use tickfleet_core::workers::{EndLease, Heartbeat, LeaseBefore, Role, Slots};
 use tickfleet_core::{StreamKey, keys};
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, Priority, limits};
@@ -128,7 +128,7 @@ impl Lease {
     async fn heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
         let is_first = self.lease_clock.is_new();
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             consumer: consumer.clone(),
             role: self.role(consumer),
             lease_ms: self.store.options().lease_ms,
@@ -136,7 +136,7 @@ impl Lease {
         };
         let mut is_lost = false;
         let drained = loop {
-            let report = self.store.decide(beat.clone()).await?.result;
+            let report = self.store.decide(heartbeat.clone()).await?.result;
             // The store delivers each notice only once, so the notice is applied before anything else can fail.
             self.slices.cancel(&report.canceled);
             is_lost |= report.before == LeaseBefore::None && !is_first;
@@ -239,8 +239,8 @@ impl Lease {
 
     /// Ends the lease, so that other processes need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
-        let leave = Leave { consumer: consumer.clone(), role: self.role(consumer) };
-        if let Err(error) = self.store.decide(leave).await {
+        let end = EndLease { consumer: consumer.clone(), role: self.role(consumer) };
+        if let Err(error) = self.store.decide(end).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }

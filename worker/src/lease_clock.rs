@@ -52,7 +52,7 @@ impl LeaseClock {
     /// Waits until a call that was leased in `term` may be sent to the outside. Returns false if the lease of `term` is
     /// over. If the lease is old but not over, the next heartbeat will renew it shortly. If the slice were returned at
     /// that point, a live consumer would still hold the slice.
-    pub(crate) async fn is_sure(&self, term: u64) -> bool {
+    pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
                 return false;
@@ -109,7 +109,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(7)).await;
         let waiting = tokio::spawn({
             let lease_clock = lease_clock.clone();
-            async move { lease_clock.is_sure(term).await }
+            async move { lease_clock.wait_until_valid(term).await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished(), "old, but not over");
@@ -117,6 +117,6 @@ mod tests {
         assert!(waiting.await.unwrap());
         lease_clock.forget();
         lease_clock.confirm(lease_clock.sending());
-        assert!(!lease_clock.is_sure(term).await && lease_clock.is_sure(lease_clock.term()).await);
+        assert!(!lease_clock.wait_until_valid(term).await && lease_clock.wait_until_valid(lease_clock.term()).await);
     }
 }

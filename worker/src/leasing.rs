@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
-use tickfleet_core::turn::{HandBackReason, Slice};
+use tickfleet_core::turn::{RequeueReason, Slice};
 use tickfleet_core::{StreamKey, keys};
 use tickfleet_engine::retry_until::RetryWait;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
@@ -235,7 +235,7 @@ impl Leasing {
     async fn release(&self, slice: Slice) {
         let name = slice.name.clone();
         let entry = slice.entry.clone();
-        self.decisions.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
+        self.decisions.requeue(slice, RequeueReason::Unsent { nonce: None }).await;
         self.slices.remove(&name, &entry);
     }
 }

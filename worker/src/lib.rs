@@ -29,7 +29,7 @@ use tickfleet_core::workers::Slots;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -61,7 +61,7 @@ pub struct WorkerOptions {
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
     /// The waits between two attempts of a call.
-    pub ladder: Ladder,
+    pub retry_delays: RetryDelays,
     /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
     pub durable: Durability,
     /// The longest time to wait for this durability.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::turn::slice::fields;
-use tickfleet_core::turn::{HandBackReason, HandBackUnreadable, PutAside, Slice};
+use tickfleet_core::turn::{DeadLetterStrayEntry, RequeueReason, RequeueUnreadable, Slice};
 use tickfleet_core::{EntryId, Query, StreamKey, Value};
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_store::{Store, StoreError};
@@ -93,7 +93,7 @@ impl Strays {
                 Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => continue,
                 Ok(slice) if is_returned => {
                     tracing::warn!(turn = %slice.name, "leased slice is not being executed; returning it");
-                    self.decisions.hand_back(slice, HandBackReason::Unknown).await;
+                    self.decisions.requeue(slice, RequeueReason::Unknown).await;
                 }
                 Err(problem) if is_returned => {
                     let entry = HeldEntry { queue: queue.clone(), entry: entry.clone(), fields };
@@ -113,12 +113,12 @@ impl Strays {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {
             Some(name) => {
-                let unread = HandBackUnreadable { entry, name: &name, attempts_max: limits::UNREAD_OFFERS_MAX };
+                let unread = RequeueUnreadable { entry, name: &name, attempts_max: limits::UNREAD_OFFERS_MAX };
                 self.store.decide(unread).await.map(drop)
             }
             None => {
                 let bounds = self.store.bounds();
-                self.store.decide(PutAside { entry, why: problem, bounds: &bounds }).await.map(drop)
+                self.store.decide(DeadLetterStrayEntry { entry, why: problem, bounds: &bounds }).await.map(drop)
             }
         };
         if let Err(error) = returned {

@@ -70,7 +70,7 @@ pub(super) async fn run(
     for from in (0..agents).step_by(BATCH) {
         load.submit(BATCH.min(agents - from)).await?;
     }
-    while lanes_wait(&server).await? < agents {
+    while throttled_turns(&server).await? < agents {
         ensure!(began.elapsed() < wait, "the turns came in too slowly; try fewer agents");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -113,7 +113,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
 }
 
 /// Returns the number of turns in throttle queues. Each such turn has two timers: its own, and the timer of its queue.
-async fn lanes_wait(server: &Server) -> Result<usize> {
+async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;
     Ok(timers / 2)

@@ -3,10 +3,9 @@
 //! that cycle.
 
 mod baseline;
-mod beside;
 mod boundary;
 mod extra;
-mod lanes;
+mod feature_cost;
 mod load;
 mod nodes;
 mod pin;
@@ -15,6 +14,7 @@ mod report;
 mod scripts;
 mod server;
 mod spread;
+mod throttle_queues;
 mod tool_kind;
 mod via;
 
@@ -28,10 +28,9 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use beside::Beside;
 use boundary::Boundary;
 use extra::Extra;
-use lanes::Lanes;
+use feature_cost::FeatureCost;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use pin::Cores;
@@ -39,8 +38,9 @@ use report::{Costs, WithoutLimits};
 use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
 use spread::Spread;
+use throttle_queues::ThrottleQueueStats;
 use tool_kind::ToolKind;
-use via::{Door, Via};
+use via::{Route, Via};
 
 use report::Report;
 
@@ -100,8 +100,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
     pub(crate) beside: Option<Extra>,
     /// Measure only this: the latency of turns over a gateway, compared with Redis directly.
-    #[arg(long, value_enum, value_name = "DOOR", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
-    pub(crate) via: Option<Door>,
+    #[arg(long, value_enum, value_name = "ROUTE", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
+    pub(crate) via: Option<Route>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) schedulers: usize,
@@ -228,8 +228,8 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     } else if let Some(primaries) = args.primaries {
         args.results(&spread::run(args, primaries, say).await?, Spread::text)
     } else if let Some(extra) = args.beside {
-        args.results(&beside::run(args, extra, say).await?, Beside::text)
-    } else if let Some(Door::Gateway) = args.via {
+        args.results(&feature_cost::run(args, extra, say).await?, FeatureCost::text)
+    } else if let Some(Route::Gateway) = args.via {
         args.results(&via::run(args, say).await?, Via::text)
     } else {
         args.results(&run(args, cores.as_ref(), say).await?, Report::text)
@@ -268,7 +268,7 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     let steady = load.steady(args.rate, Duration::from_secs(args.steady_seconds)).await.context("the steady phase")?;
 
     say("measuring throughput at saturation");
-    let Phase { saturation, cpu, scripts, slow, lanes } = Phase::run(args, &server, &fleet, &load).await?;
+    let Phase { saturation, cpu, scripts, slow, throttle_queues } = Phase::run(args, &server, &fleet, &load).await?;
     let rss_mb = fleet.rss_mb();
 
     say("measuring key expiry");
@@ -276,7 +276,7 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     fleet.stop().await;
     say("measuring the storage-only baseline");
     let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
-    let costs = Costs { cpu, scripts, slow, lanes, baseline_us, expiry_us_per_key, without_limits };
+    let costs = Costs { cpu, scripts, slow, throttle_queues, baseline_us, expiry_us_per_key, without_limits };
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }
 
@@ -298,7 +298,7 @@ struct Phase {
     scripts: Scripts,
     /// The slow commands; `None` if the server is not private.
     slow: Option<Vec<Slow>>,
-    lanes: Lanes,
+    throttle_queues: ThrottleQueueStats,
 }
 
 impl Phase {
@@ -318,7 +318,7 @@ impl Phase {
             cpu: server.cpu().await? - before,
             scripts: server.scripts().await? - scripts_before,
             slow: server.slow_commands().await?,
-            lanes: fleet.counted().await?.since(counted),
+            throttle_queues: fleet.counted().await?.since(counted),
         })
     }
 

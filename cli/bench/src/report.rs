@@ -1,12 +1,12 @@
 use serde::Serialize;
 
 use super::BenchArgs;
-use super::lanes::Lanes;
 use super::load::{Saturation, Steady};
 use super::nodes::Rss;
 use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
+use super::throttle_queues::ThrottleQueueStats;
 
 /// Costs of Redis during a run. CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
 pub(super) struct Costs {
@@ -14,7 +14,7 @@ pub(super) struct Costs {
     pub(super) scripts: Scripts,
     /// The slow commands, the slowest first. `None` if the server is not private.
     pub(super) slow: Option<Vec<Slow>>,
-    pub(super) lanes: Lanes,
+    pub(super) throttle_queues: ThrottleQueueStats,
     /// CPU time (µs) of Redis for only storing the data of a turn, without scripts or decisions.
     pub(super) baseline_us: f64,
     /// CPU time (µs) of Redis per expired key.
@@ -74,7 +74,7 @@ pub(crate) struct Report {
     pub(crate) slowest_command: Option<String>,
     /// `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
-    pub(crate) lanes: Lanes,
+    pub(crate) throttle_queues: ThrottleQueueStats,
     /// CPU time of Redis per expired key. Each finished turn is one key. The key expires `retain` after the end of the
     /// turn.
     pub(crate) expiry_us_per_key: f64,
@@ -155,7 +155,7 @@ impl Report {
             slowest_command_ms: slowest.map(|slow| slow.ms),
             slowest_command: slowest.map(|slow| slow.command.clone()),
             limits,
-            lanes: costs.lanes,
+            throttle_queues: costs.throttle_queues,
             expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler.resident, worker: rss.worker.resident },
             own_mb: RssMb { scheduler: rss.scheduler.own, worker: rss.worker.own },
@@ -217,9 +217,9 @@ impl Report {
                 redis_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.redis_ratio)),
                 turns_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.turns_ratio)),
             }),
-            lanes: Lanes {
-                waited_share: of(|r| r.lanes.waited_share),
-                worst_late_ms: runs.iter().map(|r| r.lanes.worst_late_ms).fold(0.0, f64::max),
+            throttle_queues: ThrottleQueueStats {
+                waited_share: of(|r| r.throttle_queues.waited_share),
+                worst_late_ms: runs.iter().map(|r| r.throttle_queues.worst_late_ms).fold(0.0, f64::max),
             },
             expiry_us_per_key: of(|r| r.expiry_us_per_key),
             rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
@@ -288,9 +288,9 @@ impl Report {
             ),
             format!("scripts                {:>9.2} ms on average at saturation{slowest}", self.script_mean_ms),
             format!(
-                "lanes                  {:>9.1} % of the turns waited, released at most {:.0} ms late",
-                self.lanes.waited_share * 100.0,
-                self.lanes.worst_late_ms
+                "throttle queues        {:>9.1} % of the turns waited, released at most {:.0} ms late",
+                self.throttle_queues.waited_share * 100.0,
+                self.throttle_queues.worst_late_ms
             ),
             format!(
                 "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",

@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The routes that are compared with Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Door {
+pub(crate) enum Route {
     /// The gateway's HTTP API and its MCP server.
     Gateway,
 }
 
 /// Latencies (ms) of one route.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Way {
+struct RouteLatency {
     name: &'static str,
     turns: usize,
     p50: f64,
@@ -40,7 +40,7 @@ struct Way {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Via {
     rate: u64,
-    ways: Vec<Way>,
+    ways: Vec<RouteLatency>,
 }
 
 /// Runs the measurement. Each route gets `--steady-seconds` in total, at `--rate` turns per second.
@@ -62,7 +62,7 @@ pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<V
     drop(gateway);
     fleet.stop().await;
     let names = ["Redis", "POST /v1/turns", "MCP tools/call"];
-    let ways = names.into_iter().zip(latencies).map(|(name, mut of)| Way {
+    let ways = names.into_iter().zip(latencies).map(|(name, mut of)| RouteLatency {
         name,
         turns: of.len(),
         p50: percentile(&mut of, 0.5),

@@ -142,7 +142,7 @@ impl Caller {
     }
 
     /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents.
-    pub(crate) fn is_still(&self, grant: &Grant) -> bool {
+    pub(crate) fn has_same_scope(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }
 
@@ -150,15 +150,15 @@ impl Caller {
     ///
     /// # Errors
     /// 403, with the missing verb.
-    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        self.grant.may(verb)
+    pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
+        self.grant.require_permission(verb)
     }
 
     /// Checks that the key covers an agent.
     ///
     /// # Errors
     /// 403.
-    pub(crate) fn speaks_for(&self, agent: &AgentId) -> Result<(), Problem> {
+    pub(crate) fn require_agent(&self, agent: &AgentId) -> Result<(), Problem> {
         if self.grant.covers(agent.as_str()) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Caller {
 
     /// Returns true if the key may see data of this agent. If the agent is unknown, only a key for all agents may see
     /// the data.
-    pub(crate) fn sees(&self, agent: Option<&str>) -> bool {
+    pub(crate) fn can_read_agent(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }
 }

@@ -60,9 +60,9 @@ pub(crate) async fn say(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let caller = requester.caller.clone();
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    caller.speaks_for(&agent)?;
+    caller.require_agent(&agent)?;
     let message: ChatMessage =
         serde_json::from_slice(&read_body(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
     let id = message
@@ -90,10 +90,10 @@ pub(crate) async fn history(
     caller: Caller,
     named: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Json<Vec<SessionExchange>>, Problem> {
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let Path((agent, id)) = named.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
     let agent = AgentId::new(agent).map_err(|error| Problem::invalid(error.to_string()))?;
-    caller.speaks_for(&agent)?;
+    caller.require_agent(&agent)?;
     let id = SessionId::new(id).map_err(|error| Problem::invalid(error.to_string()))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
     Ok(Json(session.history().await?))

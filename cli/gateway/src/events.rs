@@ -39,7 +39,7 @@ pub(crate) fn of_task(
 ) -> Response {
     let is_for = move |progress: &Result<TaskProgress, StoreError>| {
         let of_another = |progress: &TaskProgress| match &progress.event {
-            TaskEvent::Accepted { agent, .. } => !caller.sees(Some(agent)),
+            TaskEvent::Accepted { agent, .. } => !caller.can_read_agent(Some(agent)),
             _ => false,
         };
         ready(!progress.as_ref().is_ok_and(of_another))

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tickfleet_client::Reply;
 use tickfleet_model::ConsumerId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner, with_turn};
-use tickfleet_store::{Concluded, Touched, TurnName};
+use tickfleet_store::{Concluded, RenewTaskLeaseResult, TurnName};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
@@ -109,7 +109,7 @@ pub(crate) async fn claim(
     wait: Result<Query<WaitQuery>, QueryRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ClaimResponse>, Problem> {
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let name = named_turn(&caller, id)?;
     let wait = query(wait)?.time()?;
     let claim: ClaimBody = serde_json::from_slice(&read_body(body)?)
@@ -164,7 +164,7 @@ pub(crate) async fn conclude(
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ConcludeResponse>, Problem> {
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let name = named_turn(&caller, id)?;
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
@@ -178,10 +178,10 @@ pub(crate) async fn conclude(
     let store = shared.client.store(&name.tenant);
     let result = match parse_task_message(&with_turn(body, &name.turn))? {
         TaskMessage::Renew(claimed) if claimed.turn == name.turn && claimed.tenant == name.tenant => {
-            match store.touch(&name, &claimed.lease).await? {
-                Touched::Renewed => "ok",
-                Touched::Over => "over",
-                Touched::Stale => "stale",
+            match store.renew_task_lease(&name, &claimed.lease).await? {
+                RenewTaskLeaseResult::Renewed => "ok",
+                RenewTaskLeaseResult::Over => "over",
+                RenewTaskLeaseResult::Stale => "stale",
             }
         }
         TaskMessage::Conclude { claimed, conclusion } if claimed.turn == name.turn && claimed.tenant == name.tenant => {

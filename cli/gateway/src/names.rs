@@ -47,7 +47,7 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
     match held.agent {
-        Some(agent) if !caller.sees(Some(agent.as_str())) => Err(Problem::forbidden(format!(
+        Some(agent) if !caller.can_read_agent(Some(agent.as_str())) => Err(Problem::forbidden(format!(
             "session_id: {:?} belongs to an agent that the key does not cover; choose another session",
             id.as_str()
         ))),
@@ -68,7 +68,7 @@ pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Ta
         Some((agent, _, _)) => Some(agent),
         None => shared.client.undecided(&name).await?.and_then(|waits| waits.agent),
     };
-    let Some(agent) = agent.filter(|agent| caller.sees(Some(agent.as_str()))) else {
+    let Some(agent) = agent.filter(|agent| caller.can_read_agent(Some(agent.as_str()))) else {
         return Err(Problem::named(
             StatusCode::NOT_FOUND,
             "unknown_parent",

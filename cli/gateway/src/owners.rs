@@ -34,7 +34,7 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
         let code = reply.error.as_ref().map(|error| &*error.code);
         code == Some(RejectionCode::UnknownTenant.as_str())
     };
-    caller.sees(Some(&reply.agent)) || is_of_no_tenant()
+    caller.can_read_agent(Some(&reply.agent)) || is_of_no_tenant()
 }
 
 /// Owner of a record, as seen by one caller.
@@ -55,7 +55,7 @@ pub(crate) enum RecordOwner {
 pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<RecordOwner, Problem> {
     match shared.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
         Ok(TurnView::Unknown) => Ok(RecordOwner::Nothing),
-        Ok(view) if agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent))) => Ok(RecordOwner::Own),
+        Ok(view) if agent_of(&view).is_some_and(|agent| caller.can_read_agent(Some(&agent))) => Ok(RecordOwner::Own),
         Ok(_) => Ok(RecordOwner::Others),
         Err(problem) if problem.is_damaged() => Ok(RecordOwner::Others),
         Err(problem) => Err(problem),
@@ -68,5 +68,5 @@ pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnNa
 /// # Errors
 /// Redis does not respond.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
-    Ok(caller.sees(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
+    Ok(caller.can_read_agent(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
 }

@@ -106,7 +106,7 @@ pub(crate) async fn delegate(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let wait = query(wait)?.time()?;
     let body = with_owner(read_body(body)?.to_vec(), Some(caller.tenant()), None);
     let TaskMessage::Delegate(mut task) = parse_task_message(&body)? else {
@@ -115,8 +115,8 @@ pub(crate) async fn delegate(
     if task.tenant != *caller.tenant() {
         return Err(Problem::forbidden("the task names another tenant than the key's; remove the field"));
     }
-    caller.speaks_for(&task.target)?;
-    task.delegator.as_ref().map_or(Ok(()), |delegator| caller.speaks_for(delegator))?;
+    caller.require_agent(&task.target)?;
+    task.delegator.as_ref().map_or(Ok(()), |delegator| caller.require_agent(delegator))?;
     let id = task.id.take();
     task.id = chosen_id(&headers, "task_id", id)?;
     names::chosen("task_id", task.id.as_ref())?;
@@ -155,7 +155,7 @@ pub(crate) async fn list(
     caller: Caller,
     filters: Result<Query<TasksQuery>, QueryRejection>,
 ) -> Result<(HeaderMap, Json<Vec<TaskSummary>>), Problem> {
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let filters = query(filters)?;
     let filter = TaskFilter {
         agent: optional("agent", filters.agent)?,
@@ -165,7 +165,7 @@ pub(crate) async fn list(
     };
     let from: Option<TaskCursor> = parse_cursor(filters.from)?;
     let tenants = BTreeSet::from([caller.tenant().clone()]);
-    let sees = |agent: Option<&str>| caller.sees(agent);
+    let sees = |agent: Option<&str>| caller.can_read_agent(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
     // The position consists of names and a number, which fit into a header. The list contains the task that the
@@ -189,12 +189,12 @@ pub(crate) async fn story(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<TaskDetails>, Problem> {
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
-    let story = shared.client.task(&name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
+    let story = shared.client.task(&name).await?.filter(|story| caller.can_read_agent(story.summary.agent.as_deref()));
     story.map(Json).ok_or_else(|| unknown(&name))
 }
 
@@ -212,7 +212,7 @@ pub(crate) async fn events(
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    requester.caller.may(Verb::Read)?;
+    requester.caller.require_permission(Verb::Read)?;
     let name = named_turn(&requester.caller, id)?;
     let position = position(&headers)?;
     let caller = requester.caller.clone();
@@ -231,12 +231,13 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
         // The check takes equally long for a task of another agent and for an unknown id.
-        let owner = if caller.sees(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
+        let owner =
+            if caller.can_read_agent(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
         if owner == RecordOwner::Own && shared.client.task(name).await?.is_some() {
             return Ok(true);
         }
         let waits = shared.client.undecided(name).await?;
-        if owner != RecordOwner::Others && waits.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
+        if owner != RecordOwner::Others && waits.is_some_and(|task| caller.can_read_agent(agent(&task).as_deref())) {
             return Ok(false);
         }
     }
@@ -255,7 +256,7 @@ pub(crate) async fn cancel(
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<CancelledTask>, Problem> {
-    caller.may(Verb::Cancel)?;
+    caller.require_permission(Verb::Cancel)?;
     let name = named_turn(&caller, id)?;
     let reason = reason(&read_body(body)?)?;
     if !may_act_on(&shared, &caller, &name).await? {

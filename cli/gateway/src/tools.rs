@@ -46,9 +46,9 @@ pub(crate) async fn list(
     agent: Result<Path<String>, PathRejection>,
     form: Result<Query<ToolsQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    caller.speaks_for(&agent)?;
+    caller.require_agent(&agent)?;
     let form = query(form)?.format;
     let dialect = form.map_or(Some(Dialect::OpenaiChat), |word| Dialect::parse(&word)).ok_or_else(|| {
         let known: Vec<_> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();

@@ -97,14 +97,14 @@ pub(crate) async fn submit(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let wait = query(wait)?.time()?;
     let body = with_owner(read_body(body)?.to_vec(), Some(caller.tenant()), None);
     let mut turn = parse_turn(&body)?;
     if turn.tenant != *caller.tenant() {
         return Err(Problem::forbidden("the turn names another tenant than the key's; remove the field"));
     }
-    caller.speaks_for(&turn.agent)?;
+    caller.require_agent(&turn.agent)?;
     turn.id = chosen_id(&headers, "turn_id", turn.id)?;
     names::chosen("turn_id", turn.id.as_ref())?;
     names::no_inbox(turn.reply_to.as_ref())?;
@@ -145,7 +145,7 @@ pub(crate) async fn reply(
     id: Result<Path<String>, PathRejection>,
     wait: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     let wait = query(wait)?.time()?;
     let found = match reserve_wait(&shared, &caller, wait)? {
@@ -167,7 +167,7 @@ pub(crate) async fn cancel(
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<CancelResponse>, Problem> {
-    caller.may(Verb::Cancel)?;
+    caller.require_permission(Verb::Cancel)?;
     let name = named_turn(&caller, id)?;
     let reason = reason(&read_body(body)?)?;
     if !may_act_on(&shared, &caller, &name).await? {

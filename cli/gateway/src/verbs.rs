@@ -170,7 +170,7 @@ impl Grant {
     ///
     /// # Errors
     /// 403, with the missing verb.
-    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
+    pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
         if self.verbs.contains(&verb) {
             return Ok(());
         }

@@ -259,11 +259,11 @@ impl Inner {
     /// the client chose; any other id has to be searched for in the stream.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
-        let Some(caller) = caller.filter(|caller| !caller.sees(None)) else {
+        let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
             return Ok(waits || self.client.undecided(name).await?.is_some());
         };
         let agent = self.client.undecided(name).await?.and_then(|waits| waits.agent);
-        Ok(agent.is_some_and(|agent| caller.sees(Some(agent.as_str()))))
+        Ok(agent.is_some_and(|agent| caller.can_read_agent(Some(agent.as_str()))))
     }
 
     async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
@@ -283,13 +283,15 @@ impl Inner {
     }
 
     async fn look_up_record(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
-        let sees_all = caller.is_none_or(|caller| caller.sees(None));
+        let sees_all = caller.is_none_or(|caller| caller.can_read_agent(None));
         let view = match self.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
             // The agent of a damaged record is unknown, so the caller may not see it.
             Err(problem) if problem.is_damaged() && !sees_all => return Ok(TurnLookup::Unknown),
             view => view?,
         };
-        if !sees_all && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent)))) {
+        if !sees_all
+            && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.can_read_agent(Some(&agent))))
+        {
             return Ok(TurnLookup::Unknown);
         }
         Ok(match view {

@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, define, define_strict, dialect_info};
 use tickfleet_tools::{RegisteredTool, Registry};
 
-use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::caller::{unknown_caller, with_run_time, with_tenant};
 use crate::commands::import::Import;
 use crate::commands::operate::audit_note::AuditNote;
 use crate::commands::try_tool::Try;
@@ -192,7 +192,8 @@ fn decide<'a>(
     tenant: &TenantId,
     agent: &AgentId,
 ) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
-    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
+    let (owner, declared) =
+        policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
     let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
     let decide = |tool: &'a Arc<RegisteredTool>| {
         let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);

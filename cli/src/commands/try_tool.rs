@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, TenantId, TurnId};
 use tickfleet_tools::{Toolbox, start_all, stop_all};
 use worker::calls::trial::{Trial, TrialResult, TrialStep};
 
-use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::caller::{unknown_caller, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::{self, Setup};
@@ -120,7 +120,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     in_force
         .policy
         .look_up(&tenant, &args.agent)
-        .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
+        .map_err(|unknown| unknown_caller(unknown, &in_force.policy, &tenant, &args.agent))?;
     // The store is needed only for tools about the fleet itself.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
@@ -132,7 +132,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         arguments: args.arguments.clone(),
         context: Context { user_context, ..Context::default() },
         tools: Toolbox::new(in_force, registry, None, None),
-        ladder: setup.configuration.ladder(),
+        retry_delays: setup.configuration.retry_delays(),
         dry: args.dry_run,
     })
 }

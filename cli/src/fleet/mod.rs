@@ -103,7 +103,7 @@ pub(crate) async fn start(
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
     // The generation is unknown until a scheduler has announced the policy.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
-    setup.warn_of_nobody();
+    setup.warn_if_all_rejected();
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores)? } else { Vec::new() };
@@ -118,7 +118,7 @@ pub(crate) async fn start(
             drained.cancel();
             return Err(failure);
         }
-        setup.tell_of_sandbox(&shared.metrics);
+        setup.warn_about_sandbox(&shared.metrics);
         report_durability(setup, &shutdown.draining);
         setup.mcp.start();
         if let Some(pools) = &setup.pools {
@@ -306,7 +306,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
-        ladder: setup.configuration.ladder(),
+        retry_delays: setup.configuration.retry_delays(),
         durable: setup.settings().worker.durable,
         durable_wait: setup.settings().worker.durable_wait,
         output_bytes_max: usize::try_from(setup.settings().worker.output_bytes_max).unwrap_or(usize::MAX),
@@ -319,7 +319,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     let make = |store: &Store| {
         let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
         if store.shard() == 0 {
-            setup.tell_of_rules(&registry);
+            setup.warn_about_rules(&registry);
         }
         let process = ProcessParts {
             suspects: suspects.clone(),

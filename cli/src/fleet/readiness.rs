@@ -37,7 +37,7 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
 /// Returns a warning line if the policy rejects every turn, and an empty text otherwise. The process is ready in both
 /// cases, because it can reject turns.
 pub(crate) fn warning(policy: &Policy) -> String {
-    policy.admits_nobody().map(|why| format!("warning: {why}\n")).unwrap_or_default()
+    policy.all_rejected_reason().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }
 
 fn not_ready(error: &StoreError) -> NotReady {

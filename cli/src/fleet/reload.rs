@@ -200,10 +200,10 @@ impl Reload {
             tracing::error!(%error, "log level unchanged");
         }
         self.live.metrics.config_reloaded(true);
-        result.setup.warn_of_nobody();
+        result.setup.warn_if_all_rejected();
         if let Some(registry) = result.registries.first() {
-            result.setup.tell_of_sandbox(&self.live.metrics);
-            result.setup.tell_of_rules(registry);
+            result.setup.warn_about_sandbox(&self.live.metrics);
+            result.setup.warn_about_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
             // The generation is not known yet. It arrives with a heartbeat.

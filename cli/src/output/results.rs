@@ -6,7 +6,7 @@ use comfy_table::Cell;
 use serde_json::json;
 use tickfleet_client::{Client, RecordedReply, Replies, Reply, ReplyStatus};
 use tickfleet_config::units::parse_duration;
-use tickfleet_model::outcome::Tone;
+use tickfleet_model::outcome::OutcomeSeverity;
 use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 use tickfleet_protocol::{content_blocks, content_text};
 use tickfleet_store::{DeadLetter, StoreError, TurnName};
@@ -196,9 +196,9 @@ fn output_text(result: &CallResult) -> String {
 }
 
 pub(crate) const fn outcome_color(outcome: Outcome) -> StatusColor {
-    match outcome.tone() {
-        Tone::Good => StatusColor::Good,
-        Tone::Doubtful => StatusColor::Doubtful,
-        Tone::Bad => StatusColor::Bad,
+    match outcome.severity() {
+        OutcomeSeverity::Good => StatusColor::Good,
+        OutcomeSeverity::Doubtful => StatusColor::Doubtful,
+        OutcomeSeverity::Bad => StatusColor::Bad,
     }
 }

@@ -39,13 +39,13 @@ impl Setup {
     }
 
     /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about these tools.
-    pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
+    pub(crate) fn warn_about_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);
             return;
         };
-        let abilities = self.shell.abilities();
-        metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
+        let support = self.shell.support();
+        metrics.sandbox_found(support.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
         for tool in unheld {
             tracing::error!(tool, "this machine cannot provide the tool's sandbox; its calls are rejected here");
         }

@@ -164,7 +164,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use tickfleet_engine::rules::SlotBounds as _;
-    use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
     use tickfleet_model::policy::TenantPolicy;
     use tickfleet_store::FleetLoad;
 
@@ -177,13 +177,13 @@ mod tests {
             matches: LimitMatch::default(),
             per: [LimitKey::Tenant].into(),
             bound: LimitBound::Share(1),
-            every: Every::Held,
+            every: LimitWindow::Concurrency,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,
         };
         let clock = PolicyState::default();
-        clock.slots.set_load(&FleetLoad { slots: 4, out: 500, read: None, now_ms: 1_000 });
+        clock.slots.set_load(&FleetLoad { slots: 4, in_flight: 500, read: None, now_ms: 1_000 });
         let mut policy = Policy { limits: Arc::new(vec![share.clone()]), ..Policy::default() };
         let counts = |policy: &Policy| {
             let active = Arc::new(ActivePolicy { policy: policy.clone(), ..ActivePolicy::default() });

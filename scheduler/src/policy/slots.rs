@@ -60,9 +60,9 @@ impl SlotState {
 
     /// Returns the estimated number of slices that are dispatched and have not ended: the last count, plus arrivals
     /// since the count, minus slices that workers have read since the count at the known rate.
-    fn out(&self, now_ms: i64) -> u64 {
+    fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
-        self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
+        self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
     }
 }
 
@@ -107,7 +107,7 @@ impl WorkerSlots {
             waiting.drop_unseen(now_ms);
             !waiting.tenants.is_empty()
         });
-        waits || (state.load.slots > 0 && state.out(now_ms) > state.depth())
+        waits || (state.load.slots > 0 && state.in_flight(now_ms) > state.depth())
     }
 
     pub(crate) fn record_waiting(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
@@ -128,8 +128,8 @@ impl WorkerSlots {
             return None;
         }
         let mut state = self.state.lock();
-        let places = match limit.bound {
-            LimitBound::Part(percent) => limit.places_of(percent, state.slots(), shards),
+        let permits = match limit.bound {
+            LimitBound::Part(percent) => limit.permits_of(percent, state.slots(), shards),
             _ => {
                 let depth = state.depth();
                 let weight = limit.bound.max();
@@ -141,7 +141,7 @@ impl WorkerSlots {
                 (depth * weight + others / 2) / (weight + others)
             }
         };
-        Some(places.max(1))
+        Some(permits.max(1))
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
             matches: LimitMatch::default(),
             per: BTreeSet::from([key]),
             bound,
-            every: Every::Held,
+            every: LimitWindow::Concurrency,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn fleet(slots: u64, read: u64, now_ms: i64) -> FleetLoad {
-        FleetLoad { slots, out: 0, read: Some(read), now_ms }
+        FleetLoad { slots, in_flight: 0, read: Some(read), now_ms }
     }
 
     #[test]
@@ -227,25 +227,25 @@ mod tests {
     #[test]
     fn slots_are_short_while_too_many_slices_are_out_or_a_tenant_waits() {
         let slots = WorkerSlots::default();
-        slots.set_load(&FleetLoad { out: 10, ..fleet(16, 0, 1_000) });
+        slots.set_load(&FleetLoad { in_flight: 10, ..fleet(16, 0, 1_000) });
         let are_short = |now_ms| slots.are_short("slots", now_ms);
         (0..10).for_each(|_| slots.count_arrival());
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
         slots.count_arrival();
         assert!(are_short(1_000));
         // At the known rate of 100 slices a second, workers have read the 20 slices after 200 ms.
-        slots.set_load(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
+        slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(2_000) && !are_short(2_200));
         slots.record_waiting("slots", &tenant("acme"), 1, 2_200);
         assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
         // If Redis cannot report the number of slices that were read, the last rate is kept.
-        slots.set_load(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
-        slots.set_load(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
+        slots.set_load(&FleetLoad { in_flight: 20, read: None, ..fleet(16, 0, 5_000) });
+        slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(6_000) && !are_short(6_200));
         // No worker reports slots.
-        slots.set_load(&FleetLoad { out: 500, ..fleet(0, 90_000, 7_000) });
+        slots.set_load(&FleetLoad { in_flight: 500, ..fleet(0, 90_000, 7_000) });
         assert!(!are_short(7_000));
     }
 }

@@ -475,7 +475,7 @@ fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String
 impl Approval {
     fn of(tenant: &TenantId, view: ApprovalView) -> Self {
         let ApprovalView { id, record, exact } = view;
-        let core::Shown { tool, version, arguments, abridged, bytes, why, may_narrow } = record.shown;
+        let core::ApprovalPreview { tool, version, arguments, abridged, bytes, why, may_narrow } = record.shown;
         let raw = |text: String| RawValue::from_string(text).ok();
         let value = |text: String| raw(text).unwrap_or_else(|| RawValue::NULL.to_owned());
         let arguments_exact = exact.is_some();

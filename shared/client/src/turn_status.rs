@@ -16,7 +16,7 @@ pub struct TurnStatus {
     /// The agent that makes the turn's calls.
     pub agent: String,
     /// The turn's state.
-    pub standing: TurnPhase,
+    pub phase: TurnPhase,
     /// The results, starting at the requested position; at most about 16. The next request returns more.
     pub results: Vec<CallEnd>,
 }
@@ -166,7 +166,7 @@ pub async fn turn_statuses(
 
 async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Result<TurnStatus, StoreError> {
     let turn = &stand.turn;
-    let standing = match &turn.state {
+    let phase = match &turn.state {
         State::Throttled { counter, .. } => TurnPhase::Waiting(throttled(counter, &stand)),
         State::Retrying { .. } | State::Waiting { .. } => TurnPhase::Waiting(parked(store, name, &stand).await?),
         State::Ready { .. } | State::Running { .. } if stand.is_held => {
@@ -179,7 +179,7 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
     // Stop at an unreadable result. Otherwise, the caller would assign later results to earlier calls.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnd::from(&result)).collect();
-    Ok(TurnStatus { agent: turn.head.agent.to_string(), standing, results })
+    Ok(TurnStatus { agent: turn.head.agent.to_string(), phase, results })
 }
 
 /// Returns the wait of a call that was dispatched earlier.

@@ -94,7 +94,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     let built_in = built_in(SETTINGS)?;
     let mut settings = settings(&built_in, sources, errors);
     if let Some(settings) = &mut settings {
-        environment::lay_over(settings, &built_in, &sources.environment, errors);
+        environment::apply_environment(settings, &built_in, &sources.environment, errors);
     }
     let samples = sources.part == Part::Whole && with_samples(settings.as_ref());
     let whole = |name| replacing(name, sources.policy_dir(), sources, samples, errors);

@@ -55,7 +55,7 @@ use files::Trees;
 use policy::KnownNames;
 use prompts::AgentPrompts;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
@@ -170,8 +170,8 @@ impl Configuration {
 
     /// Returns the waits before the retries of a call.
     #[must_use]
-    pub fn ladder(&self) -> Ladder {
-        Ladder::new(self.settings.worker.retry_ladder.clone())
+    pub fn retry_delays(&self) -> RetryDelays {
+        RetryDelays::new(self.settings.worker.retry_ladder.clone())
     }
 
     /// Returns the number of failures that opens the circuit breaker of a tool, and the time for which the breaker

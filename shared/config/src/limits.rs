@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::tools::ToolsFile;
 use crate::tools::read::EFFECTS;
 use tickfleet_model::limit::{
-    Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits, parse_percent,
+    Limit, LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach, amount, fits, parse_percent,
 };
 use tickfleet_model::policy::Permissions;
 use tickfleet_model::tool::{KnownTools, ToolTraits};
@@ -76,7 +76,7 @@ fn of_slots(name: &str, per: LimitKey, bound: LimitBound) -> Limit {
         matches: LimitMatch::default(),
         per: BTreeSet::from([per]),
         bound,
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: KEYS_MAX_DEFAULT,
@@ -99,7 +99,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
                 c.refuse("nothing: a limit of `concurrent` calls has no windows; it counts running calls");
             }
         }
-        Some(Every::Held)
+        Some(LimitWindow::Concurrency)
     } else {
         s.required("every").and_then(|c| every(&c))
     };
@@ -125,18 +125,18 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
     let every = every?;
     let name = name.to_owned();
     let mut per = per;
-    if every == Every::Task {
+    if every == LimitWindow::Task {
         per.insert(LimitKey::Task);
     }
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
 }
 
 /// Reads `window`: `rolling` or `fixed`.
-fn windows(s: &mut Section<'_>, every: Every, bound: Option<&LimitBound>) -> Every {
+fn windows(s: &mut Section<'_>, every: LimitWindow, bound: Option<&LimitBound>) -> LimitWindow {
     let Some(place) = s.optional("window") else { return every };
     match (place.choice(&[("fixed", false), ("rolling", true)]), every, bound) {
-        (Some(true), Every::Period(ms), Some(LimitBound::Calls(_) | LimitBound::Sum { .. }) | None) => {
-            Every::Rolling(ms)
+        (Some(true), LimitWindow::Period(ms), Some(LimitBound::Calls(_) | LimitBound::Sum { .. }) | None) => {
+            LimitWindow::Rolling(ms)
         }
         (Some(true), _, _) => {
             place.refuse("fixed: only `max` and `sum` with a length of time, such as `every: 1h`, can be rolling");
@@ -284,15 +284,15 @@ fn amount_of(cursor: &Cursor<'_>) -> Option<u64> {
     read
 }
 
-fn every(cursor: &Cursor<'_>) -> Option<Every> {
+fn every(cursor: &Cursor<'_>) -> Option<LimitWindow> {
     match cursor.text()? {
-        "tick" => return Some(Every::Tick),
-        "day" => return Some(Every::Day),
-        "task" => return Some(Every::Task),
+        "tick" => return Some(LimitWindow::Tick),
+        "day" => return Some(LimitWindow::Day),
+        "task" => return Some(LimitWindow::Task),
         text => {
             let bounds = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
             if let Some(period) = parse_duration(text).filter(|period| bounds.contains(period)) {
-                return Some(Every::Period(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)));
+                return Some(LimitWindow::Period(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)));
             }
         }
     }

@@ -18,7 +18,7 @@ pub struct Bounds {
     /// Maximum bytes of a tenant's unfinished turns and tasks.
     pub tenant_bytes_max: u64,
     /// Maximum number of a tenant's slices that are on queues or with workers.
-    pub tenant_out_max: u64,
+    pub tenant_in_flight_max: u64,
     pub inbox_unread_max: u64,
     /// Maximum number of a tenant's inboxes.
     pub inboxes_max: u64,
@@ -38,7 +38,7 @@ impl Default for Bounds {
             turns_max: 100_000,
             tenant_turns_max: 20_000,
             tenant_bytes_max: 256 << 20,
-            tenant_out_max: 5_000,
+            tenant_in_flight_max: 5_000,
             inbox_unread_max: 10_000,
             inboxes_max: 1_000,
             crashes_max: tickfleet_model::limits::CRASHES_MAX,

@@ -1,13 +1,13 @@
 //! Deletion of outdated counters by the janitor.
 //!
 //! Some limits are kept for a fixed time, such as the counts of a day. Their counters are deleted together after this
-//! time. The set `expiring` holds these limits. A limit's place in the set is the time of deletion in milliseconds.
+//! time. The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds.
 //! Counters of other limits are deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
 
 use crate::decision::{Context, Decision, Step};
-use crate::transaction::{CounterKey, CounterState, Guard, Room, SetKey, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, CounterState, Guard, SetKey, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// How long a counter is kept after its window has ended, in milliseconds.
@@ -21,7 +21,7 @@ pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Returns the key of the set with the limits whose counters are deleted together. A limit's place is the time of
+/// Returns the key of the set with the limits whose counters are deleted together. A limit's score is the time of
 /// deletion in milliseconds.
 #[must_use]
 pub fn expiring() -> SetKey {
@@ -30,10 +30,10 @@ pub fn expiring() -> SetKey {
 
 /// Schedules the deletion of a limit's counters at `at_ms`.
 pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
-    let place = at_ms.max(0).unsigned_abs();
-    let join = Write::Join { set: expiring(), member: limit.clone(), place, queue_of: None };
-    if !transaction.writes.contains(&join) {
-        transaction.write(join);
+    let score = at_ms.max(0).unsigned_abs();
+    let add = Write::AddMember { set: expiring(), member: limit.clone(), score, queue_of: None };
+    if !transaction.writes.contains(&add) {
+        transaction.write(add);
     }
 }
 
@@ -52,12 +52,12 @@ impl Decision for DeleteCounters {
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
-        vec![Query::Place(expiring(), self.limit.clone())]
+        vec![Query::Score(expiring(), self.limit.clone())]
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
-        let place = view.place(&expiring(), &self.limit)?;
-        let Some(at_ms) = place.and_then(|place| i64::try_from(place).ok()) else { return Ok(Step::Return(false)) };
+        let score = view.score(&expiring(), &self.limit)?;
+        let Some(at_ms) = score.and_then(|score| i64::try_from(score).ok()) else { return Ok(Step::Return(false)) };
         if at_ms > context.now_ms {
             return Ok(Step::Return(false));
         }
@@ -67,7 +67,7 @@ impl Decision for DeleteCounters {
             transaction.write(Write::DeleteCounter(CounterKey { limit: self.limit.clone(), counter: counter.clone() }));
         }
         if self.last {
-            transaction.write(Write::Leave { set: expiring(), member: self.limit.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: expiring(), member: self.limit.clone(), queue_of: None });
         }
         Ok(Step::Commit(transaction, true))
     }
@@ -107,7 +107,7 @@ impl Decision for PruneCounter {
         let mut transaction = Transaction::new(context.version.clone());
         // A debit after the read may have opened a new window, or a rolling counter may have an amount left. In both
         // cases the guard fails, because the maximum is 0.
-        transaction.guard(Guard::Room(Room {
+        transaction.guard(Guard::Debit(ConditionalDebit {
             counter: self.counter.clone(),
             amount: 0,
             max: 0,

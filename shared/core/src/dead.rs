@@ -5,7 +5,7 @@
 //! | log `dead` | dead letters |
 //! | record `handled:<entry of the dead log>` | the letter was dropped or replayed; kept for a day |
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
-//! | set `handled` | failed calls that were handled, by entry; a place is the time of the entry in ms |
+//! | set `handled` | failed calls that were handled, by entry; a score is the time of the entry in ms |
 //!
 //! Entries of the audit log never change, so handled calls are recorded outside the log. A record stays as long as the
 //! log has the call's entry, see [`ForgetHandled`].
@@ -64,7 +64,7 @@ pub enum NotHandled {
     Full,
 }
 
-/// Returns the key of the set with the handled failed calls, by entry. An entry's place is its time in milliseconds.
+/// Returns the key of the set with the handled failed calls, by entry. An entry's score is its time in milliseconds.
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")
@@ -113,8 +113,8 @@ impl DeadItem {
                     return Ok(Some(NotHandled::Full));
                 }
                 let member = entry.as_str().into();
-                let place = written_ms(entry);
-                transaction.write(Write::Join { set: handled_calls(), member, place, queue_of: None });
+                let score = written_ms(entry);
+                transaction.write(Write::AddMember { set: handled_calls(), member, score, queue_of: None });
                 transaction.put(&key, &handled);
             }
         }
@@ -146,7 +146,7 @@ impl Decision for DropDead {
             return Ok(Step::Return(Err(why)));
         }
         self.entry.append_to(&mut transaction);
-        transaction.proof = Some(self.item.key());
+        transaction.dedupe_record = Some(self.item.key());
         Ok(Step::Commit(transaction, Ok(())))
     }
 }
@@ -189,7 +189,7 @@ impl<S: Decision> Decision for Replay<S> {
             Step::Commit(mut submission, result) => {
                 submission.guards.splice(0..0, transaction.guards);
                 submission.writes.append(&mut transaction.writes);
-                submission.proof = Some(self.item.key());
+                submission.dedupe_record = Some(self.item.key());
                 Ok(Step::Commit(submission, ReplayResult::Submitted(result)))
             }
             Step::Return(result) => Ok(Step::Return(ReplayResult::Refused(result))),
@@ -219,7 +219,7 @@ impl Decision for ForgetHandled {
         let count = members.len();
         for member in members {
             transaction.write(Write::Delete(DeadItem::Call(EntryId::new(&member)).key()));
-            transaction.write(Write::Leave { set: handled_calls(), member, queue_of: None });
+            transaction.write(Write::RemoveMember { set: handled_calls(), member, queue_of: None });
         }
         Ok(Step::Commit(transaction, count))
     }

@@ -70,7 +70,7 @@ impl Decision for RenewGrant<'_> {
         }
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Absent(key.clone()));
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         transaction.put_for(&key, &Present {}, self.lease_ms);
         Ok(Step::Commit(transaction, true))
     }

@@ -66,20 +66,20 @@ impl TurnName {
 }
 
 /// Returns the key of the set with the IDs of a tenant's turns and tasks that were canceled before they arrived. An
-/// ID's place is the time in milliseconds at which its cancel is dropped.
+/// ID's score is the time in milliseconds at which its cancel is dropped.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
 }
 
-/// Returns the key of the set with the newest tasks of a tenant, by ID. A task's place is the time of its delegation in
+/// Returns the key of the set with the newest tasks of a tenant, by ID. A task's score is the time of its delegation in
 /// milliseconds.
 #[must_use]
 pub fn tasks_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("tasks:{tenant}"))
 }
 
-/// Returns the key of the set with the newest tasks that were delegated by a task, by ID. A task's place is the time of
+/// Returns the key of the set with the newest tasks that were delegated by a task, by ID. A task's score is the time of
 /// its delegation in milliseconds.
 #[must_use]
 pub fn children(task: &TurnName) -> SetKey {
@@ -91,7 +91,7 @@ pub fn externals() -> SetKey {
     SetKey::new("externals")
 }
 
-/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn has the same place
+/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn has the same score
 /// here as in throttle queues.
 #[must_use]
 pub fn budget_queue(counter: &CounterKey) -> SetKey {
@@ -104,21 +104,21 @@ pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
 }
 
-/// Returns the key of the record with the marks of a turn: begun calls that the store knows only from reports of
-/// workers after a restart.
+/// Returns the key of the record with the recovered calls of a turn: begun calls that the store knows only from reports
+/// of workers after a restart.
 #[must_use]
-pub fn marks(turn: &TurnName) -> RecordKey {
+pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
 /// Returns the key of the set with parked turns and tasks: their next call is to be retried, or waits for something
-/// other than people. Metrics read this set. A member's place is the start of its wait in milliseconds.
+/// other than people. Metrics read this set. A member's score is the start of its wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
 }
 
-/// Returns the key of the set with all timers of a shard. A timer's place is its due time in milliseconds.
+/// Returns the key of the set with all timers of a shard. A timer's score is its due time in milliseconds.
 #[must_use]
 pub fn timers() -> SetKey {
     SetKey::new("timers")
@@ -157,7 +157,7 @@ pub fn suspect(priority: Priority) -> StreamKey {
 }
 
 /// Returns the key of the set with canceled turns, by name, if this consumer holds their slices. The consumer's
-/// heartbeat returns these names. A turn's place is the time of the notice in milliseconds.
+/// heartbeat returns these names. A turn's score is the time of the notice in milliseconds.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
@@ -214,5 +214,5 @@ pub mod limits {
     /// Bytes of unfinished turns and tasks of a tenant. The counter is `<tenant>`.
     pub const BYTES: &str = "_bytes";
     /// Slices of a tenant that are on queues or with workers. The counter is `<tenant>`.
-    pub const OUT: &str = "_out";
+    pub const IN_FLIGHT: &str = "_out";
 }

@@ -80,8 +80,8 @@ pub use decision::{Context, Decision, Receipt, Step};
 pub use record::{Record, Stored};
 pub use section::Section;
 pub use transaction::{
-    Committed, Conflict, CounterState, EntryId, Guard, InboxKey, Room, StreamKey, TimerRule, Transaction, Version,
-    Window, Write,
+    Committed, ConditionalDebit, Conflict, CounterState, EntryId, Guard, InboxKey, StreamKey, TimerRule, Transaction,
+    Version, Window, Write,
 };
 pub use transaction::{CounterKey, RecordKey, SetKey};
 pub use view::{Missing, Query, Value, View};

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use crate::decision::{Context, Decision, Receipt, Step};
 use crate::record::{Record, RecordText, Stored};
 use crate::transaction::{
-    Committed, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule,
-    Transaction, Version, Write,
+    Committed, ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey,
+    TimerRule, Transaction, Version, Write,
 };
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
 
@@ -129,8 +129,8 @@ impl Paper {
     }
 
     pub fn commit(&mut self, transaction: &Transaction) -> Result<Committed, Conflict> {
-        if let Some(proof) = &transaction.proof
-            && self.version(proof).as_ref() == Some(&transaction.version)
+        if let Some(dedupe_record) = &transaction.dedupe_record
+            && self.version(dedupe_record).as_ref() == Some(&transaction.version)
         {
             return Ok(self.committed(true));
         }
@@ -138,9 +138,9 @@ impl Paper {
             self.check(guard)?;
         }
         for guard in &transaction.guards {
-            if let Guard::Room(room) = guard {
-                let counter = self.shared(room);
-                self.counters.entry(counter).or_default().used += room.amount;
+            if let Guard::Debit(debit) = guard {
+                let counter = self.shared(debit);
+                self.counters.entry(counter).or_default().used += debit.amount;
             }
         }
         for write in &transaction.writes {
@@ -149,20 +149,20 @@ impl Paper {
         Ok(self.committed(false))
     }
 
-    fn committed(&self, already: bool) -> Committed {
-        Committed { now_ms: self.now_ms, already, entries: Vec::new(), shadowed: Vec::new() }
+    fn committed(&self, was_committed: bool) -> Committed {
+        Committed { now_ms: self.now_ms, was_committed, entries: Vec::new(), shadowed: Vec::new() }
     }
 
     fn version(&self, key: &RecordKey) -> Option<Version> {
         self.records.get(key).map(|stored| RecordText::parse(stored).unwrap().version)
     }
 
-    fn shared(&self, room: &Room) -> CounterKey {
-        let count = self.counters.keys().filter(|key| key.limit == room.counter.limit).count() as u64;
-        if self.counters.contains_key(&room.counter) || count < room.counters_max {
-            return room.counter.clone();
+    fn shared(&self, debit: &ConditionalDebit) -> CounterKey {
+        let count = self.counters.keys().filter(|key| key.limit == debit.counter.limit).count() as u64;
+        if self.counters.contains_key(&debit.counter) || count < debit.counters_max {
+            return debit.counter.clone();
         }
-        CounterKey::new(&room.counter.limit, Room::OTHERS)
+        CounterKey::new(&debit.counter.limit, ConditionalDebit::OTHERS)
     }
 
     fn check(&self, guard: &Guard) -> Result<(), Conflict> {
@@ -175,19 +175,22 @@ impl Paper {
             Guard::Present(key) => (self.records.contains_key(key), record(key)),
             Guard::Before(at) => (self.now_ms < *at, time),
             Guard::Since(at) => (self.now_ms >= *at, time),
-            Guard::Calm => (!self.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!self.pressure, Conflict::Pressure),
             Guard::Fits { set: key, member, max } => {
                 let set = set(key);
                 (set.contains_key(member) || (set.len() as u64) < *max, Conflict::Full)
             }
             Guard::Member(key, member) => (set(key).contains_key(member), Conflict::NoMember),
             Guard::Within(stream, max) => ((self.log(stream).len() as u64) < *max, Conflict::Full),
-            Guard::Room(room) => {
-                let state = self.counters.get(&room.counter).copied().unwrap_or_default();
+            Guard::Debit(debit) => {
+                let state = self.counters.get(&debit.counter).copied().unwrap_or_default();
                 let has_ended = state.ends_ms > 0 && state.ends_ms <= self.now_ms;
                 let used = if has_ended { 0 } else { state.used };
-                let waits = room.behind_queue && state.queued;
-                (!waits && used + room.amount <= room.max, Conflict::Room { counter: room.counter.clone(), state })
+                let waits = debit.behind_queue && state.queued;
+                (
+                    !waits && used + debit.amount <= debit.max,
+                    Conflict::LimitReached { counter: debit.counter.clone(), state },
+                )
             }
             other => panic!("not on paper: {other:?}"),
         };
@@ -240,11 +243,11 @@ impl Paper {
                 }
             }
             Write::ClearTimer(name) => drop(self.timers.remove(&name)),
-            Write::Join { set, member, place, queue_of } => {
-                self.sets.entry(set.clone()).or_default().insert(member, place);
+            Write::AddMember { set, member, score, queue_of } => {
+                self.sets.entry(set.clone()).or_default().insert(member, score);
                 self.mark_queue(&set, queue_of);
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.sets.entry(set.clone()).or_default().remove(&member);
                 self.mark_queue(&set, queue_of);
             }
@@ -285,15 +288,15 @@ impl Paper {
             Query::First { set, upto, count } => {
                 let mut members: Vec<(Arc<str>, u64)> =
                     self.sets.get(set).cloned().unwrap_or_default().into_iter().collect();
-                members.retain(|(_, place)| upto.is_none_or(|upto| *place <= upto));
-                members.sort_by_key(|(member, place)| (*place, member.clone()));
+                members.retain(|(_, score)| upto.is_none_or(|upto| *score <= upto));
+                members.sort_by_key(|(member, score)| (*score, member.clone()));
                 members.truncate(*count);
                 Value::Members(members)
             }
-            Query::Place(set, member) if *set == crate::keys::timers() => {
-                Value::Place(self.timers.get(member).map(|due_ms| due_ms.unsigned_abs()))
+            Query::Score(set, member) if *set == crate::keys::timers() => {
+                Value::Score(self.timers.get(member).map(|due_ms| due_ms.unsigned_abs()))
             }
-            Query::Place(set, member) => Value::Place(self.sets.get(set).and_then(|set| set.get(member)).copied()),
+            Query::Score(set, member) => Value::Score(self.sets.get(set).and_then(|set| set.get(member)).copied()),
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
             Query::Entry(stream, entry) => {
                 Value::Entry(self.log(stream).iter().find(|(id, _)| id == entry).map(|(_, fields)| fields.clone()))

@@ -1,10 +1,10 @@
-//! The stored form of a record: `<version> <entry> <rooms> <content>`.
+//! The stored form of a record: `<version> <entry> <debits> <content>`.
 //!
-//! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that the
-//! transaction debited, in the order of its [`crate::Room`] guards. Without [`Transaction::stamped`], they are `-`.
-//! Each room is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds. Commas
-//! separate the rooms. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are
-//! stored separately under the record's key, each with a name.
+//! The entry is the slice that the writing transaction enqueued, or `-`. The debits are the counters that the
+//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], they
+//! are `-`. Each debit is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds.
+//! Commas separate the debits. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls,
+//! results) are stored separately under the record's key, each with a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -56,8 +56,8 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// The stored text does not start with version, entry and rooms.
-    #[error("expected `<version> <entry> <rooms> <content>`")]
+    /// The stored text does not start with version, entry and debits.
+    #[error("expected `<version> <entry> <debits> <content>`")]
     Frame,
     #[error("expected schema {expected}, found {found}")]
     Schema { expected: u32, found: u32 },
@@ -90,18 +90,18 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the rooms in the record of a transaction with [`Transaction::stamped`].
+    /// Parses the debits in the record of a transaction with [`Transaction::stamped`].
     #[must_use]
-    pub fn parse_all(rooms: &str) -> Vec<Self> {
+    pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {
             let (used, times) = one.split_once(':')?;
             let (ends, began) = times.split_once(':')?;
             Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()?, began_ms: began.parse().ok()? })
         };
-        rooms.split(',').filter_map(parse).collect()
+        debits.split(',').filter_map(parse).collect()
     }
 
-    /// Renders the text that [`Self::parse_all`] reads. Without rooms, the text is `-`.
+    /// Renders the text that [`Self::parse_all`] reads. Without debits, the text is `-`.
     #[must_use]
     pub fn render_all(debited: &[Self]) -> String {
         if debited.is_empty() {
@@ -119,7 +119,7 @@ pub struct RecordText {
     /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
     /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
-    pub rooms: Vec<Debited>,
+    pub debits: Vec<Debited>,
     pub content: Bytes,
 }
 
@@ -138,19 +138,19 @@ impl RecordText {
         };
         let version = text(0..first)?;
         let entry = text(first + 1..second)?;
-        let rooms = text(second + 1..third)?;
+        let debits = text(second + 1..third)?;
         Ok(Self {
             version: Version::new(version),
             entry: (entry != "-").then(|| EntryId::new(entry)),
-            rooms: Debited::parse_all(rooms),
+            debits: Debited::parse_all(debits),
             content: stored.slice(third + 1..),
         })
     }
 
     #[must_use]
-    pub fn render(version: &Version, entry: Option<&EntryId>, rooms: &[Debited], content: &[u8]) -> Bytes {
+    pub fn render(version: &Version, entry: Option<&EntryId>, debits: &[Debited], content: &[u8]) -> Bytes {
         let entry = entry.map_or("-", EntryId::as_str);
-        let mut text = format!("{version} {entry} {} ", Debited::render_all(rooms)).into_bytes();
+        let mut text = format!("{version} {entry} {} ", Debited::render_all(debits)).into_bytes();
         text.extend_from_slice(content);
         text.into()
     }
@@ -164,7 +164,7 @@ pub struct Stored<T> {
     /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
     /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
-    pub rooms: Vec<Debited>,
+    pub debits: Vec<Debited>,
     pub value: T,
 }
 
@@ -175,7 +175,7 @@ impl<T: Record> Stored<T> {
     /// [`Unreadable`].
     pub fn read(stored: &Bytes) -> Result<Self, Unreadable> {
         let text = RecordText::parse(stored)?;
-        Ok(Self { version: text.version, entry: text.entry, rooms: text.rooms, value: T::decode(&text.content)? })
+        Ok(Self { version: text.version, entry: text.entry, debits: text.debits, value: T::decode(&text.content)? })
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
             Stored {
                 version,
                 entry: Some(entry),
-                rooms: vec![Debited { used: 3, ends_ms: 9, began_ms: 0 }],
+                debits: vec![Debited { used: 3, ends_ms: 9, began_ms: 0 }],
                 value: Sample { n: 7 }
             }
         );

@@ -12,7 +12,8 @@ use crate::view::{Undecided, View};
 /// Adds the guards and writes of one module to the transaction of another decision.
 ///
 /// A section checks [`Context::conflicts`] for an earlier failure of its own guards. It does not change
-/// [`Transaction::proof`]. It adds no [`crate::Guard::Held`], because that guard must come last, after all sections.
+/// [`Transaction::dedupe_record`]. It adds no [`crate::Guard::Held`], because that guard must come last, after all
+/// sections.
 pub trait Section: Sync {
     /// Adds the guards and writes of this section.
     ///

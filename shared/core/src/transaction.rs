@@ -1,6 +1,6 @@
 //! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
 //!
-//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges
+//! Guards only read. If every guard holds, the store adds the amounts of all [`ConditionalDebit`] guards, acknowledges
 //! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
 //! [`Conflict`] with the current value. So the caller can decide again without another read.
 
@@ -49,7 +49,7 @@ text_key!(
     RecordKey
 );
 text_key!(
-    /// A set of members ordered by *place*, an integer of each member. Timers, throttle queues and indexes are sets.
+    /// A set of members ordered by *score*, an integer of each member. Timers, throttle queues and indexes are sets.
     SetKey
 );
 text_key!(
@@ -98,7 +98,7 @@ impl CounterKey {
     }
 }
 
-/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. In the set `inboxes:<tenant>`, an inbox's place is the
+/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. In the set `inboxes:<tenant>`, an inbox's score is the
 /// shard time of its last use in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InboxKey {
@@ -148,8 +148,8 @@ impl CounterState {
                 Self { ends_ms: end_ms, ..self }
             }
             Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => self.begun(end_ms, start_ms),
-            Window::Held | Window::Total if last_ms != 0 => self.begun(0, 0),
-            Window::Held | Window::Total | Window::Rolling { .. } => self,
+            Window::Concurrency | Window::Total if last_ms != 0 => self.begun(0, 0),
+            Window::Concurrency | Window::Total | Window::Rolling { .. } => self,
         }
     }
 
@@ -181,14 +181,14 @@ pub enum Window {
     Rolling { length_ms: i64 },
     /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
     /// permit is granted, because some holders may not have reported yet.
-    Held,
+    Concurrency,
     /// Amounts do not expire, as for a task's budget or a bound on unfinished work.
     Total,
 }
 
-/// A debit that succeeds if the counter has room.
+/// A debit that succeeds only if the counter has room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct ConditionalDebit {
     pub counter: CounterKey,
     /// The amount to add; 0 is allowed.
     pub amount: u64,
@@ -199,13 +199,13 @@ pub struct Room {
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Further counters share the counter [`Room::OTHERS`], which receives
-    /// their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::Join`] and
-    /// [`Write::Leave`] for a counter that does not exist.
+    /// Maximum number of counters of the limit. Further counters share the counter [`ConditionalDebit::OTHERS`], which
+    /// receives their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::AddMember`] and
+    /// [`Write::RemoveMember`] for a counter that does not exist.
     pub counters_max: u64,
 }
 
-impl Room {
+impl ConditionalDebit {
     /// Returns true if the guard only checks for room: it changes no counter, and creates no counter.
     #[must_use]
     pub fn only_checks(&self) -> bool {
@@ -225,7 +225,7 @@ pub enum Guard {
     /// The record exists, with any version.
     Present(RecordKey),
     /// The counter has room. The amount is added if all guards hold.
-    Room(Room),
+    Debit(ConditionalDebit),
     /// Shard time is earlier than this (ms).
     Before(i64),
     /// Shard time is at or after this (ms).
@@ -253,7 +253,7 @@ pub enum Guard {
     /// The member is the first of the set. If not, the conflict is [`Conflict::NoMember`].
     First(SetKey, Arc<str>),
     /// The store was not short of memory at its last sample.
-    Calm,
+    MemoryAvailable,
     /// The inbox has fewer unread replies than `unread_max`. If the inbox is new, the tenant has fewer than
     /// `inboxes_max` inboxes. If all guards hold, the inbox is added to the tenant's inboxes. If a transaction has two
     /// of these guards, neither guard counts the inbox of the other guard.
@@ -309,17 +309,17 @@ pub enum Write {
         rule: TimerRule,
     },
     ClearTimer(Arc<str>),
-    /// Adds a member to a set, or moves the member to another place.
-    Join {
+    /// Adds a member to a set, or gives the member another score.
+    AddMember {
         set: SetKey,
         member: Arc<str>,
-        /// The member's place. Smaller places come first. At most 2^53.
-        place: u64,
+        /// The member's score. Smaller scores come first. At most 2^53.
+        score: u64,
         /// The counter, if the set is its throttle queue.
         queue_of: Option<CounterKey>,
     },
     /// Removes a member from a set.
-    Leave {
+    RemoveMember {
         set: SetKey,
         member: Arc<str>,
         /// The counter, if the set is its throttle queue.
@@ -361,11 +361,11 @@ pub enum Write {
 /// Guards and writes that a store commits together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Identifies the transaction. If the record `proof` already has this version, the store has already committed the
-    /// transaction, and returns the same result again.
+    /// Identifies the transaction. If the record `dedupe_record` already has this version, the store has already
+    /// committed the transaction, and returns the same result again.
     pub version: Version,
     /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
-    pub proof: Option<RecordKey>,
+    pub dedupe_record: Option<RecordKey>,
     /// True if the store adds the states of the debited counters to the written records, see [`crate::record`], and to
     /// slices, in the field `d`.
     pub stamped: bool,
@@ -378,7 +378,7 @@ pub struct Transaction {
 impl Transaction {
     #[must_use]
     pub const fn new(version: Version) -> Self {
-        Self { version, proof: None, stamped: false, guards: Vec::new(), writes: Vec::new() }
+        Self { version, dedupe_record: None, stamped: false, guards: Vec::new(), writes: Vec::new() }
     }
 
     pub fn guard(&mut self, guard: Guard) -> &mut Self {
@@ -401,8 +401,8 @@ pub struct Committed {
     /// Shard time at the commit.
     pub now_ms: i64,
     /// True if an earlier commit of the same transaction made the writes.
-    pub already: bool,
-    /// The entries of the [`Write::Enqueue`]s, in order; empty if `already` is true.
+    pub was_committed: bool,
+    /// The entries of the [`Write::Enqueue`]s, in order; empty if `was_committed` is true.
     pub entries: Vec<EntryId>,
     /// The counters in shadow mode that had no room.
     pub shadowed: Vec<CounterKey>,
@@ -417,8 +417,8 @@ pub enum Conflict {
         /// The record's stored text, see [`crate::record::RecordText`]. `None` if the record is absent.
         stored: Option<Bytes>,
     },
-    Room {
-        /// The counter of the guard, even if it shares [`Room::OTHERS`].
+    LimitReached {
+        /// The counter of the guard, even if it shares [`ConditionalDebit::OTHERS`].
         counter: CounterKey,
         /// The state of the counter that was checked, with the window that is open now. If the counter has no room
         /// because the store restarted, `used` is at least the guard's `max`.

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
 //!
-//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day
-//! in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
+//! The counter is the agent, or [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the start of the
+//! tenant's day in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
 //! [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::counters::expire_counters;
-use crate::transaction::{CounterKey, Guard, Room, Transaction, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window};
 use crate::turn::TaskPart;
 
 /// Maximum of a counter. Every store represents all integers up to this maximum exactly.
@@ -98,7 +98,7 @@ pub fn count_use(
     for unit in UsageUnit::ALL {
         let limit = unit.limit(tenant, start_ms);
         expire_counters(&limit, ends_ms, transaction);
-        let room = Guard::Room(Room {
+        let debit = Guard::Debit(ConditionalDebit {
             counter: CounterKey::new(limit, agent.as_str()),
             amount: unit.amount(used).min(COUNTER_MAX / 2),
             max: COUNTER_MAX,
@@ -109,7 +109,7 @@ pub fn count_use(
         });
         // Insert before an acknowledgment, which must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
-        transaction.guards.insert(held.unwrap_or(transaction.guards.len()), room);
+        transaction.guards.insert(held.unwrap_or(transaction.guards.len()), debit);
     }
     true
 }
@@ -187,7 +187,7 @@ mod tests {
         for agent in 0..limits::USAGE_AGENTS_MAX + 2 {
             count(&mut shard, &mut task(), &request("1"), &format!("a{agent}"));
         }
-        assert_eq!(used(&shard, UsageUnit::Requests, 1_000, Room::OTHERS), 2);
+        assert_eq!(used(&shard, UsageUnit::Requests, 1_000, ConditionalDebit::OTHERS), 2);
     }
 
     #[test]

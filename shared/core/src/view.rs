@@ -27,13 +27,13 @@ pub enum Query {
     Parts(RecordKey, Vec<Arc<str>>),
     AllParts(RecordKey),
     Counter(CounterKey),
-    /// The first members of a set, at most `count`, with places up to and including `upto` (`None`: any place).
+    /// The first members of a set, at most `count`, with scores up to and including `upto` (`None`: any score).
     First {
         set: SetKey,
         upto: Option<u64>,
         count: usize,
     },
-    Place(SetKey, Arc<str>),
+    Score(SetKey, Arc<str>),
     Size(SetKey),
     Entry(StreamKey, EntryId),
     Holder(StreamKey, EntryId),
@@ -64,7 +64,7 @@ pub enum Value {
     Counter(Option<CounterState>),
     /// Result of [`Query::First`].
     Members(Vec<(Arc<str>, u64)>),
-    Place(Option<u64>),
+    Score(Option<u64>),
     Size(u64),
     Entry(Option<Fields>),
     Holder(Option<Arc<str>>),
@@ -134,7 +134,7 @@ impl View {
                 self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
                 self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
             }
-            Conflict::Room { counter, state } => {
+            Conflict::LimitReached { counter, state } => {
                 self.insert(Query::Counter(counter.clone()), Value::Counter(Some(*state)));
             }
             _ => {}
@@ -251,13 +251,13 @@ impl View {
         }
     }
 
-    /// Returns the place of a member in a set.
+    /// Returns the score of a member in a set.
     ///
     /// # Errors
     /// [`Missing`].
-    pub fn place(&self, set: &SetKey, member: &str) -> Result<Option<u64>, Missing> {
-        match self.get(&Query::Place(set.clone(), member.into()))? {
-            Value::Place(place) => Ok(*place),
+    pub fn score(&self, set: &SetKey, member: &str) -> Result<Option<u64>, Missing> {
+        match self.get(&Query::Score(set.clone(), member.into()))? {
+            Value::Score(score) => Ok(*score),
             _ => Ok(None),
         }
     }

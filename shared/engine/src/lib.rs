@@ -10,8 +10,8 @@
 pub mod active_policy;
 pub mod begin_turn;
 pub mod delegation;
-pub mod limit_rows;
 pub mod report;
+pub mod resolved_limits;
 pub mod retry_until;
 pub mod rules;
 pub mod suspect_permit;

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::time::rfc3339;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::approval::{NarrowedValues, narrow};
 use tickfleet_model::outcome::{CallApproval, PolicyInputs};
@@ -381,7 +381,7 @@ impl Renderer<'_> {
     /// Returns the outcome, the error, and the number of attempts to add to the call's failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
-        let EndedCall { name, turn, reason, fate, .. } = ended_call;
+        let EndedCall { name, turn, reason, execution, .. } = ended_call;
         let deadline_ms = turn.head.deadline_ms;
         let why = turn.canceled.as_deref().map(|why| self.options.redactor.text(why));
         let limit = match reason {
@@ -391,17 +391,17 @@ impl Renderer<'_> {
             _ => None,
         };
         let history = CallHistory { why: why.as_deref(), limit: limit.as_deref(), ..CallHistory::default() };
-        let ((outcome, error), more) = match fate {
-            Fate::NotRun => (ended(reason, deadline_ms, &history), 0),
-            Fate::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
-            Fate::Begun => (begun_and_lost(tool), 1),
-            Fate::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
-            Fate::MayHaveRun => {
+        let ((outcome, error), more) = match execution {
+            ExecutionState::NotRun => (ended(reason, deadline_ms, &history), 0),
+            ExecutionState::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
+            ExecutionState::Begun => (begun_and_lost(tool), 1),
+            ExecutionState::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
+            ExecutionState::MayHaveRun => {
                 let is_open =
                     matches!(reason, EndReason::Expired | EndReason::Canceled | EndReason::Quarantined { .. });
                 (ended(reason, deadline_ms, &CallHistory { lost: true, ..history }), u32::from(is_open))
             }
-            Fate::WorkedElsewhere => (ended(reason, deadline_ms, &CallHistory { waited: true, ..history }), 0),
+            ExecutionState::BeganChild => (ended(reason, deadline_ms, &CallHistory { waited: true, ..history }), 0),
         };
         (outcome, error, more)
     }
@@ -409,7 +409,7 @@ impl Renderer<'_> {
 
 impl Render for Renderer<'_> {
     fn ended(&self, ended_call: &EndedCall<'_>) -> RenderedCall {
-        let EndedCall { name, turn, position, call, fate, now_ms, .. } = ended_call;
+        let EndedCall { name, turn, position, call, execution, now_ms, .. } = ended_call;
         let head = &turn.head;
         if head.calls == 0 {
             return RenderedCall::default();
@@ -426,7 +426,7 @@ impl Render for Renderer<'_> {
         let mut result = CallResult::refused(&id, call.provider_id.clone(), &call.tool, outcome, error);
         let ran = result.ran();
         result.attempts = more + if *position == turn.position { turn.attempts } else { 0 };
-        result.local = turn.local.is_some() && *fate == Fate::TakenByRuntime;
+        result.local = turn.local.is_some() && *execution == ExecutionState::TakenByRuntime;
         if let Some(begun) = turn.begun.as_ref().filter(|begun| begun.position == *position)
             && let Some(consent) = begun.consent.as_ref().filter(|_| more > 0)
         {
@@ -486,9 +486,10 @@ mod tests {
             arguments: r#"{"amount": 700, "to": "kim"}"#.into(),
         };
         let one = |position| {
-            let fate = turn.fate(position);
+            let execution = turn.execution_state(position);
             let call = Some(&call);
-            let rendered = renderer.ended(&EndedCall { name: &name, turn, position, call, reason, fate, now_ms: 0 });
+            let rendered =
+                renderer.ended(&EndedCall { name: &name, turn, position, call, reason, execution, now_ms: 0 });
             let read = |text: &[u8]| serde_json::from_slice(text).unwrap();
             (read(&rendered.result), read(&rendered.audit))
         };

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
-use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Rules};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, ResolvedCaps, ResolvedLimit};
 use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy, UnknownCaller};
 use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 
 use crate::active_policy::ActivePolicy;
-use crate::limit_rows::{counter_of, known_zone};
+use crate::resolved_limits::{counter_of, known_zone};
 
 /// The worker slots that a process has counted. Limits on the slots depend on these counts.
 pub trait SlotBounds: Sync {
@@ -53,12 +53,12 @@ impl std::fmt::Debug for ActiveRules<'_> {
 }
 
 impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
-    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules {
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         let policy = &self.active.policy;
         match policy.look_up(&name.tenant, &head.agent) {
-            Ok((owner, agent)) => Rules::Debits(self.debits(name, head, calls, (owner, agent))),
-            Err(UnknownCaller::Tenant | UnknownCaller::Agent) => Rules::AgentRemoved,
-            Err(UnknownCaller::Withheld) => Rules::Withheld,
+            Ok((owner, agent)) => LimitDecision::Debits(self.debits(name, head, calls, (owner, agent))),
+            Err(UnknownCaller::Tenant | UnknownCaller::Agent) => LimitDecision::AgentRemoved,
+            Err(UnknownCaller::Withheld) => LimitDecision::Withheld,
         }
     }
 
@@ -83,7 +83,7 @@ impl ActiveRules<'_> {
         if policy.pause(tenant, &head.agent).is_some() {
             caps.calls_per_tick = 0;
         }
-        let rows = CapRows::new(&caps, known_zone(policy.time_zone(owner)));
+        let rows = ResolvedCaps::new(&caps, known_zone(policy.time_zone(owner)));
         let stagger_ms = stagger_ms(tenant, &head.agent, caps.tick_ms);
         let mut debits = rows.debits(tenant, &head.agent, stagger_ms, calls.len());
         debits.extend(self.limit_debits(tenant, head, calls, (owner, agent)));
@@ -122,12 +122,12 @@ impl ActiveRules<'_> {
         Debits { limit, key, amounts }: Debits,
     ) -> Option<Debit> {
         let limit = policy.limits.get(limit).filter(|limit| self.slots.counts(limit))?;
-        let mut row = LimitRow::configured(policy, owner, limit, self.shard);
+        let mut resolved = ResolvedLimit::configured(policy, owner, limit, self.shard);
         if let Some(max) = self.slots.max_of(&owner.limit(limit), tenant) {
-            row.max = max;
+            resolved.max = max;
         }
-        let (counter, stagger_ms) = counter_of(&row, &key);
-        Some(Debit { row: Arc::new(row), counter, stagger_ms, amounts })
+        let (counter, stagger_ms) = counter_of(&resolved, &key);
+        Some(Debit { limit: Arc::new(resolved), counter, stagger_ms, amounts })
     }
 }
 
@@ -168,13 +168,15 @@ mod tests {
         let head: Head = serde_json::from_str(r#"{"ag": "kelly", "dl": 0, "dg": "d", "n": 1}"#).unwrap();
         let calls = [Call { provider_id: None, tool: "echo".into(), arguments: "{}".into() }];
         let mut active = ActivePolicy::default();
-        assert!(matches!(rules(active.clone()).rules(&name, &head, &calls), Rules::AgentRemoved));
+        assert!(matches!(rules(active.clone()).rules(&name, &head, &calls), LimitDecision::AgentRemoved));
         active.policy.tenants.insert(tenant.clone(), TenantPolicy::default());
         active.policy.agents = Arc::new([(agent, AgentPolicy::default())].into());
         let tick = |active: &ActivePolicy| {
-            let Rules::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else { panic!("no debits") };
-            let tick = debits.iter().find(|debit| &*debit.row.name == "_tick").unwrap();
-            (tick.row.max, tick.amounts.clone())
+            let LimitDecision::Debits(debits) = rules(active.clone()).rules(&name, &head, &calls) else {
+                panic!("no debits")
+            };
+            let tick = debits.iter().find(|debit| &*debit.limit.name == "_tick").unwrap();
+            (tick.limit.max, tick.amounts.clone())
         };
         assert_eq!(tick(&active), (10, vec![Some(1)]));
         active

@@ -100,14 +100,14 @@ impl WaitNote {
 
 /// Further notes on an admission, if budgets other than the agent's and the tenant's were involved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct AdmissionMore {
+pub struct AdmissionExtras {
     /// Calls of the turn's task so far, including the admitted calls, and the number of calls that the task may make.
     pub task: Option<(u32, u32)>,
     /// Number of the workers' slots; `None` unless a limit of the calls is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
-impl AdmissionMore {
+impl AdmissionExtras {
     /// Reads the notes after an admission: `T<used>,<granted>` and `P<slots>`, separated by `;`. Other kinds of notes
     /// are skipped.
     #[must_use]
@@ -192,7 +192,7 @@ impl DebitNote {
 
 /// Permits that waiting calls returned, or that calls acquired again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct PlacesNote {
+pub struct PermitsNote {
     /// Time of the return or of the new acquisition (ms of shard time).
     pub at_ms: i64,
     /// True if permits were acquired again; false if they were returned.
@@ -202,7 +202,7 @@ pub struct PlacesNote {
     pub calls: usize,
 }
 
-impl PlacesNote {
+impl PermitsNote {
     /// Reads the notes of a log or of an audit entry: `G<now>,<calls>` and `H<now>,<calls>`, separated by `;`. Other
     /// kinds of notes are skipped.
     #[must_use]
@@ -232,9 +232,9 @@ mod tests {
         let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000, slots: None };
         assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000, slots: None }]);
         let entry = "A9000,1,1,10,10000,13,100;T5,20;P64;L2000,part,0,48";
-        assert_eq!(AdmissionMore::read(entry), AdmissionMore { task: Some((5, 20)), slots: Some(64) });
+        assert_eq!(AdmissionExtras::read(entry), AdmissionExtras { task: Some((5, 20)), slots: Some(64) });
         assert_eq!(WaitNote::read_all(entry)[0].slots, Some(48));
-        assert_eq!(AdmissionMore::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionMore::default());
+        assert_eq!(AdmissionExtras::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionExtras::default());
         let entry =
             "A9000,1,1,10,10000,13,100;Dmails@demo:kelly,2,5,9,60000,0;Dmails@~,1,3,9,60000,0;Dmails@~,1,3,9,60000,0";
         let notes = DebitNotes::read(entry);
@@ -246,7 +246,7 @@ mod tests {
         let none = DebitNotes { are_stated: true, ..DebitNotes::default() };
         assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100;D0;L2000,mails,10000"), none);
         assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100"), DebitNotes::default());
-        let [gave, again] = PlacesNote::read_all("G9100,2;H9300,2;Gx;H7")[..] else { panic!("two notes") };
+        let [gave, again] = PermitsNote::read_all("G9100,2;H9300,2;Gx;H7")[..] else { panic!("two notes") };
         assert_eq!((gave.at_ms, gave.again, gave.calls), (9_100, false, 2));
         assert_eq!((again.at_ms, again.again, again.calls), (9_300, true, 2));
     }

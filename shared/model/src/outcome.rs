@@ -73,7 +73,7 @@ outcomes! {
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
-    tone: Tone,
+    severity: OutcomeSeverity,
     /// See [`Outcome::proves_tool`].
     proves_tool: bool,
     /// See [`Outcome::changes_facts`].
@@ -94,7 +94,7 @@ pub enum EffectHappened {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
+pub enum OutcomeSeverity {
     Good,
     /// The outcome is uncertain, or is not a failure of the call itself.
     Doubtful,
@@ -104,7 +104,7 @@ pub enum Tone {
 /// The properties of a call that was rejected before it ran. The other outcomes state only their differences.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
-    tone: Tone::Bad,
+    severity: OutcomeSeverity::Bad,
     proves_tool: false,
     changes_facts: false,
     has_failed_running: false,
@@ -113,22 +113,22 @@ const REFUSED: OutcomeTraits = OutcomeTraits {
 impl Outcome {
     const fn meaning(self) -> OutcomeTraits {
         use EffectHappened::{IfRun, Perhaps, Yes};
-        use Tone::{Doubtful, Good};
+        use OutcomeSeverity::{Doubtful, Good};
         let proves_tool = true;
         let changes_facts = true;
         let has_failed_running = true;
         match self {
-            Self::Ok => OutcomeTraits { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
+            Self::Ok => OutcomeTraits { happened: Yes, severity: Good, proves_tool, changes_facts, ..REFUSED },
             Self::Permanent | Self::Transient => {
                 OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
             }
             // Either the call ran and its output was withheld, or the call did not reach its tool.
             Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
             Self::OutcomeUnknown => {
-                OutcomeTraits { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+                OutcomeTraits { happened: Perhaps, severity: Doubtful, proves_tool, has_failed_running, ..REFUSED }
             }
             Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => OutcomeTraits { proves_tool, ..REFUSED },
-            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { tone: Doubtful, ..REFUSED },
+            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { severity: Doubtful, ..REFUSED },
             Self::UnknownTool | Self::Rejected => REFUSED,
         }
     }
@@ -150,8 +150,8 @@ impl Outcome {
     }
 
     #[must_use]
-    pub const fn tone(self) -> Tone {
-        self.meaning().tone
+    pub const fn severity(self) -> OutcomeSeverity {
+        self.meaning().severity
     }
 
     /// Returns true if only a call whose tool was found can have this outcome.

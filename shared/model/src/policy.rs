@@ -16,8 +16,8 @@ use super::tool::KnownTools;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 pub use facts::{
-    Becomes, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
-    session_note,
+    FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactTransition,
+    FactsSession, session_note,
 };
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
@@ -432,7 +432,7 @@ impl Policy {
 
     /// Returns the reason why every turn of every sender is rejected. Returns `None` if some turns may be admitted.
     #[must_use]
-    pub fn admits_nobody(&self) -> Option<&'static str> {
+    pub fn all_rejected_reason(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
             return Some("no agent is configured: every turn is rejected; agents.yaml names the agents");
         }

@@ -9,18 +9,18 @@ use backoff::backoff::Backoff;
 use super::limits;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ladder {
+pub struct RetryDelays {
     waits: Vec<Duration>,
 }
 
-impl Default for Ladder {
+impl Default for RetryDelays {
     /// Returns waits of 1 s, 3 s and 9 s.
     fn default() -> Self {
         Self::exponential(Duration::from_secs(1), 3.0, 3)
     }
 }
 
-impl Ladder {
+impl RetryDelays {
     #[must_use]
     pub fn new(waits: Vec<Duration>) -> Self {
         Self { waits }
@@ -105,30 +105,30 @@ mod tests {
 
     #[test]
     fn the_default_ladder_waits_1_3_and_9_seconds_then_gives_up() {
-        let ladder = Ladder::default();
-        let waits: Vec<_> = (1..=4).map(|attempt| ladder.decide(attempt, None, FAR)).collect();
+        let retry_delays = RetryDelays::default();
+        let waits: Vec<_> = (1..=4).map(|attempt| retry_delays.decide(attempt, None, FAR)).collect();
         let secs = |s| RetryDecision::RetryAfter(Duration::from_secs(s));
         assert_eq!(waits, [secs(1), secs(3), secs(9), RetryDecision::NoRetry(NoRetryReason::TriesUsedUp)]);
     }
 
     #[test]
     fn longest_from_adds_remaining_waits_and_run_times() {
-        let ladder = Ladder::default();
+        let retry_delays = RetryDelays::default();
         let secs = Duration::from_secs;
-        let left: Vec<_> = (1..=5).map(|attempt| ladder.longest_from(attempt, secs(30))).collect();
+        let left: Vec<_> = (1..=5).map(|attempt| retry_delays.longest_from(attempt, secs(30))).collect();
         assert_eq!(left, [secs(133), secs(102), secs(69), secs(30), secs(30)]);
-        assert_eq!(Ladder::new(Vec::new()).longest_from(1, Duration::ZERO), Duration::ZERO);
+        assert_eq!(RetryDelays::new(Vec::new()).longest_from(1, Duration::ZERO), Duration::ZERO);
     }
 
     #[test]
     fn retry_after_is_a_floor_and_bounded() {
-        let ladder = Ladder::default();
+        let retry_delays = RetryDelays::default();
         let after = |s| Some(Duration::from_secs(s));
-        assert_eq!(ladder.decide(1, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(7)));
-        assert_eq!(ladder.decide(3, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(9)));
-        assert_eq!(ladder.decide(1, after(61), FAR), RetryDecision::NoRetry(NoRetryReason::RetryAfterTooLong));
+        assert_eq!(retry_delays.decide(1, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(7)));
+        assert_eq!(retry_delays.decide(3, after(7), FAR), RetryDecision::RetryAfter(Duration::from_secs(9)));
+        assert_eq!(retry_delays.decide(1, after(61), FAR), RetryDecision::NoRetry(NoRetryReason::RetryAfterTooLong));
         assert_eq!(
-            ladder.decide(1, after(7), Duration::from_secs(5)),
+            retry_delays.decide(1, after(7), Duration::from_secs(5)),
             RetryDecision::NoRetry(NoRetryReason::DeadlineFirst)
         );
     }

@@ -249,7 +249,7 @@ impl PrivateRedis {
         let deadline = Instant::now() + self.options.ready_within;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Err(ServerError::Ended { binary: self.binary.clone(), status, log: self.last_words() });
+                return Err(ServerError::Ended { binary: self.binary.clone(), status, log: self.log_tail() });
             }
             if matches!(timeout(Duration::from_secs(1), self.is_responding()).await, Ok(Ok(true))) {
                 return Ok(());
@@ -257,7 +257,7 @@ impl PrivateRedis {
             if Instant::now() >= deadline {
                 let binary = self.binary.clone();
                 let waited = self.options.ready_within;
-                return Err(ServerError::Silent { binary, waited, log: self.last_words() });
+                return Err(ServerError::Silent { binary, waited, log: self.log_tail() });
             }
             sleep(STEP).await;
         }
@@ -272,7 +272,7 @@ impl PrivateRedis {
         }
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = std::fs::read(log_in(&self.options.dir)).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();

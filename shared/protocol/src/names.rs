@@ -143,7 +143,7 @@ impl NameMap {
 
     /// Adds the wire names of `other` as further ways to resolve a name. Wire names that this map already has stay
     /// unchanged.
-    pub(super) fn lead_back(&mut self, other: &Self) {
+    pub(super) fn add_aliases(&mut self, other: &Self) {
         for (wire, name) in &other.from_wire {
             self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
         }

@@ -31,7 +31,8 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, cmd, pipe};
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, StreamKey, TimerRule, Transaction, Version, Window, Write,
+    ConditionalDebit, CounterKey, EntryId, Guard, InboxKey, RecordKey, StreamKey, TimerRule, Transaction, Version,
+    Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};
@@ -258,7 +259,7 @@ impl Bench {
         let agent = format!("t:a{}", n % AGENTS);
         let day = Window::Day { start_ms: 0, end_ms: i64::MAX >> 12 };
         let mut t = Transaction::new(Version::new(format!("a1b2c3d4-{n:x}")));
-        t.proof = Some(turn.clone());
+        t.dedupe_record = Some(turn.clone());
         t.guard(Guard::Absent(turn.clone()));
         for (limit, counter, window) in [
             ("_tick", agent.as_str(), Window::Fixed { start_ms: 0, end_ms: i64::MAX >> 12, length_ms: 5_000 }),
@@ -266,7 +267,7 @@ impl Bench {
             ("_unfinished", "t", Window::Total),
             ("_out", "t", Window::Total),
         ] {
-            t.guard(Guard::Room(Room {
+            t.guard(Guard::Debit(ConditionalDebit {
                 counter: CounterKey::new(limit, counter),
                 amount: 1,
                 max: 1 << 40,
@@ -296,7 +297,7 @@ impl Bench {
         let done = RecordKey::new(format!("done:t:t{n}"));
         let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let mut t = Transaction::new(Version::new(format!("e5f6a7b8-{n:x}")));
-        t.proof = Some(done.clone());
+        t.dedupe_record = Some(done.clone());
         t.guard(Guard::Version(turn.clone(), Version::new(format!("a1b2c3d4-{n:x}"))));
         t.guard(Guard::Held(StreamKey::new("ready:normal"), entry.clone()));
         t.write(Write::Append {

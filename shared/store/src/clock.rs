@@ -49,7 +49,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
-        Ok(self.seam().vitals().await?.shard.now_ms)
+        Ok(self.seam().shard_stats().await?.shard.now_ms)
     }
 }
 

@@ -98,7 +98,7 @@ impl Store {
             turns_max: options.turns_max,
             tenant_turns_max: options.tenant_turns_max,
             tenant_bytes_max: options.tenant_bytes_max,
-            tenant_out_max: options.tenant_ready_max,
+            tenant_in_flight_max: options.tenant_ready_max,
             inbox_unread_max: options.inbox_unread_max,
             inboxes_max: options.inboxes_max,
             crashes_max: options.crashes_max,

@@ -47,13 +47,13 @@ const BEGIN_MS: i64 = 1_700_000_000_000;
 const EXPECTED: &[&str] = &[
     "is committed",
     "is refused",
-    "is already",
+    "is repeated",
     "is shadowed",
     "is taken",
     "held Version",
     "held Absent",
     "held Present",
-    "held Room",
+    "held Debit",
     "held Before",
     "held Since",
     "held Generation",
@@ -62,7 +62,7 @@ const EXPECTED: &[&str] = &[
     "held Fits",
     "held Member",
     "held First",
-    "held Calm",
+    "held MemoryAvailable",
     "held Inbox",
     "held Unread",
     "held Held",
@@ -74,8 +74,8 @@ const EXPECTED: &[&str] = &[
     "wrote Remove",
     "wrote Timer",
     "wrote ClearTimer",
-    "wrote Join",
-    "wrote Leave",
+    "wrote AddMember",
+    "wrote RemoveMember",
     "wrote Add",
     "wrote Restart",
     "wrote DeleteCounter",
@@ -84,7 +84,7 @@ const EXPECTED: &[&str] = &[
     "wrote PolicyGeneration",
     "wrote SettingsGeneration",
     "conflict Record",
-    "conflict Room",
+    "conflict LimitReached",
     "conflict Time",
     "conflict Generation",
     "conflict Epoch",
@@ -199,7 +199,12 @@ async fn waits(subject: &impl Subject) {
     let [taken] = taken.unwrap().try_into().expect("one entry");
     assert_eq!(
         batch.results,
-        [Ok(Committed { now_ms: BEGIN_MS, already: false, entries: vec![taken.entry.clone()], shadowed: Vec::new() })]
+        [Ok(Committed {
+            now_ms: BEGIN_MS,
+            was_committed: false,
+            entries: vec![taken.entry.clone()],
+            shadowed: Vec::new()
+        })]
     );
     assert_eq!(taken.queue, StreamKey::new("other"));
 }

@@ -215,7 +215,7 @@ const MUTANTS: &[Detected] = &[
     ("holder_guards_the_version", crashes, 8),
     ("begin_writes_the_intent_record", crashes, 0),
     ("begin_respects_the_intent_record", crashes, 0),
-    ("advance_looks_at_marks", losses, 63),
+    ("advance_reads_recovered_calls", losses, 63),
     ("claim_guards_its_record", governed, 13),
     ("end_calls_guards_the_session", governed, 4),
     ("no_call_begins_during_a_report", losses, 128),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value as Json, json};
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::turn::Turn;
-use tickfleet_core::workers::{Beat, Role, Slots};
+use tickfleet_core::workers::{Heartbeat, Role, Slots};
 use tickfleet_core::{CounterKey, Transaction, Write};
 use tickfleet_model::{AgentId, ConsumerId, TenantId};
 use tickfleet_store::seam::TakeRequest;
@@ -69,7 +69,7 @@ async fn a_throttled_turn_shows_its_queue_counter_and_calls() {
             transaction.write(Write::PutPart(name.record(), "c0".into(), part(&call.to_string())));
             let set = keys::throttle_queue(&counter);
             let member = name.to_string().into();
-            transaction.write(Write::Join { set, member, place: 1, queue_of: Some(counter.clone()) });
+            transaction.write(Write::AddMember { set, member, score: 1, queue_of: Some(counter.clone()) });
             transaction.write(Write::Add { counter: counter.clone(), amount: 3, ends_ms: None });
             transaction.timer(keys::throttle_timer(&counter), 7_000, tickfleet_core::TimerRule::Set);
             transaction.timer(name.timer(), 9_000, tickfleet_core::TimerRule::Set);
@@ -114,7 +114,7 @@ async fn a_held_slice_shows_its_holder_and_its_calls() {
     assert_eq!((live.holder.as_deref(), live.next_call()), (Some("w-1"), Some("first")));
     assert!(live.held_ms.is_some_and(|held_ms| held_ms < 60_000));
     let load = shard.store.fleet_load().await.unwrap();
-    assert_eq!((load.out, load.read), (1, Some(1)));
+    assert_eq!((load.in_flight, load.read), (1, Some(1)));
     let backlog = shard.store.backlog(&[], &[]).await.unwrap();
     assert_eq!((backlog.running, backlog.ready), (1, 0));
 }
@@ -131,11 +131,11 @@ async fn counters_show_what_agents_and_tenants_have_used() {
             add(transaction, limits::TICK, "acme:kelly", 3);
             add(transaction, limits::DAY, "acme:kelly", 8);
             add(transaction, limits::UNFINISHED, "acme", 2);
-            add(transaction, limits::OUT, "acme", 1);
+            add(transaction, limits::IN_FLIGHT, "acme", 1);
         })
         .await;
     let standing = shard.store.tenant_usage(&tenant(), std::slice::from_ref(&agent)).await.unwrap();
-    assert_eq!((standing.unfinished, standing.out), (2, 1));
+    assert_eq!((standing.unfinished, standing.in_flight), (2, 1));
     assert_eq!((standing.agents[0].tick_used, standing.agents[0].day_used), (3, 8));
     let (budgets, complete) = shard.store.budgets(10).await.unwrap();
     assert_eq!((budgets["acme:kelly"], complete), (standing.agents[0], true));
@@ -149,8 +149,8 @@ async fn consumers_show_their_leases_and_slots() {
     let shard = Shard::new();
     let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
     let consumer = ConsumerId::new("w-1-abc-0").unwrap();
-    let beat = Beat { consumer, role, lease_ms: 10_000, policy: "abc".into() };
-    shard.store.decide(beat).await.unwrap();
+    let heartbeat = Heartbeat { consumer, role, lease_ms: 10_000, policy: "abc".into() };
+    shard.store.decide(heartbeat).await.unwrap();
     let nodes = shard.store.nodes(shard.now_ms().await).await.unwrap();
     assert_eq!(nodes.len(), 1);
     assert!(nodes[0].lease_left_ms > 0 && nodes[0].slots == Some(Slots { busy: 1, all: 4 }));

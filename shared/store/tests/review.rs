@@ -25,7 +25,7 @@ impl Decision for Joins {
             view.get(&Query::Size(SetKey::new(format!("s{number}"))))?;
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.write(Write::Join { set: SetKey::new("set"), member: "m".into(), place: 0, queue_of: None });
+        transaction.write(Write::AddMember { set: SetKey::new("set"), member: "m".into(), score: 0, queue_of: None });
         Ok(Step::Commit(transaction, ()))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{AgentId, Limit, Policy, TenantId, TenantUser};
 use tickfleet_tests::fleet::{Fleet, PATIENCE};
 
@@ -20,7 +20,7 @@ fn limit(name: &str, agents: &[&str]) -> Limit {
         },
         per: BTreeSet::from([LimitKey::Tenant]),
         bound: LimitBound::Calls(50),
-        every: Every::Day,
+        every: LimitWindow::Day,
         on_reach: OnReach::Reject,
         mode: LimitMode::Enforce,
         keys_max: 10,

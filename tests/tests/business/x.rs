@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::killable::KillableProcess;
 use tokio::sync::mpsc;
@@ -150,7 +150,7 @@ async fn a_post_is_not_repeated_after_its_worker_is_killed() {
     let mut plan = plan_of(&x);
     plan.workers = 0;
     plan.store.lease_ms = 1_000;
-    plan.ladder = Ladder::default();
+    plan.retry_delays = RetryDelays::default();
     let mut fleet = Fleet::start(plan).await;
     let (reported, mut left) = mpsc::unbounded_channel();
     x.trouble("/2/tweets", FaultyResponse::Silence(reported));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::inner::inner_calls;
 use tickfleet_model::policy::ToolGrant;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{AgentId, Effect, Outcome, Policy};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
@@ -248,7 +248,7 @@ async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
     // The wait before the second attempt is longer than the time for which the first attempt's inner call is kept.
-    let plan = Plan { tools, slots: 2, ladder: Ladder::new(vec![Duration::from_secs(2)]), ..plan };
+    let plan = Plan { tools, slots: 2, retry_delays: RetryDelays::new(vec![Duration::from_secs(2)]), ..plan };
     let mut fleet = Fleet::start(forgetful(plan)).await;
     let calls = json!([{"name": "lost", "arguments": {}}]);
     fleet.submit_turn(json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls})).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_config::mcp::McpServerDef;
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
@@ -22,8 +22,8 @@ async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
-    let ladder = Ladder::new(waits_ms.iter().copied().map(Duration::from_millis).collect());
-    (Fleet::start(Plan { registered, ladder, ..Plan::default() }).await, servers)
+    let retry_delays = RetryDelays::new(waits_ms.iter().copied().map(Duration::from_millis).collect());
+    (Fleet::start(Plan { registered, retry_delays, ..Plan::default() }).await, servers)
 }
 
 async fn run(fleet: &mut Fleet, calls: &[(&str, Value)]) -> Value {

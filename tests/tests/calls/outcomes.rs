@@ -267,8 +267,8 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
     // The wait before the retry must be so long that the worker can end. The deadline is later than the retry, so the
     // call expires in `ready`.
-    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(4)]);
-    let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
+    let retry_delays = tickfleet_model::retry::RetryDelays::new(vec![Duration::from_secs(4)]);
+    let mut fleet = Fleet::start(Plan { retry_delays, ..Plan::default() }).await;
     let deadline = fleet.in_ms(8_000).await;
     let calls = json!([
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::FactRow;
 use tickfleet_model::{Effect, Limit, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -15,7 +15,7 @@ use tokio::sync::{Barrier, Semaphore};
 use crate::calls::facts::{change, condition, row, waits};
 
 /// `ship` needs the fact that `pack` sets. At most `places` calls of the tenant may run at the same time.
-fn with_places(policy: &mut Policy, places: u64) {
+fn with_permits(policy: &mut Policy, places: u64) {
     let rows = [
         ("look", FactRow::default()),
         ("pack", FactRow { sets: vec![change("packed")], ..FactRow::default() }),
@@ -29,7 +29,7 @@ fn with_places(policy: &mut Policy, places: u64) {
         matches: LimitMatch::default(),
         per: [LimitKey::Tenant].into(),
         bound: LimitBound::Concurrent(places),
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1,
@@ -61,7 +61,7 @@ async fn a_call_waiting_for_another_turn_returns_its_concurrency_slot() {
         tools: vec![tool("look", Effect::Read), tool("pack", Effect::Read), tool("ship", Effect::Once)],
         agents: vec!["kelly".into(), "fran".into()],
         policy: |policy| {
-            with_places(policy, 1);
+            with_permits(policy, 1);
             (policy.defaults.calls_per_tick, policy.defaults.tick_ms) = (1, 500);
         },
         ..Plan::default()
@@ -109,7 +109,7 @@ async fn woken_calls_do_not_exceed_the_concurrency_limit() {
         slots: 4,
         tools: vec![pack, ship, tool("look", Effect::Read)],
         agents: vec!["kelly".into(), "fran".into()],
-        policy: |policy| with_places(policy, 2),
+        policy: |policy| with_permits(policy, 2),
         ..Plan::default()
     })
     .await;

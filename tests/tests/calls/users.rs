@@ -10,8 +10,8 @@ use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use tickfleet_client::{Client, RecordedReply};
 use tickfleet_core::call::begin::Begin;
-use tickfleet_core::turn::{HandBack, HandBackReason, Slice, Turn};
-use tickfleet_core::workers::{self, Beat};
+use tickfleet_core::turn::{RequeueReason, RequeueSlice, Slice, Turn};
+use tickfleet_core::workers::{self, Heartbeat};
 use tickfleet_core::{Stored, keys};
 use tickfleet_model::{Call, ConsumerId, Effect, Priority, TenantId, TurnId};
 use tickfleet_ops::metrics::Metrics;
@@ -76,11 +76,11 @@ async fn held_slice(fleet: &Fleet) -> Slice {
     let call = Call { provider_id: None, tool: "sleep".into(), arguments: r#"{"ms":60000}"#.into() };
     Slice {
         queue: keys::ready(Priority::Normal),
-        entry: stored.out_entry().unwrap().clone(),
+        entry: stored.in_flight_entry().unwrap().clone(),
         name,
         version: stored.version,
         turn: stored.value,
-        debited: stored.rooms,
+        debited: stored.debits,
         calls: vec![call],
     }
 }
@@ -119,13 +119,14 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
         cache: None,
     };
     let consumer = ConsumerId::new("w").unwrap();
-    let beat = Beat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
+    let beat =
+        Heartbeat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
     let take = TakeRequest { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
     for role in ["producer", "viewer"] {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();
-        let back = HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } };
+        let back = RequeueSlice { slice: &slice, reason: &RequeueReason::Unsent { nonce: None } };
         refused("begin", store.decide(begin.clone()).await);
-        refused("hand_back", store.decide(back).await);
+        refused("requeue", store.decide(back).await);
         refused("beat", store.decide(beat.clone()).await);
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);

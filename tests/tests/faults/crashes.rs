@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_core::keys;
-use tickfleet_core::recovery::epoch::{Mark, Marks};
+use tickfleet_core::recovery::epoch::{RecoveredCall, RecoveredCalls};
 use tickfleet_core::turn::Turn;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::DefaultCaps;
@@ -145,9 +145,9 @@ async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
     assert_eq!(running.recv().await, Some(7));
     fleet.server.kill9();
     fleet.server.restart().await;
-    until_marked(&fleet, |_| true).await;
+    until_recovered(&fleet, |_| true).await;
     may_end.notify_one();
-    until_marked(&fleet, |mark| mark.result.is_some()).await;
+    until_recovered(&fleet, |mark| mark.result.is_some()).await;
     fleet.server.kill9();
     fleet.server.restart().await;
     fleet.submit_turn(turn).await;
@@ -158,13 +158,13 @@ async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
 }
 
 /// Waits until a worker has reported the first call of the turn `paid`, and the report satisfies `is_it`.
-async fn until_marked(fleet: &Fleet, is_it: fn(&Mark) -> bool) {
-    let key = keys::marks(&TurnName::parse("acme:paid").unwrap());
+async fn until_recovered(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
+    let key = keys::recovered_calls(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {
             // Redis has just been restarted, so errors are ignored.
-            let marks = fleet.store.record_of::<Marks>(&key).await.ok().flatten();
-            marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
+            let recovered = fleet.store.record_of::<RecoveredCalls>(&key).await.ok().flatten();
+            recovered.is_some_and(|recovered| recovered.value.calls.get(&0).is_some_and(is_it))
         })
         .await;
 }

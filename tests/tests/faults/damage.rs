@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::call::streak::StreakBounds;
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, FactScope, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::tool::CachePer;
 use tickfleet_model::{AgentId, ApprovalDemand, Effect, Limit, Outcome, Policy, TenantId};
@@ -194,7 +194,7 @@ fn each_documented_key_kind_has_a_damage_case() {
     }
 }
 
-fn limit(name: &str, tool: &str, most: u64, every: Every) -> Limit {
+fn limit(name: &str, tool: &str, most: u64, every: LimitWindow) -> Limit {
     Limit {
         name: name.into(),
         matches: LimitMatch { tools: [tool.to_owned()].into(), ..LimitMatch::default() },
@@ -214,10 +214,10 @@ fn policy(policy: &mut Policy) {
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
     policy.limits = Arc::new(vec![
-        limit("notes", "note", 1_000, Every::Period(2_000)),
-        limit("slow", "slow", 1, Every::Period(600_000)),
-        limit("brief", "brief", 1, Every::Period(100)),
-        limit("slots", "pay", 4, Every::Held),
+        limit("notes", "note", 1_000, LimitWindow::Period(2_000)),
+        limit("slow", "slow", 1, LimitWindow::Period(600_000)),
+        limit("brief", "brief", 1, LimitWindow::Period(100)),
+        limit("slots", "pay", 4, LimitWindow::Concurrency),
     ]);
     let row = |facts| ToolGrant { everyone: true, facts, ..ToolGrant::default() };
     let fact = Fact::parse("noted").unwrap();

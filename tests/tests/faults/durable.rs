@@ -9,7 +9,7 @@ use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::slice::{self, Slice};
 use tickfleet_core::{Transaction, View};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
@@ -120,8 +120,8 @@ async fn a_call_with_an_unconfirmed_begin_does_not_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_call_runs_on_a_retry_after_the_replica_returns() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
-    let ladder = Ladder::new(vec![Duration::from_millis(500); 20]);
-    let plan = Plan { ladder, ..plan(&paid, true, Durability::Replica) };
+    let retry_delays = RetryDelays::new(vec![Duration::from_millis(500); 20]);
+    let plan = Plan { retry_delays, ..plan(&paid, true, Durability::Replica) };
     let mut fleet = Fleet::start_on(primary, plan).await;
     replica.pause();
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
@@ -202,8 +202,8 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
         // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
-        let ladder = Ladder::new(vec![Duration::from_millis(100); 20]);
-        Arc::new(Plan { store, ladder, ..plan(&paid, answers, durable) })
+        let retry_delays = RetryDelays::new(vec![Duration::from_millis(100); 20]);
+        Arc::new(Plan { store, retry_delays, ..plan(&paid, answers, durable) })
     });
     let url = trio.url();
     let active = first.active();

@@ -79,7 +79,7 @@ async fn a_false_lag_of_redis_counts_as_no_backlog_and_blocks_no_dispatch() {
 
     let backlog = store.backlog(&[], &[]).await.unwrap();
     assert_eq!((backlog.inbound, backlog.ready, backlog.running), (0, 0, 0), "{backlog:?}");
-    assert_eq!(store.fleet_load().await.unwrap().out, 0);
+    assert_eq!(store.fleet_load().await.unwrap().in_flight, 0);
     let seen = Watch::new(store.clone()).poll().await.unwrap();
     let waiting: u64 = seen.streams.iter().map(|stream| stream.waiting).sum();
     assert_eq!(waiting, 0, "{:?}", seen.streams);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use tickfleet_core::workers::{self, Beat};
+use tickfleet_core::workers::{self, Heartbeat};
 use tickfleet_model::ConsumerId;
 use tickfleet_store::{Pool, Refusal, Store};
 use tickfleet_testkit::{RedisOptions, RedisServer};
@@ -127,7 +127,7 @@ async fn a_snapshot_loads_only_before_the_append_only_file_is_enabled() {
     let store = shard(&server.url());
     store.ensure_groups().await.unwrap();
     let consumer = ConsumerId::new("s-a").unwrap();
-    let beat = Beat { consumer, role: workers::Role::Scheduler, lease_ms: 60_000, policy: String::new() };
+    let beat = Heartbeat { consumer, role: workers::Role::Scheduler, lease_ms: 60_000, policy: String::new() };
     store.decide(beat).await.unwrap();
     let keys = size(&server).await;
     assert!(keys > 0);

@@ -38,7 +38,7 @@ const TURNS: usize = 12;
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
-struct Mark {
+struct RecoveredCall {
     /// The mark of the run.
     mark: String,
 }
@@ -58,7 +58,7 @@ impl Gate {
     fn tool(&self) -> TypedTool {
         let runs = self.runs.clone();
         let open = self.open.clone();
-        TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
+        TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
             let runs = runs.clone();
             let mut open = open.subscribe();
             async move {

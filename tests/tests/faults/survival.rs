@@ -19,7 +19,7 @@ use tickfleet_tools::{CallContext, TypedTool};
 use tokio::sync::watch;
 
 #[derive(Deserialize, JsonSchema)]
-struct Mark {
+struct RecoveredCall {
     /// The mark of the run.
     mark: String,
 }
@@ -47,7 +47,7 @@ impl Gate {
     fn tool(&self, name: &str, effect: Effect) -> TypedTool {
         let runs = self.runs.clone();
         let open = self.open.clone();
-        TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: Mark| {
+        TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: RecoveredCall| {
             let runs = runs.clone();
             let mut open = open.subscribe();
             async move {
@@ -122,7 +122,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 }
 
 #[tokio::test]
-async fn a_draining_worker_hands_back_its_unfinished_turns() {
+async fn a_draining_worker_requeues_its_unfinished_turns() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
     // The lease is long: this test does not wait for its end, and a lost lease would start calls again.

@@ -247,8 +247,8 @@ async fn waiting_for_a_paused_model_uses_no_attempt() {
     })
     .await;
     // Each step has one attempt. If the wait for the paused model used up the attempt, the task would end here.
-    let ladder = tickfleet_model::retry::Ladder::new([].into());
-    let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
+    let retry_delays = tickfleet_model::retry::RetryDelays::new([].into());
+    let mut fleet = Fleet::start(Plan { retry_delays, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "transient", "it was asked, and turned away: {reply}");

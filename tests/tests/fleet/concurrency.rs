@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Effect, Limit, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -55,7 +55,7 @@ fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, place
         matches: LimitMatch { tools: tools.iter().map(ToString::to_string).collect(), ..LimitMatch::default() },
         per: [per].into(),
         bound: LimitBound::Concurrent(places),
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1,

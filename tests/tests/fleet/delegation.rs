@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{HttpTaskDef, TaskHandlerDef};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{AgentId, Effect, Policy, limits};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
@@ -258,7 +258,7 @@ async fn a_task_cancelled_before_it_arrives_ends_without_running() {
 #[tokio::test]
 async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     let mut slow = plan(60_000);
-    slow.ladder = Ladder::new(vec![Duration::from_secs(60)]);
+    slow.retry_delays = RetryDelays::new(vec![Duration::from_secs(60)]);
     let mut fleet = Fleet::start(slow).await;
     fleet.delegate("emma", json!({"task_id": "tried", "task_description": "ok 3"})).await;
     fleet

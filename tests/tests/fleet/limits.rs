@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_core::turn::{Slice, State};
 use tickfleet_core::{CounterKey, keys};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, Priority};
 use tickfleet_store::seam::inspect::Range;
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -25,7 +25,7 @@ fn limit(name: &str, tools: &[&str], per: &[LimitKey], bound: LimitBound) -> Lim
         matches: LimitMatch { tools: tools.iter().map(ToString::to_string).collect(), ..LimitMatch::default() },
         per: per.iter().cloned().collect::<BTreeSet<_>>(),
         bound,
-        every: Every::Period(PERIOD_MS),
+        every: LimitWindow::Period(PERIOD_MS),
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1_000,
@@ -136,7 +136,7 @@ async fn a_rolling_limit_is_not_exceeded_in_any_period() {
         tools: vec![note("send", &ledger)],
         policy: |policy| {
             let sends = limit("sends", &["send"], &[LimitKey::User], LimitBound::Calls(3));
-            with(policy, vec![Limit { every: Every::Rolling(PERIOD_MS), ..sends }]);
+            with(policy, vec![Limit { every: LimitWindow::Rolling(PERIOD_MS), ..sends }]);
         },
         ..Plan::default()
     })
@@ -163,7 +163,7 @@ async fn a_throttled_turn_does_not_block_other_turns_of_its_agent() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
-        with(policy, vec![Limit { every: Every::Day, ..sends }]);
+        with(policy, vec![Limit { every: LimitWindow::Day, ..sends }]);
     })
     .await;
     let first = fleet.submit(&[("send", json!({"text": "first"}))]).await;
@@ -201,7 +201,7 @@ async fn a_limit_rejects_single_calls_and_the_turn_continues() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Agent], LimitBound::Calls(1));
-        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+        with(policy, vec![Limit { every: LimitWindow::Day, on_reach: OnReach::Reject, ..sends }]);
     })
     .await;
     let send = ("send", json!({"text": "x"}));
@@ -228,7 +228,7 @@ async fn equivalent_spellings_of_a_tool_name_share_one_limit() {
     let ledger = Ledger::default();
     let mut fleet = start("crm.send", &ledger, |policy| {
         let sends = limit("sends", &["crm.*"], &[LimitKey::Tool], LimitBound::Calls(1));
-        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+        with(policy, vec![Limit { every: LimitWindow::Day, on_reach: OnReach::Reject, ..sends }]);
     })
     .await;
     let spellings = ["crm_x2E_send", "crm.send", "crm_x2E_send", "_x63_rm_x2E_send", "crm_x2E__x73_end"];
@@ -246,7 +246,7 @@ async fn sum_limits_are_exact_and_reject_amounts_that_are_not_numbers() {
     let mut fleet = start("pay", &ledger, |policy| {
         let bound = LimitBound::Sum { argument: "/amount".into(), max: 1_000_000 };
         let spent = limit("spent", &["pay"], &[LimitKey::Argument("/to".into())], bound);
-        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..spent }]);
+        with(policy, vec![Limit { every: LimitWindow::Day, on_reach: OnReach::Reject, ..spent }]);
     })
     .await;
     let pay = |to: &str, amount: Value| ("pay", json!({"text": to, "to": to, "amount": amount}));
@@ -282,7 +282,7 @@ async fn a_limit_in_shadow_mode_only_counts() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &[], &[LimitKey::Tenant], LimitBound::Calls(1));
-        with(policy, vec![Limit { mode: LimitMode::Shadow, every: Every::Day, ..sends }]);
+        with(policy, vec![Limit { mode: LimitMode::Shadow, every: LimitWindow::Day, ..sends }]);
     })
     .await;
     fleet.submit(&[("send", json!({})), ("send", json!({}))]).await;
@@ -303,7 +303,7 @@ async fn a_tenants_own_limit_overrides_the_default() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Tenant], LimitBound::Calls(9));
-        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+        with(policy, vec![Limit { every: LimitWindow::Day, on_reach: OnReach::Reject, ..sends }]);
         let own: BTreeMap<String, String> = [("sends".to_owned(), "1".to_owned())].into();
         policy.tenants.values_mut().for_each(|tenant| tenant.limits.clone_from(&own));
     })

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tickfleet_core::workers::{Beat, Leave, Role};
+use tickfleet_core::workers::{EndLease, Heartbeat, Role};
 use tickfleet_model::ConsumerId;
 use tickfleet_store::{AnnounceResult, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
@@ -23,7 +23,7 @@ impl ShardFixture {
     async fn scheduler(&self, name: &str) -> ConsumerId {
         let consumer = ConsumerId::new(name).unwrap();
         let lease_ms = self.store.options().lease_ms;
-        let beat = Beat { consumer: consumer.clone(), role: Role::Scheduler, lease_ms, policy: String::new() };
+        let beat = Heartbeat { consumer: consumer.clone(), role: Role::Scheduler, lease_ms, policy: String::new() };
         self.store.decide(beat).await.unwrap();
         consumer
     }
@@ -59,7 +59,7 @@ async fn an_older_policy_becomes_active_when_no_scheduler_uses_the_newer_one() {
     let third = world.in_force("old", &two).await;
     assert!(third > second, "{second} {third}");
     assert_eq!(world.announce("new", &one, false).await, older(third, false));
-    world.store.decide(Leave { consumer: two, role: Role::Scheduler }).await.unwrap();
+    world.store.decide(EndLease { consumer: two, role: Role::Scheduler }).await.unwrap();
     let fourth = world.in_force("new", &one).await;
     assert!(fourth > third, "{third} {fourth}");
     assert_eq!(world.store.generation_of("old").await.unwrap(), Some(third));

@@ -11,10 +11,10 @@ use serde_json::json;
 use tickfleet_config::{Settings, Sources};
 use tickfleet_core::keys::{self, TurnName};
 use tickfleet_core::recovery::Lease;
-use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
+use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::slice::dispatch;
-use tickfleet_core::workers::{Beat, Liveness, MayReap, ReapPermit, Role, Slots};
+use tickfleet_core::workers::{Heartbeat, Liveness, ReapPermit, RequestReapPermit, Role, Slots};
 use tickfleet_core::{Context, Transaction, View};
 use tickfleet_model::{Call, ConsumerId, Priority};
 use tickfleet_store::seam::TakeRequest;
@@ -99,7 +99,10 @@ impl Shard {
     async fn beat(&self) {
         let role = Role::Worker { worker: "w".into(), slots: Slots::default() };
         let lease_ms = self.store.options().lease_ms;
-        self.store.decide(Beat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() }).await.unwrap();
+        self.store
+            .decide(Heartbeat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() })
+            .await
+            .unwrap();
     }
 
     async fn lease(&self) -> HeldEntry {
@@ -123,7 +126,7 @@ impl Shard {
     /// A scheduler that looks for dead workers with this period makes one round. Returns true if the round redelivered
     /// the slice that the worker held.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
-        let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
+        let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
             return false;
         }
@@ -133,7 +136,7 @@ impl Shard {
         let consumer = self.worker.as_str().into();
         let bounds = self.store.bounds();
         let reap = Reap { consumer, lease, held: vec![held.clone()], bounds: &bounds };
-        matches!(self.store.decide(reap).await.unwrap().result, Reaped::Redelivered(_))
+        matches!(self.store.decide(reap).await.unwrap().result, ReapResult::Redelivered(_))
     }
 }
 

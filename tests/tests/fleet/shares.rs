@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{Sources, load};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, TenantId};
 use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
@@ -53,7 +53,7 @@ fn limit(key: LimitKey, bound: LimitBound) -> Limit {
         matches: LimitMatch::default(),
         per: [key].into(),
         bound,
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 9,

@@ -13,20 +13,22 @@ use tickfleet_config::{McpFile, ToolsFile, known_tools};
 use tickfleet_core::audit::seal::{ExtendSeals, Seal, SealKey, SealResult};
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::begin::{Begin, BeginResult};
-use tickfleet_core::call::facts::{Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName};
+use tickfleet_core::call::facts::{
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName,
+};
 use tickfleet_core::leases::Candidate;
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::{Admit, Admitted};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::admit::{Admit, AdmitResult};
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::limit::Generations;
-use tickfleet_core::turn::{Settle, Settled, Slice};
+use tickfleet_core::turn::{Settle, SettleResult, Slice};
 use tickfleet_core::{Section, StreamKey, View, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::report::{Renderer, ReportOptions, frame};
 use tickfleet_engine::rules::{ActiveRules, SlotBounds};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
-use tickfleet_model::policy::{Becomes, DefaultCaps, FactRow, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
+use tickfleet_model::policy::{DefaultCaps, FactRow, FactTransition, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, AgentPolicy, ConsumerId, Limit, Policy, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
@@ -150,7 +152,7 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
         matches: LimitMatch::default(),
         per: [key].into(),
         bound,
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: PLACES,
@@ -159,24 +161,28 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
 
 /// Limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
-    let of =
-        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
+        every,
+        ..of_slots(name, key, LimitBound::Calls(PLACES))
+    };
     vec![
-        of("agent_tick", LimitKey::Agent, Every::Tick),
-        of("agent_day", LimitKey::Agent, Every::Day),
-        of("tenant_day", LimitKey::Tenant, Every::Day),
+        of("agent_tick", LimitKey::Agent, LimitWindow::Tick),
+        of("agent_day", LimitKey::Agent, LimitWindow::Day),
+        of("tenant_day", LimitKey::Tenant, LimitWindow::Day),
     ]
 }
 
 /// The limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
 /// counters that all calls share.
 fn three() -> Vec<Limit> {
-    let of =
-        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
+        every,
+        ..of_slots(name, key, LimitBound::Calls(PLACES))
+    };
     vec![
-        of("of_agents", LimitKey::Agent, Every::Day),
-        of("of_tenants", LimitKey::Tenant, Every::Period(3_600_000)),
-        of("of_tools", LimitKey::Tool, Every::Period(60_000)),
+        of("of_agents", LimitKey::Agent, LimitWindow::Day),
+        of("of_tenants", LimitKey::Tenant, LimitWindow::Period(3_600_000)),
+        of("of_tools", LimitKey::Tool, LimitWindow::Period(60_000)),
     ]
 }
 
@@ -236,7 +242,7 @@ impl MeasuredRedis {
             self.admit(entries).await;
             let taken = self.take("w1", keys::ready(Priority::Normal), batch).await;
             let slice = |taken: TakenEntry| Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
-            self.carry_out(taken.into_iter().map(slice).collect()).await;
+            self.run_slices(taken.into_iter().map(slice).collect()).await;
         }
     }
 
@@ -279,12 +285,12 @@ impl MeasuredRedis {
         let turns: Vec<Admit<'_>> = (first..).zip(entries).map(admit).collect();
         for admitted in self.store.decide_all(&turns).await.unwrap() {
             let admitted = admitted.unwrap().result;
-            assert!(matches!(admitted, Admitted::Advanced(Advanced::Dispatched { .. })), "{admitted:?}");
+            assert!(matches!(admitted, AdmitResult::Advanced(AdvanceResult::Dispatched { .. })), "{admitted:?}");
         }
     }
 
     /// Settles the calls like a worker. If the calls depend on facts, begins them first.
-    async fn carry_out(&self, mut slices: Vec<Slice>) {
+    async fn run_slices(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
         let ends: Vec<EndCalls> = if self.has_facts { slices.iter().map(end_of_facts).collect() } else { Vec::new() };
@@ -312,7 +318,7 @@ impl MeasuredRedis {
         };
         let settles: Vec<Settle<'_>> = slices.iter().enumerate().map(settle).collect();
         for settled in self.store.decide_with(&mut view, &settles).await.unwrap() {
-            assert_eq!(settled.unwrap().result, Settled::Ended);
+            assert_eq!(settled.unwrap().result, SettleResult::Ended);
         }
     }
 
@@ -367,7 +373,7 @@ fn session(slice: &Slice) -> SessionName {
 /// another fact.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
-    let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
+    let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
     Begin {
         slice,
         position: 0,
@@ -384,7 +390,8 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
 }
 
 fn end_of_facts(slice: &Slice) -> EndCalls {
-    let changed = Changed { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
+    let changed =
+        AppliedFactChange { fact: "has_asked".into(), transition: FactTransition::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }

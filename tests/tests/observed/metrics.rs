@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_ops::health::{Health, Progress};
 use tickfleet_store::{StoreOptions, TurnName};
@@ -113,7 +113,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
         slots: 2,
         agents: ["retry", "busy", "queue"].map(String::from).into(),
         caps: DefaultCaps { tick_ms: A_DAY_MS, calls_per_tick: 3, ..DefaultCaps::default() },
-        ladder: Ladder::new([Duration::from_secs(3_600)].into()),
+        retry_delays: RetryDelays::new([Duration::from_secs(3_600)].into()),
         tools: vec![hold(open)],
         // Longer than the outage of Redis in the test.
         store: StoreOptions { lease_ms: 30_000, ..StoreOptions::default() },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{ReferenceServers, http, imported, pinned, reply_of};
@@ -74,7 +74,12 @@ fn free_port() -> u16 {
 
 fn plan(registered: Vec<tickfleet_tools::RegisteredTool>) -> Plan {
     let caps = DefaultCaps { tick_ms: 100, calls_per_tick: 100, ..DefaultCaps::default() };
-    Plan { registered, caps, ladder: Ladder::new([1, 3, 9].map(Duration::from_secs).into()), ..Plan::default() }
+    Plan {
+        registered,
+        caps,
+        retry_delays: RetryDelays::new([1, 3, 9].map(Duration::from_secs).into()),
+        ..Plan::default()
+    }
 }
 
 async fn run(fleet: &mut Fleet, calls: &[(&str, Value)]) -> Value {

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tickfleet_core::task::spend::{BudgetDebit, Reach, Reserve, Reserved, Shortage, Spent, Unreserve};
-use tickfleet_core::turn::limit::LimitRow;
-use tickfleet_core::turn::limit::evaluate::WINDOW_LOOK_MS;
+use tickfleet_core::task::spend::{
+    BudgetDebit, ReportedModelUse, Reserve, ReserveResult, Shortage, ShortageAction, Unreserve,
+};
+use tickfleet_core::turn::limit::ResolvedLimit;
+use tickfleet_core::turn::limit::evaluate::WINDOW_CHECK_MS;
 use tickfleet_core::turn::state::BudgetUnit;
 use tickfleet_core::usage::{Day, ModelUse};
 use tickfleet_core::{EntryId, Query, Value, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_engine::limit_rows::{counter_of, known_zone};
+use tickfleet_engine::resolved_limits::{counter_of, known_zone};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::day::day_bounds;
-use tickfleet_model::limit::counters::{Debits, LimitCaller, Spend, model_counters};
+use tickfleet_model::limit::counters::{Debits, LimitCaller, ModelAmounts, model_counters};
 use tickfleet_model::limit::{LimitBound, OnReach, amount};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{Limit, limits};
@@ -93,7 +95,7 @@ impl<'a> Budgets<'a> {
         request: &ModelRequest,
     ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
-        let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
+        let at_most = ModelAmounts { tokens: input + output, money: self.agent.set.cost(model, input, output) };
         // If a window ended during an attempt, the next attempt computes the windows from the shard's current time.
         for _ in 0..3 {
             let debits = self.debits(at_most)?;
@@ -105,16 +107,16 @@ impl<'a> Budgets<'a> {
             let reserve = Reserve { name, entry: self.entry(), request, debits };
             let receipt = self.agent.store.decide(reserve).await.map_err(|error| store_unavailable(error.into()))?;
             match receipt.result {
-                Reserved::Ok(_) => {
+                ReserveResult::Ok(_) => {
                     let shadowed = receipt.committed.map(|committed| committed.shadowed).unwrap_or_default();
                     let shadowed: Vec<String> = shadowed.iter().map(|counter| counter.limit.to_string()).collect();
                     self.agent.metrics.limits_reached(&shadowed, LimitAction::Shadow);
                     return Ok(true);
                 }
-                Reserved::Already(_) => return Ok(true),
-                Reserved::Short(shortage) => return Err(self.shortage_failure(&shortage).await?),
-                Reserved::Stale => return Err(stale()),
-                Reserved::WindowOver => {
+                ReserveResult::Already(_) => return Ok(true),
+                ReserveResult::Short(shortage) => return Err(self.shortage_failure(&shortage).await?),
+                ReserveResult::Stale => return Err(stale()),
+                ReserveResult::WindowOver => {
                     self.now_ms = self.agent.store.refresh_state().await.map_err(store_unavailable)?.now_ms
                 }
             }
@@ -134,7 +136,7 @@ impl<'a> Budgets<'a> {
     }
 
     /// Returns the usage of a response. The step that stores the response also counts this usage.
-    pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
+    pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> ReportedModelUse {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
         let (start_ms, end_ms) = day_bounds(self.now_ms, known_zone(of_tenant.unwrap_or(&policy.defaults.time_zone)));
@@ -144,10 +146,10 @@ impl<'a> Budgets<'a> {
             tokens_out: output.min(limits::ANSWER_TOKENS_MAX),
             cost: cost.min(limits::ANSWER_COST_MAX),
         };
-        Spent { used, day: Day { start_ms, end_ms } }
+        ReportedModelUse { used, day: Day { start_ms, end_ms } }
     }
 
-    fn debits(&self, at_most: Spend) -> Result<Vec<BudgetDebit>, ToolFailure> {
+    fn debits(&self, at_most: ModelAmounts) -> Result<Vec<BudgetDebit>, ToolFailure> {
         let policy = &self.active.policy;
         let tenant = &self.context.tenant;
         let agent = &self.context.agent;
@@ -167,17 +169,17 @@ impl<'a> Budgets<'a> {
         let policy = &self.active.policy;
         let store = &self.agent.store;
         let limit = &policy.limits[debits.limit];
-        let row = LimitRow::configured(policy, owner, limit, (store.shard(), store.options().shards));
-        let (counter, stagger_ms) = counter_of(&row, &debits.key);
+        let resolved = ResolvedLimit::configured(policy, owner, limit, (store.shard(), store.options().shards));
+        let (counter, stagger_ms) = counter_of(&resolved, &debits.key);
         BudgetDebit {
             counter,
             unit: if matches!(limit.bound, LimitBound::Tokens(_)) { BudgetUnit::Tokens } else { BudgetUnit::Money },
             amount: debits.amounts.first().copied().flatten().unwrap_or(0),
-            max: row.max,
-            window: row.window.at(self.now_ms, stagger_ms),
-            shadow: row.is_shadow(),
-            counters_max: row.counters_max,
-            waits: row.on_reach == OnReach::Wait,
+            max: resolved.max,
+            window: resolved.window.at(self.now_ms, stagger_ms),
+            shadow: resolved.is_shadow(),
+            counters_max: resolved.counters_max,
+            waits: resolved.on_reach == OnReach::Wait,
         }
     }
 
@@ -186,18 +188,18 @@ impl<'a> Budgets<'a> {
     /// # Errors
     /// The store is unreachable.
     async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
-        let Shortage { counter, used, amount, ends_ms, reach } = shortage;
+        let Shortage { counter, used, amount, ends_ms, action } = shortage;
         let name = &*counter.limit;
-        if *reach == Reach::Wait {
+        if *action == ShortageAction::Wait {
             let set = keys::budget_queue(counter);
             let member = self.name.to_string().into();
-            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(store_unavailable)?;
-            if place == Value::Place(None) {
+            let score = self.agent.store.query(Query::Score(set, member)).await.map_err(store_unavailable)?;
+            if score == Value::Score(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // Wait no longer than `WINDOW_LOOK_MS`, because an operator can raise the limit before the window ends.
-            let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_LOOK_MS };
-            let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_LOOK_MS).unsigned_abs());
+            // Wait no longer than `WINDOW_CHECK_MS`, because an operator can raise the limit before the window ends.
+            let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_CHECK_MS };
+            let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_CHECK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };
             return Ok(ToolFailure::Waits { awaits, at_most });
         }
@@ -211,7 +213,7 @@ impl<'a> Budgets<'a> {
         let needed = show(*amount);
         let resets_at = rfc3339(*ends_ms);
         let allows = limit.as_ref().map_or_else(String::new, Limit::to_string);
-        let message = if *reach == Reach::Never {
+        let message = if *action == ShortageAction::Never {
             format!(
                 "The limit {name:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
                  cannot continue. A smaller task may."

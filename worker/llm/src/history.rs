@@ -1,7 +1,7 @@
 //! The history of a task: a list of entries in Redis. The entries determine the task's next step.
 
 use serde::{Deserialize, Serialize};
-use tickfleet_model::loops::alike_in_a_row;
+use tickfleet_model::loops::trailing_repeats;
 use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 
 /// One entry of the history. A running task has no other state.
@@ -199,7 +199,7 @@ impl History {
             .rounds()
             .map(|(calls, results)| (calls.iter().map(|c| (c.tool.as_str(), c.arguments.as_str())).collect(), results))
             .collect();
-        u32::try_from(alike_in_a_row(&rounds)).unwrap_or(u32::MAX)
+        u32::try_from(trailing_repeats(&rounds)).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn rounds(&self) -> impl Iterator<Item = (&[PlanCall], Vec<&CallOutcome>)> {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_core::EntryId;
-use tickfleet_core::task::spend::Spent;
+use tickfleet_core::task::spend::ReportedModelUse;
 use tickfleet_core::task::step::{AddSteps, Stepped};
 use tickfleet_model::loops::IN_CIRCLES;
 use tickfleet_models::{ModelAnswer, ModelChain, ModelChainError, ModelError, ModelRequest, StopReason};
@@ -221,7 +221,7 @@ impl TaskRun<'_> {
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
-        match turns::carry_out(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
+        match turns::run_calls(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
             PlanResults::Pending(turn) => {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })
@@ -274,7 +274,11 @@ impl TaskRun<'_> {
 
     /// Appends entries to the history in memory and in the store. In the same step, counts the usage of the model's
     /// response.
-    async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
+    async fn append(
+        &mut self,
+        entries: Vec<HistoryEntry>,
+        spent: Option<&ReportedModelUse>,
+    ) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
         }
@@ -305,7 +309,7 @@ impl TaskRun<'_> {
 struct ModelReply {
     model: String,
     answer: ModelAnswer,
-    spent: Spent,
+    spent: ReportedModelUse,
     /// The time when the model was asked, in ms of shard time.
     at_ms: i64,
 }

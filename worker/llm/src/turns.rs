@@ -35,7 +35,7 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
 /// Submits the calls, unless they were already submitted, and reads their results. `number` is the plan's number.
 /// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `since` is
 /// `None` if no earlier attempt can have submitted the calls.
-pub(crate) async fn carry_out(
+pub(crate) async fn run_calls(
     store: &Store,
     context: &CallContext,
     plan: &Plan,

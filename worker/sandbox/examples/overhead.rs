@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         std::os::unix::fs::chown(folder.path(), Some(1_000_000), Some(1_000_000))?;
     }
     let sandbox = Sandbox::probe(launcher, None, folder.path()).await;
-    println!("{}", sandbox.abilities());
+    println!("{}", sandbox.support());
     let mut times = Vec::new();
     for _ in 0..RUNS {
         let began = Instant::now();
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     report("bare", times);
     for level in [Level::Basic, Level::Strict] {
-        if sandbox.abilities().check(level, &Default::default()).is_err() {
+        if sandbox.support().check(level, &Default::default()).is_err() {
             continue;
         }
         let mut times = Vec::new();

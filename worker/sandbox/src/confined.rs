@@ -45,7 +45,7 @@ impl Sandbox {
     /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] returns the error.
     pub async fn start(&self, level: Level, spec: Spec, output: OwnedFd) -> Result<Confined, RunError> {
         spec.check().map_err(RunError::Spec)?;
-        self.abilities().check(level, &spec.network).map_err(RunError::Machine)?;
+        self.support().check(level, &spec.network).map_err(RunError::Machine)?;
         if level == Level::Docker {
             return Err(RunError::Machine("a container is not spoken with".into()));
         }

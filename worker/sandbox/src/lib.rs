@@ -10,7 +10,6 @@
 //!
 //! On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are available.
 
-pub mod abilities;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
 mod cgroup;
 pub mod confined;
@@ -26,13 +25,14 @@ mod output;
 pub mod removal;
 pub mod sandbox;
 pub mod spec;
+pub mod support;
 pub mod usage;
 mod wire;
 
-pub use abilities::Abilities;
 pub use confined::Confined;
 pub use docker::Engine;
 pub use hidden::hide_this_process;
 pub use outcome::{RunError, RunOutcome, StopCause};
 pub use sandbox::{Launcher, Sandbox};
 pub use spec::{Grant, Level, Limits, Network, Spec};
+pub use support::SandboxSupport;

@@ -13,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::abilities::Abilities;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
 use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Level, Limits, Spec};
+use crate::support::SandboxSupport;
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
 /// Maximum time for a launcher to end after a run's wall time or after a cancellation.
@@ -53,7 +53,7 @@ pub struct Sandbox {
     launcher: Launcher,
     engine: Option<Engine>,
     cgroups: Option<Cgroups>,
-    abilities: Abilities,
+    support: SandboxSupport,
 }
 
 impl Sandbox {
@@ -65,8 +65,8 @@ impl Sandbox {
     /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
     /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
-        let mut sandbox = Self { launcher, engine, cgroups: None, abilities: Abilities::default() };
-        let mut found = Abilities { landlock: launcher::landlock_abi(), ..Abilities::default() };
+        let mut sandbox = Self { launcher, engine, cgroups: None, support: SandboxSupport::default() };
+        let mut found = SandboxSupport { landlock: launcher::landlock_abi(), ..SandboxSupport::default() };
         for level in [Level::Basic, Level::Strict] {
             let ran = sandbox.try_level(level, scratch).await;
             let missing = ran.as_ref().err().map(ToString::to_string);
@@ -80,7 +80,7 @@ impl Sandbox {
             None => Some("no container engine is configured".into()),
             Some(engine) => engine.missing().await,
         };
-        sandbox.abilities = found;
+        sandbox.support = found;
         sandbox
     }
 
@@ -90,7 +90,7 @@ impl Sandbox {
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
     }
 
-    async fn use_cgroups(&mut self, found: &Abilities, scratch: &Path) -> Result<(), String> {
+    async fn use_cgroups(&mut self, found: &SandboxSupport, scratch: &Path) -> Result<(), String> {
         let levels = [(Level::Basic, &found.basic), (Level::Strict, &found.strict)];
         let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
         let held: Vec<_> = held.collect();
@@ -126,8 +126,8 @@ impl Sandbox {
     }
 
     #[must_use]
-    pub const fn abilities(&self) -> &Abilities {
-        &self.abilities
+    pub const fn support(&self) -> &SandboxSupport {
+        &self.support
     }
 
     /// Runs a command. Returns when all processes of the command are dead. If the future is dropped, the processes are
@@ -137,7 +137,7 @@ impl Sandbox {
     /// [`RunError`] if nothing ran, or if the outcome is unknown.
     pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
-        self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
+        self.support.check(level, &spec.network).map_err(RunError::Machine)?;
         match (level, &self.engine) {
             (Level::Docker, Some(engine)) => engine.run(&spec, cancel).await,
             (Level::Docker, None) => Err(RunError::Machine("no container engine is configured".into())),

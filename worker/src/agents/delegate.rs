@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_core::task::delegate::{DelegateResult, Source};
 use tickfleet_core::turn::Turn;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
@@ -116,14 +116,14 @@ async fn delegate(
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
     let written = if is_given {
-        Delegated::Duplicate
+        DelegateResult::Duplicate
     } else {
         let bounds = store.bounds();
         let delegate = planned.by_call(&context.call, wait).decision(Source::Call, id.clone(), true, &bounds);
         store.decide(delegate).await.map_err(|error| ToolError::Transient(error.to_string()))?.result
     };
     match written {
-        Delegated::Offered | Delegated::Ends | Delegated::Duplicate => {
+        DelegateResult::Offered | DelegateResult::Ends | DelegateResult::Duplicate => {
             let given = Confirmation {
                 message: format!(
                     "The task was given to {}. Its answer will arrive as a message of its own.",
@@ -139,9 +139,9 @@ async fn delegate(
             };
             if wait { ended(store, &context, &id, given).await } else { Ok(given) }
         }
-        Delegated::Pressure => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
-        Delegated::Refused(refusal) => Err(refused(delegation::refused(refusal.code()).1.into())),
-        Delegated::Conflict => Err(ToolError::internal("a derived task id belongs to another task")),
+        DelegateResult::Pressure => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
+        DelegateResult::Refused(refusal) => Err(refused(delegation::refused(refusal.code()).1.into())),
+        DelegateResult::Conflict => Err(ToolError::internal("a derived task id belongs to another task")),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum HandlerOutcome {
     /// The turn was canceled, and the call had no lasting effect.
     Stopped,
     /// The worker must stop. Another worker can run the call.
-    HandBack,
+    Requeue,
 }
 
 /// Runs the handler for at most `limit`, or until `cancelled` or `must_stop` resolves.
@@ -134,7 +134,7 @@ pub(crate) fn classify(
         HandlerEnd::Cancelled if once => unknown("The turn was cancelled while the call ran."),
         HandlerEnd::Cancelled => HandlerOutcome::Stopped,
         HandlerEnd::MustStop if once => unknown("The worker had to stop while the call ran."),
-        HandlerEnd::MustStop => HandlerOutcome::HandBack,
+        HandlerEnd::MustStop => HandlerOutcome::Requeue,
     }
 }
 

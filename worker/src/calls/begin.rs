@@ -7,10 +7,10 @@ use std::time::Duration;
 use tickfleet_core::call::approval::{self, UseConsent};
 use tickfleet_core::call::begin::{BeginResult, ConsentCheck, Refusal, Started, StreakCheck};
 use tickfleet_core::call::claim::{ClaimEffect, Claimant};
-use tickfleet_core::recovery::epoch::{AskUnrun, Mark, Unrun};
+use tickfleet_core::recovery::epoch::{QueryUnrunCalls, RecoveredCall, UnrunCallsResult};
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, WaitReason};
+use tickfleet_core::turn::{RequeueReason, WaitReason};
 use tickfleet_core::{Query, View};
 use tickfleet_engine::report;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
@@ -75,7 +75,7 @@ impl Calls {
         if is_begun {
             return EarlierAttempts::Ends(self.unknown(attempt));
         }
-        let ask = AskUnrun {
+        let ask = QueryUnrunCalls {
             name: &attempt.slice.name,
             digest: &attempt.head().digest,
             from: position,
@@ -84,8 +84,8 @@ impl Calls {
         };
         let asked = retry_until(&self.now, || async {
             match self.store.decide(ask).await.map(|receipt| receipt.result) {
-                Ok(Unrun::Known(known)) => Attempt::Done(Some(known)),
-                Ok(Unrun::Hold(_)) => Attempt::Later(RESTART_WAIT),
+                Ok(UnrunCallsResult::Confirmed(known)) => Attempt::Done(Some(known)),
+                Ok(UnrunCallsResult::RetryAt(_)) => Attempt::Later(RESTART_WAIT),
                 Err(RunError::Unreadable { key, why }) => {
                     tracing::error!(call = %attempt.id, %key, %why, "failed to read the reports of begun calls");
                     Attempt::Done(None)
@@ -104,7 +104,7 @@ impl Calls {
                 attempt.progress.lock().effects.unrun = Some(known);
                 EarlierAttempts::None
             }
-            Some(Mark { result: Some(result), .. }) => {
+            Some(RecoveredCall { result: Some(result), .. }) => {
                 EarlierAttempts::Ends(AttemptOutcome::Reported(Box::new(RenderedCall::from(&result))))
             }
             Some(mark) if mark.once || once => EarlierAttempts::Ends(self.unknown(attempt)),
@@ -352,7 +352,7 @@ impl Calls {
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 }
                 if self.journal.epoch() != attempt.lease.epoch {
-                    return Err(NotBegun::of(AttemptOutcome::HandBack(HandBackReason::Beside)));
+                    return Err(NotBegun::of(AttemptOutcome::Requeue(RequeueReason::ParallelReads)));
                 }
                 return Ok(AfterBegin::Again);
             }
@@ -402,7 +402,7 @@ impl Calls {
                 self.cannot_be_asked(attempt)
             }
             Refusal::EqualAbove { by } => {
-                let error = messages::equal_above(&context.passed.tool.spec.name, &by.to_string());
+                let error = messages::equal_call_waits(&context.passed.tool.spec.name, &by.to_string());
                 attempt.refused(Outcome::Denied, error)
             }
         })

@@ -10,7 +10,7 @@ use tickfleet_core::View;
 use tickfleet_core::call::begin::StreakCheck;
 use tickfleet_core::call::streak::Streak;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
+use tickfleet_core::turn::{Cancellation, Destination, RequeueReason, Slice, Turn};
 use tickfleet_engine::report::CallHistory;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::RetryDecision;
@@ -34,7 +34,7 @@ use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ProgressSink, RegisteredTool, Toolbox};
 
 impl Calls {
-    pub(crate) async fn carry_out(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
+    pub(crate) async fn run_call(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         if self.now.is_cancelled() {
             return AttemptOutcome::unsent();
         }
@@ -184,7 +184,7 @@ impl Calls {
     /// Returns true if the slice may continue. If the lease under which the slice was taken is over, the caller
     /// returns the slice. No process died, so the return does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(attempt.lease.term).await;
+        let sure = self.lease_clock.wait_until_valid(attempt.lease.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %attempt.id, "lease expired; returning the slice");
@@ -311,7 +311,7 @@ impl Calls {
             }
         });
         let Some(stored) = read.await.flatten() else { return };
-        if stored.out_entry() == Some(&attempt.slice.entry) {
+        if stored.in_flight_entry() == Some(&attempt.slice.entry) {
             attempt.progress.lock().written = Some(Box::new((stored.version, stored.value)));
         }
     }
@@ -359,7 +359,7 @@ impl Calls {
             HandlerOutcome::Waits { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
             HandlerOutcome::Waits { awaits, at_most } => AttemptOutcome::WaitForWork(awaits, at_most),
             HandlerOutcome::Stopped => attempt.stopped(why),
-            HandlerOutcome::HandBack => AttemptOutcome::HandBack(HandBackReason::Tried),
+            HandlerOutcome::Requeue => AttemptOutcome::Requeue(RequeueReason::Interrupted),
         }
     }
 
@@ -371,14 +371,14 @@ impl Calls {
         reason: &'static str,
     ) -> AttemptOutcome {
         let left = self.store.clock().until(attempt.head().deadline_ms);
-        match self.ladder.decide(attempt.number, after, left) {
+        match self.retry_delays.decide(attempt.number, after, left) {
             RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // The message goes into the turn's log, which people read.
                 AttemptOutcome::Retry(wait, self.redactor.text(message).into_owned())
             }
             RetryDecision::NoRetry(why) => {
-                let mut error = messages::gave_up(message, attempt.number, Some(why), after);
+                let mut error = messages::retries_exhausted(message, attempt.number, Some(why), after);
                 if reason == messages::NOT_DURABLE {
                     error.details = Some(serde_json::json!({ "reason": messages::NOT_DURABLE }));
                 }

@@ -6,7 +6,7 @@ use tickfleet_core::call::CallName;
 use tickfleet_core::call::streak::{Repeat, StreakBounds, StreakName};
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, Head, Slice, Turn, WaitReason};
+use tickfleet_core::turn::{Head, RequeueReason, Slice, Turn, WaitReason};
 use tickfleet_core::{Guard, Version, View};
 use tickfleet_engine::report::{self, CallHistory};
 use tickfleet_model::policy::ShadowDenial;
@@ -41,7 +41,7 @@ pub(crate) enum AttemptOutcome {
     /// The call has not begun. The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
     /// The worker must stop, or its lease is over. Another worker can run the call.
-    HandBack(HandBackReason),
+    Requeue(RequeueReason),
     /// Another worker holds the turn, or may hold it.
     Lost,
 }
@@ -122,14 +122,14 @@ impl AttemptOutcome {
             Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
             Self::Offer(_) => "offered",
             Self::ToolUnavailable(_) => "breaker_open",
-            Self::HandBack(_) => "hand_back",
+            Self::Requeue(_) => "requeue",
             Self::Lost => "lost",
         }
     }
 
     /// Returns the outcome of a call that this worker neither carries out nor sends.
     pub(crate) const fn unsent() -> Self {
-        Self::HandBack(HandBackReason::Unsent { nonce: None })
+        Self::Requeue(RequeueReason::Unsent { nonce: None })
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -183,7 +183,7 @@ impl CallAttempt<'_> {
 
     /// Returns the outcome of a call that this attempt has begun but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
-        AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
+        AttemptOutcome::Requeue(RequeueReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
     /// Returns the outcome of a call that was canceled while it ran, without a lasting effect.

@@ -6,7 +6,7 @@ use tickfleet_core::call::cache::{Fill, FillCache};
 use tickfleet_core::call::claim::EndClaim;
 use tickfleet_core::call::facts::{EndCalls, EndedCall, SessionName};
 use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
-use tickfleet_core::recovery::epoch::KnownUnrun;
+use tickfleet_core::recovery::epoch::ConfirmedUnrunCalls;
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Query, RecordKey, Section, Transaction, View};
 use tickfleet_model::TenantId;
@@ -20,7 +20,7 @@ pub(crate) struct EndEffects {
     /// The approval that was requested for the call, if the call ends without using the approval.
     pub(crate) unused: Option<(TenantId, String)>,
     /// For a call that ends without running: proof that no other attempt has begun the call.
-    pub(crate) unrun: Option<KnownUnrun>,
+    pub(crate) unrun: Option<ConfirmedUnrunCalls>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct SettleSections {
     counts: Vec<CountCalls>,
     cache: FillCache,
     unused: Vec<UnusedApproval>,
-    unrun: Vec<KnownUnrun>,
+    unrun: Vec<ConfirmedUnrunCalls>,
 }
 
 impl SettleSections {

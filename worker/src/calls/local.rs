@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use tickfleet_core::turn::{HandBackReason, LocalCall, Offer, Offered};
+use tickfleet_core::turn::{LocalCall, Offer, OfferResult, RequeueReason};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::outcome::CallApproval;
@@ -205,12 +205,12 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 
 impl Pipeline {
     /// Offers the slice to the caller's process. Afterwards this worker no longer holds the slice.
-    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, beside): (u32, bool)) {
+    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
-        let beside = beside || self.journal.epoch() != run.lease.epoch;
+        let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
         let LocalOffer { message, note, lease_ms } = &offer;
         let decided = retry_until(&self.now, || async {
-            let offer = Offer { slice: &run.slice, note, message, lease_ms: *lease_ms, beside };
+            let offer = Offer { slice: &run.slice, note, message, lease_ms: *lease_ms, had_parallel_reads };
             match self.store.decide(offer).await {
                 Ok(receipt) => Attempt::Done(Some(receipt.result)),
                 Err(RunError::Unreadable { key, why }) => {
@@ -221,11 +221,11 @@ impl Pipeline {
             }
         });
         match decided.await.flatten() {
-            Some(Offered::Offered) => {}
-            Some(Offered::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
-            Some(Offered::Stale) => self.metrics.fenced("offer"),
+            Some(OfferResult::Offered) => {}
+            Some(OfferResult::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
+            Some(OfferResult::Stale) => self.metrics.fenced("offer"),
             // The call was not offered, or no reply came. If it was offered, the store ignores the returned slice.
-            None => self.return_slice(run, HandBackReason::Unsent { nonce: None }).await,
+            None => self.return_slice(run, RequeueReason::Unsent { nonce: None }).await,
         }
     }
 }

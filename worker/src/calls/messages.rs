@@ -46,7 +46,7 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
 
 /// Returns the error for a call that an equal call waits for. If this call waited for the equal call, neither would
 /// end.
-pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
+pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
         "You may not call {tool:?} with these arguments: the same call {call} is under way, and waits for you."
@@ -123,7 +123,12 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
 
 /// Returns the error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the
 /// wait that the service asked for.
-pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
+pub(crate) fn retries_exhausted(
+    message: &str,
+    attempts: u32,
+    why: Option<NoRetryReason>,
+    after: Option<Duration>,
+) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
     let (why, advice) = match why {
@@ -239,16 +244,21 @@ mod tests {
     #[test]
     fn a_final_error_explains_why_the_call_is_not_retried() {
         let after = Some(Duration::from_secs(999_999));
-        let error = gave_up("The service answered with status 429.", 1, Some(NoRetryReason::RetryAfterTooLong), after);
+        let error = retries_exhausted(
+            "The service answered with status 429.",
+            1,
+            Some(NoRetryReason::RetryAfterTooLong),
+            after,
+        );
         assert_eq!(
             error.message,
             "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
              waits 60 s for one at most. Try again after that time or use another approach."
         );
         assert_eq!(error.details, Some(serde_json::json!({"retry_after_s": 999_999})));
-        let error = gave_up("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);
+        let error = retries_exhausted("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);
         assert!(error.message.contains("The deadline comes before the next try."), "{}", error.message);
-        let error = gave_up("No answer.", 4, Some(NoRetryReason::TriesUsedUp), None);
+        let error = retries_exhausted("No answer.", 4, Some(NoRetryReason::TriesUsedUp), None);
         assert_eq!(error.message, "No answer (after 4 tries). Try again later or use another approach.");
         assert_eq!(error.details, None);
     }

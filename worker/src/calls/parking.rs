@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, ParkReason, Parked, WaitReason};
+use tickfleet_core::turn::{ParkReason, ParkResult, RequeueReason, WaitReason};
 use tickfleet_core::{CounterKey, View};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, TurnId};
@@ -24,15 +24,15 @@ const ASKED_FOR_TIME: &str = "its handler asked for time";
 
 struct ParkRequest {
     reason: ParkReason,
-    beside: bool,
+    had_parallel_reads: bool,
     wait: WaitFor,
     waits_while: Vec<tickfleet_core::Guard>,
 }
 
 impl ParkRequest {
     /// Creates a request without a record of the wait, see [`WaitFor::Timer`].
-    const fn of(reason: ParkReason, beside: bool) -> Self {
-        Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
+    const fn of(reason: ParkReason, had_parallel_reads: bool) -> Self {
+        Self { reason, had_parallel_reads, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
 }
 
@@ -46,12 +46,12 @@ fn millis(time: Duration) -> i64 {
 
 impl Pipeline {
     /// Parks, offers or returns a slice, according to the outcome of its next call. `attempt` is the number of that
-    /// call's attempt; `beside` is true if later calls ran in parallel.
+    /// call's attempt; `had_parallel_reads` is true if later calls ran in parallel.
     pub(super) async fn park_or_return(
         &self,
         run: SliceRun,
         outcome: AttemptOutcome,
-        (attempt, beside): (u32, bool),
+        (attempt, had_parallel_reads): (u32, bool),
         config: &WorkerConfig,
     ) {
         match outcome {
@@ -61,25 +61,27 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 let delay_ms = millis(delay);
                 let reason = ParkReason::Retry { attempts: attempt, delay_ms, cause, keeps_begun: false };
-                self.park(run, "retry", ParkRequest::of(reason, beside), (attempt, false)).await;
+                self.park(run, "retry", ParkRequest::of(reason, had_parallel_reads), (attempt, false)).await;
             }
             AttemptOutcome::Reconcile(delay, cause, attempt, unknown) => {
                 let delay_ms = millis(delay);
                 let reason = ParkReason::Retry { attempts: attempt, delay_ms, cause, keeps_begun: true };
-                self.reconcile_later(run, ParkRequest::of(reason, beside), config, *unknown).await;
+                self.reconcile_later(run, ParkRequest::of(reason, had_parallel_reads), config, *unknown).await;
             }
             AttemptOutcome::WaitForWork(awaits, at_most) => {
                 self.undo_begin(&run).await;
-                self.wait_for_work(run, (attempt, beside), awaits, at_most).await;
+                self.wait_for_work(run, (attempt, had_parallel_reads), awaits, at_most).await;
             }
             AttemptOutcome::Offer(offer) => {
                 self.undo_begin(&run).await;
-                self.offer(run, *offer, (attempt, beside)).await;
+                self.offer(run, *offer, (attempt, had_parallel_reads)).await;
             }
-            AttemptOutcome::WaitToBegin(waiting) => self.wait_to_begin(run, (attempt, beside), *waiting).await,
-            AttemptOutcome::HandBack(why) => {
+            AttemptOutcome::WaitToBegin(waiting) => {
+                self.wait_to_begin(run, (attempt, had_parallel_reads), *waiting).await
+            }
+            AttemptOutcome::Requeue(why) => {
                 self.undo_begin(&run).await;
-                self.return_slice(run, if beside { HandBackReason::Beside } else { why }).await;
+                self.return_slice(run, if had_parallel_reads { RequeueReason::ParallelReads } else { why }).await;
             }
             AttemptOutcome::Lost => self.journal.release(&run.slice),
         }
@@ -100,25 +102,26 @@ impl Pipeline {
         word: &'static str,
         request: ParkRequest,
         tried: (u32, bool),
-    ) -> Option<Parked> {
+    ) -> Option<ParkResult> {
         let (parked, run) = self.try_to_park(run, request).await?;
         match parked {
-            Parked::Canceled => self.cancel_remaining(run, tried).await,
-            Parked::Stale => self.metrics.fenced(word),
-            Parked::Until(_) => {}
+            ParkResult::Canceled => self.cancel_remaining(run, tried).await,
+            ParkResult::Stale => self.metrics.fenced(word),
+            ParkResult::Until(_) => {}
         }
         Some(parked)
     }
 
     /// Like [`Self::park`], but if the turn is canceled, the caller ends the remaining calls.
-    async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(Parked, SliceRun)> {
+    async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(ParkResult, SliceRun)> {
         let mut run = self.commit_and_release(run).await?;
-        let ParkRequest { reason, beside, wait, waits_while } = request;
-        let beside = beside || self.journal.epoch() != run.lease.epoch;
+        let ParkRequest { reason, had_parallel_reads, wait, waits_while } = request;
+        let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
         let slice = Arc::clone(&run.slice);
         let view = std::mem::take(&mut run.view);
-        let parked = self.decisions.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
-        if beside {
+        let parked =
+            self.decisions.park(ParkSlice { slice, reason, had_parallel_reads, waits_while, wait, view }).await?;
+        if had_parallel_reads {
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
         Some((parked, run))
@@ -132,7 +135,7 @@ impl Pipeline {
             CommitOutcome::Over => return None,
             CommitOutcome::Again => {
                 let nonce = run.begun_by.take();
-                Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce })).await;
+                Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce })).await;
                 return None;
             }
         }
@@ -146,12 +149,12 @@ impl Pipeline {
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
-            Parked::Canceled => {
+            ParkResult::Canceled => {
                 self.end_call(&mut run, config, unknown, &[], EndEffects::default());
                 self.cancel_remaining(run, (0, false)).await;
             }
-            Parked::Stale => self.metrics.fenced("retry"),
-            Parked::Until(_) => {}
+            ParkResult::Stale => self.metrics.fenced("retry"),
+            ParkResult::Until(_) => {}
         }
     }
 
@@ -163,7 +166,7 @@ impl Pipeline {
         config: &WorkerConfig,
         attempt: u32,
         unavailable: ToolUnavailable,
-        beside: bool,
+        had_parallel_reads: bool,
     ) -> Option<SliceRun> {
         let ToolUnavailable { delay, at_most, why, final_result } = unavailable;
         let tool = config
@@ -173,7 +176,7 @@ impl Pipeline {
             .to_owned();
         let now_ms = self.store.state().now_ms;
         let is_next = run.results.is_empty();
-        let since_ms = run.slice.turn.rests_since(&why).filter(|_| is_next);
+        let since_ms = run.slice.turn.unavailable_since(&why).filter(|_| is_next);
         if let (Some(since_ms), Some(at_most)) = (since_ms, at_most)
             && now_ms >= since_ms.saturating_add(millis(at_most))
         {
@@ -183,15 +186,22 @@ impl Pipeline {
         }
         self.undo_begin(&run).await;
         let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
-        let request = ParkRequest::of(wait(reason, delay, false, &why), beside);
-        if let Some(Parked::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await {
+        let request = ParkRequest::of(wait(reason, delay, false, &why), had_parallel_reads);
+        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await
+        {
             self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None
     }
 
     /// Parks the slice until the work that its call has begun elsewhere is finished.
-    async fn wait_for_work(&self, run: SliceRun, (attempt, beside): (u32, bool), awaits: Awaited, at_most: Duration) {
+    async fn wait_for_work(
+        &self,
+        run: SliceRun,
+        (attempt, had_parallel_reads): (u32, bool),
+        awaits: Awaited,
+        at_most: Duration,
+    ) {
         let name = run.slice.name.clone();
         let place = run.slice.turn.place;
         let (reason, wait_for, cause) = match &awaits {
@@ -206,10 +216,11 @@ impl Pipeline {
                 (WaitReason::Breaker { since_ms }, WaitFor::Timer, ASKED_FOR_TIME)
             }
         };
-        let request = ParkRequest { wait: wait_for, ..ParkRequest::of(wait(reason, at_most, true, cause), beside) };
+        let request =
+            ParkRequest { wait: wait_for, ..ParkRequest::of(wait(reason, at_most, true, cause), had_parallel_reads) };
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
-            Parked::Canceled => {
+            ParkResult::Canceled => {
                 // When the turn was canceled, the store did not know yet which inner turn the call was about to wait
                 // for.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
@@ -218,19 +229,20 @@ impl Pipeline {
                 }
                 self.cancel_remaining(run, (attempt.saturating_sub(1), true)).await;
             }
-            Parked::Stale => self.metrics.fenced("wait"),
-            Parked::Until(_) => {}
+            ParkResult::Stale => self.metrics.fenced("wait"),
+            ParkResult::Until(_) => {}
         }
     }
 
     /// Parks the slice until its next call may begin. The call waits for facts, an equal call or people.
-    async fn wait_to_begin(&self, run: SliceRun, (attempt, beside): (u32, bool), waiting: BeginWait) {
+    async fn wait_to_begin(&self, run: SliceRun, (attempt, had_parallel_reads): (u32, bool), waiting: BeginWait) {
         let BeginWait { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));
         let word = if asks { "ask_approval" } else { "wait" };
-        let request = ParkRequest { reason: wait(reason, at_most, false, ""), beside, wait: wait_for, waits_while };
+        let request =
+            ParkRequest { reason: wait(reason, at_most, false, ""), had_parallel_reads, wait: wait_for, waits_while };
         let parked = self.park(run, word, request, (attempt.saturating_sub(1), false)).await;
-        if asks && matches!(parked, Some(Parked::Until(_))) {
+        if asks && matches!(parked, Some(ParkResult::Until(_))) {
             self.metrics.approval(ApprovalEvent::Asked);
         }
     }
@@ -254,17 +266,17 @@ impl Pipeline {
                 AttemptOutcome::Ended(result, shadow) => self.end_call(&mut run, &config, *result, &shadow, effects),
                 AttemptOutcome::Reported(rendered) => self.add_reported(&mut run, &config, *rendered),
                 // The worker must stop; another worker ends the calls.
-                _ => return Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce: None })).await,
+                _ => return Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce: None })).await,
             }
         }
         if self.commit(&mut run).await == CommitOutcome::Again {
             // Another worker checks again which of the calls have run.
-            Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce: None })).await;
+            Box::pin(self.return_slice(run, RequeueReason::Unsent { nonce: None })).await;
         }
     }
 
     /// Returns the slice with its progress. Another worker takes the slice at once.
-    pub(super) async fn return_slice(&self, mut run: SliceRun, why: HandBackReason) {
+    pub(super) async fn return_slice(&self, mut run: SliceRun, why: RequeueReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {
                 return;
@@ -278,6 +290,6 @@ impl Pipeline {
         run.view = View::default();
         // If the next call is a `once` call, it was not sent: a `once` call that was sent would have ended with an
         // unknown outcome.
-        self.decisions.hand_back(run.slice, why).await;
+        self.decisions.requeue(run.slice, why).await;
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ pub(crate) struct Calls {
     pub(super) loops: LoopBreaker,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) ladder: Ladder,
+    pub(super) retry_delays: RetryDelays,
     /// The default durability of begin records, and the longest wait for their confirmation. A tool can set another
     /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
@@ -56,7 +56,7 @@ impl Calls {
             loops: LoopBreaker::new(options.loops.clone(), &common.metrics),
             breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
-            ladder: options.ladder.clone(),
+            retry_delays: options.retry_delays.clone(),
             durable: (options.durable, options.durable_wait),
             output_bytes_max: options.output_bytes_max,
             redactor: options.report.redactor.clone(),

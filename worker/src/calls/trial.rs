@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
-use tickfleet_model::retry::{Ladder, RetryDecision};
+use tickfleet_model::retry::{RetryDecision, RetryDelays};
 use tickfleet_model::{
     AgentId, ApprovalReason, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId,
     idempotency_key, limits,
@@ -31,7 +31,7 @@ pub struct Trial {
     pub context: Context,
     pub tools: Toolbox,
     /// The waits between two attempts. A trial reports these waits, but makes only one attempt.
-    pub ladder: Ladder,
+    pub retry_delays: RetryDelays,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
@@ -225,14 +225,18 @@ impl Trial {
             }
             HandlerOutcome::Retry { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
-                let (next, why) = match self.ladder.decide(1, after, Duration::MAX) {
+                let (next, why) = match self.retry_delays.decide(1, after, Duration::MAX) {
                     RetryDecision::RetryAfter(wait) => {
                         (format!("A worker would retry after {:.1} s", wait.as_secs_f64()), None)
                     }
                     RetryDecision::NoRetry(why) => ("A worker would not retry".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
-                self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
+                self.result(
+                    call,
+                    Outcome::Transient,
+                    crate::calls::messages::retries_exhausted(&message, 1, why, after),
+                )
             }
             HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();
@@ -241,7 +245,7 @@ impl Trial {
                 return;
             }
             // A trial is never canceled or stopped.
-            HandlerOutcome::Stopped | HandlerOutcome::HandBack => return,
+            HandlerOutcome::Stopped | HandlerOutcome::Requeue => return,
         };
         result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         result.attempts = 1;

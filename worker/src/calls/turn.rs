@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tickfleet_core::call::facts::Restatement;
+use tickfleet_core::call::facts::CallEndReport;
 use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
 use tickfleet_core::record::Debited;
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
+use tickfleet_core::turn::{Note, RequeueReason, SettleResult, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
 use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
@@ -188,14 +188,14 @@ impl Pipeline {
             if self.journal.epoch() != run.lease.epoch {
                 // The store may have lost the record that this worker took the slice. So another worker may hold the
                 // slice too.
-                return self.return_slice(run, HandBackReason::Beside).await;
+                return self.return_slice(run, RequeueReason::ParallelReads).await;
             }
             let config = self.config_for(&run.slice).await;
             let mut alone = false;
-            let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
+            let mut finished = self.run_next_calls(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
                 // If this outcome is no result, later parallel reads lose their results and are repeated.
-                let beside = finished.len() > 0;
+                let had_parallel_reads = finished.len() > 0;
                 let effects = run.adopt(progress);
                 match outcome {
                     AttemptOutcome::Ended(result, shadow) => {
@@ -210,12 +210,15 @@ impl Pipeline {
                         self.add_reported(&mut run, &config, *rendered);
                     }
                     AttemptOutcome::ToolUnavailable(unavailable) => {
-                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, beside)).await {
+                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, had_parallel_reads)).await
+                        {
                             Some(continued) => run = continued,
                             None => return,
                         }
                     }
-                    other => return Box::pin(self.park_or_return(run, other, (number, beside), &config)).await,
+                    other => {
+                        return Box::pin(self.park_or_return(run, other, (number, had_parallel_reads), &config)).await;
+                    }
                 }
             }
             // The result of a `once` call is committed before the next call begins (invariant 6). The slot is
@@ -247,7 +250,7 @@ impl Pipeline {
 
     /// Makes one attempt of the next call, or of several next calls if they may run at the same time. Returns the
     /// outcomes in call order.
-    async fn carry_out_next(
+    async fn run_next_calls(
         &self,
         run: &SliceRun,
         context: &Arc<Context>,
@@ -258,7 +261,7 @@ impl Pipeline {
         let one = |index: usize| async move {
             let attempt = run.attempt(index, context, config, self.calls.output_bytes_max);
             let span = attempt.span();
-            let outcome = self.calls.carry_out(&attempt).instrument(span.clone()).await;
+            let outcome = self.calls.run_call(&attempt).instrument(span.clone()).await;
             span.record("outcome", outcome.as_str());
             FinishedAttempt { number: attempt.number, progress: attempt.progress.into_inner(), outcome }
         };
@@ -396,11 +399,11 @@ impl Pipeline {
             })
             .await;
         match settled {
-            Some(Settled::Unsure) => {
+            Some(SettleResult::Unsure) => {
                 run.results = kept;
                 return CommitOutcome::Again;
             }
-            Some(Settled::Stale) => {
+            Some(SettleResult::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
                 self.journal.report_results(&run.slice, first..upto).await;
@@ -417,15 +420,15 @@ impl Pipeline {
         let ended_ms = self.store.state().now_ms;
         for (session, ended) in facts {
             if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
-                self.journal.record_fact_changes(&session, Restatement { call: ended.call, changes, ended_ms });
+                self.journal.record_fact_changes(&session, CallEndReport { call: ended.call, changes, ended_ms });
             }
         }
         match settled {
-            Some(Settled::Continues { version, turn }) => {
+            Some(SettleResult::Continues { version, turn }) => {
                 Arc::make_mut(&mut run.slice).advance(version, *turn);
                 CommitOutcome::Ok
             }
-            Some(Settled::Ended) => {
+            Some(SettleResult::Ended) => {
                 let submitted_ms = run.slice.turn.head.submitted_ms;
                 if submitted_ms > 0 {
                     self.metrics.turn_ended(self.since(submitted_ms));
@@ -476,7 +479,7 @@ impl SliceRun {
             call: &slice.calls[index],
             id: CallId { turn: slice.name.turn.clone(), position: slice.turn.position + index },
             number: if index == 0 { slice.turn.attempts + 1 } else { 1 },
-            waited: index == 0 && slice.turn.worked_elsewhere,
+            waited: index == 0 && slice.turn.began_child,
             context: Arc::clone(context),
             lease: &self.lease,
             config,

@@ -17,7 +17,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::{Renderer, ReportOptions};
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy, ToolGrant};
-use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{AgentId, Call, Dialect, Durability, InboxName, Priorities, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -49,7 +49,7 @@ impl Decision for Dispatch {
         let mut turn = self.turn.clone();
         dispatch(&mut transaction, &self.name, &mut turn, &calls);
         for (limit, amount) in [
-            (keys::limits::OUT, 1),
+            (keys::limits::IN_FLIGHT, 1),
             (keys::limits::UNFINISHED, 1),
             (keys::limits::BYTES, i64::try_from(turn.bytes).unwrap_or(0)),
         ] {
@@ -266,7 +266,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         slots: 4,
         priorities: Priorities::default(),
         drain: Duration::from_secs(5),
-        ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
+        retry_delays: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
         durable: Durability::None,
         durable_wait: Duration::from_millis(500),
         output_bytes_max: tickfleet_model::limits::OUTPUT_BYTES_MAX,
@@ -319,7 +319,7 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         crashes: u32::from(suspect.is_some()),
         unreadable: 0,
         may_have_run: false,
-        worked_elsewhere: false,
+        began_child: false,
         begun: None,
         canceled: None,
         suspect,

@@ -94,9 +94,9 @@ pub(crate) async fn run(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let caller = requester.caller.clone();
-    caller.may(Verb::Submit)?;
+    caller.require_permission(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    caller.speaks_for(&agent)?;
+    caller.require_agent(&agent)?;
     let input: RunInput =
         serde_json::from_slice(&read_body(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
     if !(1..=RUN_ID_CHARS_MAX).contains(&input.run_id.chars().count()) {

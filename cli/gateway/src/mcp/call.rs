@@ -58,7 +58,7 @@ impl McpServer {
         // Reserve the wait before the submit: a call that cannot wait for its result must not be submitted.
         let permit = match self.waiting.reserve(&principal.holder()) {
             Ok(permit) => permit,
-            Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
+            Err(problem) => return Ok(CallToolResponse::Complete(not_accepted(&problem))),
         };
         let local = self.local.as_deref();
         let repeated = local.and_then(|local| local.held(&request));
@@ -85,7 +85,7 @@ impl McpServer {
             }
             match found {
                 Ok(TurnLookup::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
-                Ok(TurnLookup::InInbox) => return Ok(lost_for_want_of_memory(&name)),
+                Ok(TurnLookup::InInbox) => return Ok(result_dropped_on_memory_pressure(&name)),
                 Ok(TurnLookup::Unknown) if is_duplicate => return self.not_there(&name).await,
                 Ok(TurnLookup::UnderWay | TurnLookup::Unknown) => {}
                 Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.summary().0))),
@@ -154,10 +154,10 @@ impl McpServer {
                 }
                 Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
                     tracing::warn!(%error, turn = %id, "call not submitted");
-                    return Ok(Err(not_known(&id, error.refusal())));
+                    return Ok(Err(acceptance_unknown(&id, error.refusal())));
                 }
                 Err(SubmitError::Store(_)) => tokio::time::sleep(SUBMIT_AGAIN).await,
-                Err(refused) => return Ok(Err(not_now(&refused.into()))),
+                Err(refused) => return Ok(Err(not_accepted(&refused.into()))),
             }
         }
     }
@@ -274,7 +274,7 @@ fn new_id() -> Result<TurnId, ErrorData> {
 }
 
 /// Returns the result of a call if Redis did not confirm whether the call was accepted.
-fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
+fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
         |refusal| {
@@ -291,7 +291,7 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
 
 /// Returns the result of a call that was not accepted, for example because of a full queue or a lack of memory. The
 /// model can retry.
-fn not_now(problem: &Problem) -> CallToolResult {
+fn not_accepted(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
@@ -306,7 +306,7 @@ fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {
+fn result_dropped_on_memory_pressure(name: &TurnName) -> CallToolResponse {
     let message = format!(
         "The call has ended as turn {}; Redis memory was full, so its result went only to an inbox. The fleet's operator finds it in the audit log.",
         name.turn

@@ -47,7 +47,7 @@ pub(crate) async fn answer(
     mut request: Request,
 ) -> Result<Response, Problem> {
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    caller.speaks_for(&agent)?;
+    caller.require_agent(&agent)?;
     let tenant = caller.tenant().clone();
     request.extensions_mut().insert(Principal { tenant, agent, caller: Some(caller) });
     let request = with_guarded_digits(request).await?;

@@ -67,8 +67,11 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
-    fn may(&self, verb: Verb) -> Result<(), ErrorData> {
-        self.caller.as_ref().map_or(Ok(()), |caller| caller.may(verb)).map_err(|problem| refused(&problem))
+    fn require_permission(&self, verb: Verb) -> Result<(), ErrorData> {
+        self.caller
+            .as_ref()
+            .map_or(Ok(()), |caller| caller.require_permission(verb))
+            .map_err(|problem| refused(&problem))
     }
 
     fn holder(&self) -> CallerIdentity {
@@ -194,7 +197,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let principal = self.principal(&context)?;
-        principal.may(Verb::Read)?;
+        principal.require_permission(Verb::Read)?;
         let cursor = request.and_then(|request| request.cursor);
         let from = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
         let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected a cursor returned by a list", None))?;
@@ -256,7 +259,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let principal = self.principal(&context)?;
-        principal.may(Verb::Submit)?;
+        principal.require_permission(Verb::Submit)?;
         let answer = self.call(&principal, request, &context).await;
         if let Some(metrics) = &self.metrics {
             metrics.gateway.mcp_called(match &answer {
@@ -275,7 +278,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let principal = self.principal(&context)?;
-        principal.may(Verb::Read)?;
+        principal.require_permission(Verb::Read)?;
         self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
@@ -286,7 +289,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         let principal = self.principal(&context)?;
-        principal.may(Verb::Read)?;
+        principal.require_permission(Verb::Read)?;
         self.task(&principal, &request.task_id, &context).await.map(drop)
     }
 
@@ -296,7 +299,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         let principal = self.principal(&context)?;
-        principal.may(Verb::Cancel)?;
+        principal.require_permission(Verb::Cancel)?;
         // A task of another agent is reported as unknown.
         self.task(&principal, &request.task_id, &context).await?;
         self.cancel(&principal.turn(&request.task_id)?).await

@@ -54,7 +54,8 @@ impl McpServer {
             }
             // A record without a reply names no agent, so only a key for all agents may see the record.
             TurnView::Finished(finished)
-                if finished.reply.is_empty() && principal.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
+                if finished.reply.is_empty()
+                    && principal.caller.as_ref().is_some_and(|caller| !caller.can_read_agent(None)) =>
             {
                 Err(unknown_task(task_id))
             }

@@ -53,7 +53,7 @@ pub(crate) async fn list(
     operator: Operator,
     filters: Result<Query<ApprovalsQuery>, QueryRejection>,
 ) -> Result<Json<Page<ApprovalPage>>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = ApprovalFilter {
         agent: optional("agent", filters.agent)?,
@@ -94,7 +94,7 @@ pub(crate) async fn show(
     operator: Operator,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let approval = operator.context(&shared).await?.find_approval(&path(name)?).await?;
     let may_decide = may_decide(&shared, &operator, &approval).await;
     Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
@@ -102,7 +102,7 @@ pub(crate) async fn show(
 
 /// Returns true if the key's approver may decide this approval. False while the configuration cannot be read.
 async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
-    let Ok(by) = operator.may(Verb::Approve).and_then(|()| operator.approver()) else { return false };
+    let Ok(by) = operator.require_permission(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();
     roles.is_some_and(|roles| approval.may_be_decided_by(by, &roles))
 }
@@ -122,7 +122,7 @@ pub(crate) async fn approve(
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
-    operator.may(Verb::Approve)?;
+    operator.require_permission(Verb::Approve)?;
     let request: ApproveRequest = body(bytes, "{\"reason\": \"…\"}")?;
     let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;
     if !request.set.is_empty() {
@@ -148,7 +148,7 @@ pub(crate) async fn deny(
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
-    operator.may(Verb::Approve)?;
+    operator.require_permission(Verb::Approve)?;
     let mut request: DenyRequest = body(bytes, "{\"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
     let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;

@@ -72,7 +72,7 @@ pub(crate) async fn search(
     operator: Operator,
     filters: Result<Query<AuditSearchQuery>, QueryRejection>,
 ) -> Result<Json<AuditSearchResponse>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let tenant = operator.restrict_tenant(filters.tenant)?;
     let at = filters.cursor.as_deref().map(parse_cursor).transpose()?;

@@ -69,7 +69,7 @@ pub(crate) async fn list(
     operator: Operator,
     filters: Result<Query<DeadQuery>, QueryRejection>,
 ) -> Result<Json<Page<DeadPage>>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let is_first = from == DeadCursor::default();
@@ -145,7 +145,7 @@ pub(crate) async fn causes(
     operator: Operator,
     filters: Result<Query<DeadQuery>, QueryRejection>,
 ) -> Result<Json<DeadCausesPage>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
@@ -170,7 +170,7 @@ pub(crate) async fn show(
     operator: Operator,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<DeadEntryDetails>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let id = DeadId::parse(&path(id)?)?;
     let own = operator.restrict_tenant(None)?;
     let found = dead::find(shared.client.stores(), &id).await?;
@@ -192,7 +192,7 @@ pub(crate) async fn replay(
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<ReplayReport>>, Problem> {
-    operator.may(Verb::Operate)?;
+    operator.require_permission(Verb::Operate)?;
     let mut request: ReplayRequest = body(bytes, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
     Ok(Json(request.run(&operator.context(&shared).await?).await?))
@@ -209,7 +209,7 @@ pub(crate) async fn discard(
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<ReplayReport>>, Problem> {
-    operator.may(Verb::Operate)?;
+    operator.require_permission(Verb::Operate)?;
     let mut request: DropRequest = body(bytes, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
     Ok(Json(request.run(&operator.context(&shared).await?).await?))

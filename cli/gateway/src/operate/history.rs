@@ -60,8 +60,8 @@ pub(crate) async fn show(
     operator: Operator,
     filters: Result<Query<FleetHistoryQuery>, QueryRejection>,
 ) -> Result<Json<History>, Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()?;
     let FleetHistoryQuery { step, from_ms, until_ms } = query(filters)?;
     if let (Some(from_ms), Some(until_ms)) = (from_ms, until_ms)
         && from_ms >= until_ms

@@ -186,8 +186,8 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequ
 }
 
 fn may_watch(operator: &Operator) -> Result<(), Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()
 }
 
 /// A watcher and its credential. The credential is checked again while the watcher is connected.

@@ -135,8 +135,8 @@ impl Operator {
     ///
     /// # Errors
     /// 403, with the missing verb.
-    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        self.grant.may(verb)
+    pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
+        self.grant.require_permission(verb)
     }
 
     pub(crate) fn holder(&self) -> CallerIdentity {
@@ -198,7 +198,7 @@ impl Operator {
     ///
     /// # Errors
     /// 403 for a key of one tenant.
-    pub(crate) fn sees_all(&self) -> Result<(), Problem> {
+    pub(crate) fn require_all_tenants(&self) -> Result<(), Problem> {
         match self.grant.tenant.one() {
             None => Ok(()),
             Some(own) => Err(Problem::forbidden(format!(

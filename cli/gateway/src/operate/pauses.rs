@@ -17,7 +17,7 @@ const EXPECTED: &str = "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"
 #[utoipa::path(get, path = "/v1/operate/pauses", tag = "operators",
     responses((status = 200, description = "`pauses` with operator, reason and time, and `now_ms`", body = Object)))]
 pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<ActivePauses>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     Ok(Json(ActivePauses::list(&shared.client, operator.restrict_tenant(None)?.as_ref()).await?))
 }
 
@@ -34,7 +34,7 @@ pub(crate) async fn pause(
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangeResult>, Problem> {
-    operator.may(Verb::Operate)?;
+    operator.require_permission(Verb::Operate)?;
     let mut request: PauseRequest = body(bytes, EXPECTED)?;
     check_reason(&mut request.reason)?;
     let changed = request.pause(&operator.context(&shared).await?).await?.changed;
@@ -51,7 +51,7 @@ pub(crate) async fn resume(
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangeResult>, Problem> {
-    operator.may(Verb::Operate)?;
+    operator.require_permission(Verb::Operate)?;
     let mut request: PauseRequest = body(bytes, EXPECTED)?;
     check_reason(&mut request.reason)?;
     let changed = request.resume(&operator.context(&shared).await?).await?.changed;

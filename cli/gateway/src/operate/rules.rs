@@ -58,8 +58,8 @@ pub(crate) async fn show(
     operator: Operator,
     filters: Result<Query<RulesQuery>, QueryRejection>,
 ) -> Result<Json<RulesResponse>, Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()?;
     let filters = query(filters)?;
     let tenant = optional("tenant", filters.tenant)?;
     let days = i64::try_from(bounded("days", filters.days, USUAL_DAYS, DAYS.1)?).unwrap_or(1);

@@ -71,7 +71,7 @@ pub(crate) async fn show(
     operator: Operator,
     filters: Result<Query<CallStatsQuery>, QueryRejection>,
 ) -> Result<Json<CallStatsResponse>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let tenant = operator.restrict_tenant(filters.tenant)?;
     let days = i64::try_from(bounded("days", filters.days, DAYS.0, DAYS.1)?).unwrap_or(1);

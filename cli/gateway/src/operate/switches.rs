@@ -22,7 +22,7 @@ pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
 ) -> Result<Json<DisabledTools>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     Ok(Json(DisabledTools::list(&shared.client).await?))
 }
 
@@ -62,8 +62,8 @@ async fn switch(
     bytes: Result<Bytes, BytesRejection>,
     on: bool,
 ) -> Result<Json<ChangeResult>, Problem> {
-    operator.may(Verb::Operate)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::Operate)?;
+    operator.require_all_tenants()?;
     let mut request: SwitchToolRequest = body(bytes, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
     let changed = request.switch(&operator.context(shared).await?, on).await?;

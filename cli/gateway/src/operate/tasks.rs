@@ -57,7 +57,7 @@ pub(crate) async fn list(
     operator: Operator,
     filters: Result<Query<AllTasksQuery>, QueryRejection>,
 ) -> Result<Json<Page<TaskPage>>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = TaskFilter {
         agent: optional("agent", filters.agent)?,
@@ -103,7 +103,7 @@ pub(crate) async fn show(
     operator: Operator,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<TaskTree>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let id = path(id)?;
     let (tenant, task) = operator.split_tenant(&id)?;
     let tenant = tenant.ok_or_else(|| Problem::invalid("id: expected tenant:task"))?;

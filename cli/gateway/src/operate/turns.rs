@@ -59,7 +59,7 @@ pub(crate) async fn list(
     operator: Operator,
     filters: Result<Query<TurnsQuery>, QueryRejection>,
 ) -> Result<Json<Page<TurnPage>>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = TurnFilter {
         tenant: operator.restrict_tenant(filters.tenant)?,
@@ -96,7 +96,7 @@ pub(crate) async fn cancel(
     operator: Operator,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<TurnCancelResult>>, Problem> {
-    operator.may(Verb::Operate)?;
+    operator.require_permission(Verb::Operate)?;
     let mut request: CancelTurnsRequest = body(bytes, "{\"ids\": [\"tenant:id\"], \"reason\": \"…\"}")?;
     check_reason(&mut request.reason)?;
     let ended = request.run(&operator.context(&shared).await?).await?;

@@ -27,8 +27,8 @@ const TOP: (usize, usize) = (5, 100);
 #[utoipa::path(get, path = "/v1/operate/overview", tag = "operators",
     responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, and `findings`: what needs a person, the most urgent first", body = Object)))]
 pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Value>, Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()?;
     Ok(Json(shared.backend.overview().await?))
 }
 
@@ -41,8 +41,8 @@ pub(crate) async fn configuration(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
 ) -> Result<Json<Value>, Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()?;
     Ok(Json(shared.backend.configuration().await?))
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn explain(
     operator: Operator,
     filters: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Json<Box<RawValue>>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let ExplainQuery { id } = query(filters)?;
     let (tenant, id) = operator.split_tenant(id.trim())?;
     Ok(Json(shared.backend.explain(tenant.as_ref(), id).await?))
@@ -97,7 +97,7 @@ pub(crate) async fn limits(
     operator: Operator,
     filters: Result<Query<LimitsQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    operator.may(Verb::View)?;
+    operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = LimitFilter {
         limit: filters.limit.filter(|limit| !limit.is_empty()),

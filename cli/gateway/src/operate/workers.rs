@@ -43,8 +43,8 @@ pub(crate) async fn list(
     operator: Operator,
     filters: Result<Query<WorkersQuery>, QueryRejection>,
 ) -> Result<Json<WorkersResponse>, Problem> {
-    operator.may(Verb::View)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::View)?;
+    operator.require_all_tenants()?;
     if let Some(name) = query(filters)?.worker {
         let stores = shared.client.stores();
         let Some((worker, now_ms)) = worker(stores, &name).await? else {
@@ -90,8 +90,8 @@ async fn change(
     bytes: Result<Bytes, BytesRejection>,
     drains: bool,
 ) -> Result<Json<ChangeResult>, Problem> {
-    operator.may(Verb::Operate)?;
-    operator.sees_all()?;
+    operator.require_permission(Verb::Operate)?;
+    operator.require_all_tenants()?;
     let mut request: DrainWorkerRequest = body(bytes, "{\"worker\": \"…\", \"reason\": \"…\"}")?;
     if request.worker.is_empty() || request.worker.len() > NAME_BYTES_MAX {
         return Err(Problem::invalid("worker: expected a name from GET /v1/operate/workers"));

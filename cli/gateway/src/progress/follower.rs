@@ -24,7 +24,7 @@ pub(super) fn events(
         caller,
         name,
         ended: skipped,
-        standing: None,
+        phase: None,
         is_away: false,
         ready: VecDeque::new(),
         is_over: false,
@@ -48,7 +48,7 @@ struct FollowerEvents {
     name: TurnName,
     /// Number of results that the follower already has.
     ended: usize,
-    standing: Option<TurnPhase>,
+    phase: Option<TurnPhase>,
     is_away: bool,
     ready: VecDeque<Event>,
     is_over: bool,
@@ -59,13 +59,13 @@ impl FollowerEvents {
         let is_away = matches!(seen, PolledState::Away);
         match seen {
             PolledState::Nothing => {}
-            PolledState::Queued => self.add_standing(TurnPhase::Queued),
-            PolledState::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.add_not_found(),
-            PolledState::Underway { standing, ended, .. } => {
+            PolledState::Queued => self.add_phase(TurnPhase::Queued),
+            PolledState::Underway { agent, .. } if !self.caller.can_read_agent(Some(&agent)) => self.add_not_found(),
+            PolledState::Underway { phase, ended, .. } => {
                 self.add_results(ended.get(self.ended..).unwrap_or_default());
-                self.add_standing(standing);
+                self.add_phase(phase);
             }
-            PolledState::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.add_not_found(),
+            PolledState::Ended(reply) if !self.caller.can_read_agent(Some(&reply.agent)) => self.add_not_found(),
             PolledState::Ended(reply) => {
                 let left: Vec<CallEnd> = reply.results.iter().skip(self.ended).map(CallEnd::from).collect();
                 self.add_results(&left);
@@ -73,7 +73,7 @@ impl FollowerEvents {
                 self.is_over = true;
             }
             // The agent of a damaged record is unknown, so only a key for all agents receives this event.
-            PolledState::Damaged if self.caller.sees(None) => self.add_damaged(),
+            PolledState::Damaged if self.caller.can_read_agent(None) => self.add_damaged(),
             PolledState::Damaged | PolledState::Gone => self.add_not_found(),
             PolledState::Away if self.is_away => {}
             PolledState::Away => self.push("away", &json!({"message": "the gateway cannot reach Redis"})),
@@ -89,13 +89,13 @@ impl FollowerEvents {
         }
     }
 
-    fn add_standing(&mut self, standing: TurnPhase) {
+    fn add_phase(&mut self, phase: TurnPhase) {
         // After a failed poll, the state is sent even if it is unchanged.
-        if self.standing.as_ref() == Some(&standing) && !self.is_away {
+        if self.phase.as_ref() == Some(&phase) && !self.is_away {
             return;
         }
-        self.push(event_name(&standing), &standing);
-        self.standing = Some(standing);
+        self.push(event_name(&phase), &phase);
+        self.phase = Some(phase);
     }
 
     /// Ends the stream with the event `not_found`. Also used for a turn that the key does not cover, so that the event does
@@ -117,8 +117,8 @@ impl FollowerEvents {
     }
 }
 
-const fn event_name(standing: &TurnPhase) -> &'static str {
-    match standing {
+const fn event_name(phase: &TurnPhase) -> &'static str {
+    match phase {
         TurnPhase::Queued => "queued",
         TurnPhase::Waiting(_) => "waiting",
         TurnPhase::Dispatched => "dispatched",

@@ -39,7 +39,7 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let caller = requester.caller.clone();
-    caller.may(Verb::Read)?;
+    caller.require_permission(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     let skipped = position(&headers)?;
     // A turn that the caller may not see is reported as unknown, as in a request for the turn's reply.

@@ -35,7 +35,7 @@ pub(super) enum PolledState {
         /// The agent that makes the turn's calls.
         agent: String,
         /// The turn's state: what the turn waits for, or where it runs.
-        standing: TurnPhase,
+        phase: TurnPhase,
         /// The calls that have ended, in order.
         ended: Arc<Vec<CallEnd>>,
     },
@@ -59,13 +59,13 @@ impl PolledState {
     }
 
     fn after(&self, status: TurnStatus) -> Self {
-        let TurnStatus { agent, standing, results } = status;
+        let TurnStatus { agent, phase, results } = status;
         let ended = match self {
             Self::Underway { ended, .. } if results.is_empty() => Arc::clone(ended),
             Self::Underway { ended, .. } => Arc::new(ended.iter().cloned().chain(results).collect()),
             _ => Arc::new(results),
         };
-        Self::Underway { agent, standing, ended }
+        Self::Underway { agent, phase, ended }
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
         };
         let status = |results: &[&str]| TurnStatus {
             agent: "kelly".into(),
-            standing: TurnPhase::Dispatched,
+            phase: TurnPhase::Dispatched,
             results: results.iter().map(|call| ended(call)).collect(),
         };
         let first = PolledState::Nothing.after(status(&["t/0", "t/1"]));

@@ -70,7 +70,9 @@ impl OpenStream {
         loop {
             tokio::time::sleep(PERMISSION_CHECK_INTERVAL).await;
             let may = match grant_of(&self.requester.parts, &self.shared).await {
-                Ok(grant) => self.requester.caller.is_still(&grant) && grant.may(self.verb).is_ok(),
+                Ok(grant) => {
+                    self.requester.caller.has_same_scope(&grant) && grant.require_permission(self.verb).is_ok()
+                }
                 // If the issuer is unavailable, the permission stays.
                 Err(problem) => problem.summary().1,
             };

@@ -95,10 +95,10 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
                 "--redis, --port and --data choose a store, but REDIS_URL (or --redis-url) names one: use one of them",
             ));
         }
-        if setup.is_lent() {
+        if setup.is_dev_socket() {
             return Err(Failure::usage("REDIS_URL (or --redis-url) names another tickfleet dev: unset it"));
         }
-        setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
+        setup.pool()?.time_ms().await.map_err(|error| with_redis_url_hint(error.into()))?;
         let place = format!("Redis at {}", setup.shown_url());
         return serve(
             setup,
@@ -112,7 +112,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     make_private(&args.dir);
     if !args.redis && args.port.is_none() {
         let setup = setup.in_memory(args.data.as_deref())?;
-        let (lender, url) = socket::lend_in(&args.dir)?;
+        let (lender, url) = socket::listen_in(&args.dir)?;
         let lending = tokio::spawn(lender.serve(setup.stores()?));
         let kept = args.data.as_ref().map(|data| format!("data in {}", data.display()));
         let place = DataLocation {
@@ -160,7 +160,7 @@ struct DataLocation {
 }
 
 /// Adds a hint to the failure, because users easily forget a variable that they set long ago.
-fn chosen_is_away(failure: Failure) -> Failure {
+fn with_redis_url_hint(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisReported(format!(
             "{message}\nREDIS_URL (or --redis-url) names this Redis. Unset it to let dev start a private one."
@@ -268,7 +268,7 @@ fn over_http(setup: &Setup, console: &Console) -> String {
     } else {
         r#"{"name": "list_tools", "arguments": {}}"#
     };
-    let turn = setup.somebody().map(|(_, agent)| {
+    let turn = setup.example_caller().map(|(_, agent)| {
         format!(
             "  curl -s -H \"Authorization: Bearer $FLEET_KEY\" \"$FLEET_URL/v1/turns?wait=30\" \\\n    \
              -d '{{\"agent\": \"{agent}\", \"calls\": [{call}]}}'\n"
@@ -287,7 +287,7 @@ fn next_steps(setup: &Setup) -> String {
     let program = program();
     // Every agent can call `list_tools`.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
-    let who = setup.somebody().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
+    let who = setup.example_caller().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
     let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait\n"));
     let who = who.unwrap_or_default();
     format!("{}  {program} tools{who}\n  {program} doctor\n", turn.unwrap_or_default())

@@ -13,7 +13,7 @@ pub(crate) const DIR: &str = ".tickfleet";
 ///
 /// # Errors
 /// The socket cannot be created.
-pub(crate) fn lend_in(dir: &Path) -> Result<(SocketServer, String), Failure> {
+pub(crate) fn listen_in(dir: &Path) -> Result<(SocketServer, String), Failure> {
     let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
     let path = dir.join("dev.sock");
     let lender = SocketServer::bind(&path).map_err(|error| match error.kind() {

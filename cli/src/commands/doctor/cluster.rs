@@ -9,7 +9,7 @@ const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
 /// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
 pub(super) fn check(view: &ClusterView) -> Vec<CheckResult> {
-    [agreement(view), placement(view)].into_iter().chain(fewness(view)).collect()
+    [agreement(view), placement(view)].into_iter().chain(check_shard_count(view)).collect()
 }
 
 fn agreement(view: &ClusterView) -> CheckResult {
@@ -74,7 +74,7 @@ fn moves(view: &ClusterView) -> Vec<String> {
     moves
 }
 
-fn fewness(view: &ClusterView) -> Option<CheckResult> {
+fn check_shard_count(view: &ClusterView) -> Option<CheckResult> {
     let shards = view.slots.len();
     let primaries = view.holders.len();
     let advice = "a running fleet keeps its number of shards: choose redis.shards for the primaries you plan for";

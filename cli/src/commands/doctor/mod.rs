@@ -19,7 +19,7 @@ use tickfleet_store::{Keys, Pool, Refusal, ShardFacts, Store, StoreError};
 use self::unreachable::UnreachableShards;
 use crate::checks::{CheckResult, Level, durable, server};
 use crate::commands::top::{FindingKind, Poller};
-use crate::failure::{Failure, is_away};
+use crate::failure::{Failure, is_unreachable};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
@@ -60,8 +60,8 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
         (true, None) => Some(crate::commands::limits::by_environment()?),
     };
     let stores = setup.stores()?;
-    let (mut findings, away) = store_findings(setup, &stores, by.as_deref()).await?;
-    if away.is_none() {
+    let (mut findings, unreachable) = store_findings(setup, &stores, by.as_deref()).await?;
+    if unreachable.is_none() {
         findings.extend(fleet_findings(setup).await);
     }
     findings.extend(mcp_findings(setup).await);
@@ -70,7 +70,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
-    if let Some(failure) = away {
+    if let Some(failure) = unreachable {
         return Err(failure);
     }
     let bound = if args.strict { Level::Warn } else { Level::Fail };
@@ -83,19 +83,19 @@ async fn store_findings(
     stores: &[Store],
     by: Option<&str>,
 ) -> Result<(Vec<CheckResult>, Option<Failure>), Failure> {
-    let (mut findings, mut away, is_cluster) = match setup.is_in_memory() {
+    let (mut findings, mut unreachable, is_cluster) = match setup.is_in_memory() {
         true => (vec![in_memory()], UnreachableShards::default(), false),
         false => servers_findings(setup, &setup.pool()?, stores).await?,
     };
     for (number, store) in (0_u32..).zip(stores) {
         let shard = number as usize;
-        if away.has(shard) {
+        if unreachable.has(shard) {
             continue;
         }
         let found = shard_findings(setup, (store, shard), by).await;
-        findings.extend(if is_cluster { away.or_finding(&[number], found)? } else { found? });
+        findings.extend(if is_cluster { unreachable.or_finding(&[number], found)? } else { found? });
     }
-    Ok((findings, away.first))
+    Ok((findings, unreachable.first))
 }
 
 /// Kinds of findings that the checks of this command describe in more detail.
@@ -130,20 +130,20 @@ async fn servers_findings(
     pool: &Pool,
     stores: &[Store],
 ) -> Result<(Vec<CheckResult>, UnreachableShards, bool), Failure> {
-    let mut away = UnreachableShards::default();
+    let mut unreachable = UnreachableShards::default();
     let wanted = durable::durability_needs(setup);
     let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
     let Some(view) = pool.cluster(&keys).await.filter(|view| !view.holders.is_empty()) else {
         let found = server_findings(pool, &wanted, false).await?;
-        return Ok((found, away, false));
+        return Ok((found, unreachable, false));
     };
     let mut findings = cluster::check(&view);
     for holder in &view.holders {
         let Some(first) = holder.shards.first().and_then(|first| keys.get(*first as usize)) else { continue };
         let found = server_findings(&pool.at(first)?, &wanted, true).await;
-        findings.extend(away.or_finding(&holder.shards, found)?);
+        findings.extend(unreachable.or_finding(&holder.shards, found)?);
     }
-    Ok((findings, away, true))
+    Ok((findings, unreachable, true))
 }
 
 async fn server_findings(
@@ -182,7 +182,7 @@ fn or_refused(what: &'static str, found: Result<Vec<CheckResult>, StoreError>) -
         Ok(found) => Ok(found),
         Err(error) if error.refusal() == Some(Refusal::Login) => Err(error.into()),
         Err(error @ (StoreError::Verb { .. } | StoreError::StateLost(_) | StoreError::Reply { .. }))
-            if !is_away(&error) =>
+            if !is_unreachable(&error) =>
         {
             let advice = error.remedy().unwrap_or(UNEXPECTED);
             Ok(vec![CheckResult::fail(what, format!("check failed: {error}"), advice)])
@@ -206,7 +206,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<CheckResult> {
 /// Reports which sandbox levels this machine provides. `None` if no tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     let unheld = setup.sandboxed()?;
-    let found = setup.shell.abilities().to_string();
+    let found = setup.shell.support().to_string();
     Some(match unheld.first() {
         None => CheckResult::ok("sandbox", found),
         Some(first) => {
@@ -224,7 +224,7 @@ async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<CheckResult> {
     const WHAT: &str = "configuration";
     let configuration = &setup.configuration;
     let dir = setup.folder();
-    if !setup.knows_policy() {
+    if !setup.has_full_policy() {
         let says = format!("invalid; no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
         let folder = dir.map(|dir| format!(" --config {}", dir.display())).unwrap_or_default();
         return vec![CheckResult::fail(
@@ -298,7 +298,7 @@ async fn shard_findings(
     }
     let shards = setup.settings().redis.shards;
     // A broken configuration has no policy that could be compared with the policy in force.
-    let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
+    let digest = if setup.has_full_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
     findings.extend(or_refused(

@@ -92,7 +92,7 @@ fn subject(found: &FaultFound) -> String {
         FaultKind::Unreadable { why } => why.clone(),
         FaultKind::TenantMiscounted { counted, stored } => format!(
             "{} turns with {} bytes and {} slices, but its counters have {}, {} and {}",
-            counted.unfinished, counted.bytes, counted.out, stored.unfinished, stored.bytes, stored.out
+            counted.unfinished, counted.bytes, counted.in_flight, stored.unfinished, stored.bytes, stored.in_flight
         ),
         FaultKind::Found(_) => return found.subject.clone(),
     };

@@ -15,7 +15,7 @@ impl UnreachableShards {
     /// Returns true if the primary of this shard is already known to be unreachable. Then the check does not wait for
     /// the primary again.
     pub(super) fn has(&self, shard: usize) -> bool {
-        self.shards.iter().any(|away| usize::try_from(*away) == Ok(shard))
+        self.shards.iter().any(|unreachable| usize::try_from(*unreachable) == Ok(shard))
     }
 
     /// Returns the findings about `shards`. If the primary of the shards is unreachable, returns one finding about the

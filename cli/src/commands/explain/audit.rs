@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms};
 
-use super::{Explain, Story, StoryState};
+use super::{Explain, ExplainedState, Explanation};
 use crate::failure::Failure;
 
 /// Margin (ms) around the times in the record, because the IDs of entries have times of another clock: that of Redis.
@@ -35,28 +35,38 @@ impl Audit {
 }
 
 /// Finds the entries of a turn with a record, or only those of the requested call.
-pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
-    if matches!(story.state, StoryState::Inbound | StoryState::Rejected) {
+pub(super) async fn of_explanation(
+    store: &Store,
+    name: &TurnName,
+    explanation: &Explanation,
+    args: &Explain,
+) -> Result<Audit, Failure> {
+    if matches!(explanation.state, ExplainedState::Inbound | ExplainedState::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
-    let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };
+    let Some(accepted) = explanation.accepted_ms else {
+        return unrecorded(store, name, explanation.now_ms, args).await;
+    };
     // The log is numbered by Redis' clock. The shard's clock can be ahead of Redis' clock.
     let ahead = store.clock_offset_ms().await?;
-    let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(story.now_ms));
-    let until_ms = args.until.map_or(story.ended_ms.unwrap_or(story.now_ms) + SLACK_MS, |until| until.at(story.now_ms));
-    let tries = story.tries.iter().map(|failed| failed.at_ms);
+    let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(explanation.now_ms));
+    let until_ms = args
+        .until
+        .map_or(explanation.ended_ms.unwrap_or(explanation.now_ms) + SLACK_MS, |until| until.at(explanation.now_ms));
+    let tries = explanation.tries.iter().map(|failed| failed.at_ms);
     let mut likely_ms: Vec<i64> =
-        story.admissions.iter().map(|a| a.at_ms).chain(tries).map(|at| at - ahead - SLACK_MS).collect();
+        explanation.admissions.iter().map(|a| a.at_ms).chain(tries).map(|at| at - ahead - SLACK_MS).collect();
     likely_ms.push(from_ms);
     likely_ms.sort_unstable();
     likely_ms.truncate(LIKELY_MAX);
-    let expected = story.position.map_or(story.calls_done, |position| usize::from(position < story.calls_done));
+    let expected =
+        explanation.position.map_or(explanation.calls_done, |position| usize::from(position < explanation.calls_done));
     let search = AuditSearch {
         from_ms,
         until_ms,
         likely_ms,
-        from_the_end: story.ended_ms.is_some(),
-        position: story.position,
+        from_the_end: explanation.ended_ms.is_some(),
+        position: explanation.position,
         expected: Some(expected),
         read_max: read_max(args),
     };

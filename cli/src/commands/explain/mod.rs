@@ -1,10 +1,10 @@
-//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history; [`story`]
-//! formats it.
+//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history;
+//! [`text`] formats it.
 
 mod audit;
 mod queue_readers;
 mod record;
-mod story;
+mod text;
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ pub(crate) struct Explain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum StoryState {
+enum ExplainedState {
     /// No scheduler has read the message yet.
     Inbound,
     Rejected,
@@ -78,10 +78,10 @@ enum StoryState {
 }
 
 #[derive(Debug, Serialize)]
-struct Story {
+struct Explanation {
     tenant: TenantId,
     id: TurnId,
-    state: StoryState,
+    state: ExplainedState,
     is_task: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<usize>,
@@ -126,7 +126,7 @@ struct Story {
     retries: u64,
     crashes: u64,
     /// Why the remaining calls were ended without running.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::as_word")]
     end_reason: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_asked: Option<String>,
@@ -163,13 +163,14 @@ struct ExplainTarget {
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
     // Report invalid arguments without connecting to Redis.
     let target = parse_target(args)?;
-    let story = gather(setup, &setup.client().await?, &target, args).await?;
-    output.show(&story, |story| story::text(story, output))
+    let explanation = gather(setup, &setup.client().await?, &target, args).await?;
+    output.show(&explanation, |explanation| text::text(explanation, output))
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct RenderedStory {
-    story: Box<RawValue>,
+pub(crate) struct RenderedExplanation {
+    #[serde(rename = "story")]
+    explanation: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
 
@@ -182,50 +183,55 @@ pub(crate) async fn render(
     client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
-) -> Result<RenderedStory, Failure> {
+) -> Result<RenderedExplanation, Failure> {
     // Always prefix the tenant. Otherwise a colon in `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
-    let story = gather(setup, client, &parse_target(&args)?, &args).await?;
-    let lines = story::story_lines(&story);
-    Ok(RenderedStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
+    let explanation = gather(setup, client, &parse_target(&args)?, &args).await?;
+    let lines = text::explanation_lines(&explanation);
+    Ok(RenderedExplanation { explanation: to_raw_value(&explanation).map_err(Failure::failed)?, lines })
 }
 
-async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Story, Failure> {
+async fn gather(
+    setup: &Setup,
+    client: &Client,
+    target: &ExplainTarget,
+    args: &Explain,
+) -> Result<Explanation, Failure> {
     let mut found = None;
     for tenant in tenants(target, setup, client).await? {
         let name = TurnName { tenant, turn: target.turn.clone() };
-        if let Some(story) = story(setup, client, &name).await? {
-            found = Some((name, story));
+        if let Some(explanation) = explain_turn(setup, client, &name).await? {
+            found = Some((name, explanation));
             break;
         }
     }
     if found.is_none() {
         found = remembered_by_audit(client, target, args).await?;
     }
-    let Some((name, mut story)) = found else { return Err(unknown(target, args)) };
-    story.position = target.position;
-    if let Some(position) = target.position.filter(|position| *position >= story.calls && story.calls > 0) {
+    let Some((name, mut explanation)) = found else { return Err(unknown(target, args)) };
+    explanation.position = target.position;
+    if let Some(position) = target.position.filter(|position| *position >= explanation.calls && explanation.calls > 0) {
         return Err(Failure::usage(format!(
             "{name} has {} calls, starting at /0; there is no /{position}",
-            story.calls
+            explanation.calls
         )));
     }
-    story.policy = policy_in_force(client.store(&name.tenant)).await?;
-    if story.audit.read == 0 {
-        story.audit = audit::of_story(client.store(&name.tenant), &name, &story, args).await?;
+    explanation.policy = policy_in_force(client.store(&name.tenant)).await?;
+    if explanation.audit.read == 0 {
+        explanation.audit = audit::of_explanation(client.store(&name.tenant), &name, &explanation, args).await?;
     }
-    record::describe_by_audit(&mut story);
-    if let Some(agent) = &story.agent {
-        let positions = target.position.map_or(0..story.calls, |position| position..position + 1);
-        story.inner_calls = inner_calls(client.store(&name.tenant), &name, agent, positions).await?;
+    record::describe_by_audit(&mut explanation);
+    if let Some(agent) = &explanation.agent {
+        let positions = target.position.map_or(0..explanation.calls, |position| position..position + 1);
+        explanation.inner_calls = inner_calls(client.store(&name.tenant), &name, agent, positions).await?;
     }
-    if story.is_task {
+    if explanation.is_task {
         let task_status = client.task(&name).await?;
-        story.task =
+        explanation.task =
             task_status.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());
     }
-    Ok(story)
+    Ok(explanation)
 }
 
 async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure> {
@@ -257,7 +263,7 @@ async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Resu
     }
 }
 
-async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
+async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Explanation>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     match store.turn_view(name).await? {
@@ -269,30 +275,30 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
             active.refresh(store).await?;
             let active = active.load();
             let caps = record::caps(&active.policy, &name.tenant, &agent);
-            let mut story = record::live(name, &live, budget, caps, now_ms);
+            let mut explanation = record::live(name, &live, budget, caps, now_ms);
             if let (Some(wait), Some(counter)) =
-                (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
+                (&mut explanation.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
                 // Show when the counter's period ends. The timer of the throttle queue may be due earlier, while the
                 // counter still has no room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
-            if let (StoryState::Retry, Some(id)) = (story.state, &live.turn.approval) {
+            if let (ExplainedState::Retry, Some(id)) = (explanation.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
                 // Redact the approval, because the gateway shows it even to keys with only the `view` permission.
                 let open = open.map(|open| open.without_secrets(&setup.report().redactor));
-                story.waits = story.waits.map(|wait| wait.or_for_approval(open));
+                explanation.waits = explanation.waits.map(|wait| wait.or_for_approval(open));
             }
-            if let Some(wait) = &mut story.waits {
+            if let Some(wait) = &mut explanation.waits {
                 record::complete(wait, name, &agent, &active.policy);
             }
-            story.running = record::running(&live, |tool| timeout_ms(setup, tool));
-            if let (StoryState::Ready, Some(queue)) = (story.state, &story.queue) {
-                story.available_readers = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
+            explanation.running = record::running(&live, |tool| timeout_ms(setup, tool));
+            if let (ExplainedState::Ready, Some(queue)) = (explanation.state, &explanation.queue) {
+                explanation.available_readers = Some(QueueReaders::of_queue(store, queue, now_ms).await?);
             }
-            Ok(Some(story))
+            Ok(Some(explanation))
         }
         TurnView::Finished(finished) => Ok(Some(record::finished(name, *finished, now_ms))),
         TurnView::Unknown => not_admitted(client.store(&name.tenant), name, now_ms).await,
@@ -309,7 +315,7 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
 
 /// Finds a turn without a record: the turn waits for a scheduler, was rejected, or ended too long ago. A generated ID
 /// contains the ID of the inbound entry. An ID that the submitter chose is stored.
-async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
+async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
     {
@@ -320,15 +326,15 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
         return inbound(store, name, now_ms).await.map(Some);
     }
     if let Some(letter) = dead_letters::about(store, name).await? {
-        let story = record::unadmitted(name, StoryState::Rejected, Some(letter.reason), now_ms);
-        return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
+        let explanation = record::unadmitted(name, ExplainedState::Rejected, Some(letter.reason), now_ms);
+        return Ok(Some(Explanation { ended_ms: Some(letter.at_ms), ..explanation }));
     }
-    Ok(remembered.map(|_| record::unadmitted(name, StoryState::RecordExpired, None, now_ms)))
+    Ok(remembered.map(|_| record::unadmitted(name, ExplainedState::RecordExpired, None, now_ms)))
 }
 
-async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
+async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Explanation, Failure> {
     let available_readers = Some(QueueReaders::of_inbound(store, now_ms).await?);
-    Ok(Story { available_readers, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
+    Ok(Explanation { available_readers, ..record::unadmitted(name, ExplainedState::Inbound, None, now_ms) })
 }
 
 /// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
@@ -337,14 +343,14 @@ async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,
     args: &Explain,
-) -> Result<Option<(TurnName, Story)>, Failure> {
+) -> Result<Option<(TurnName, Explanation)>, Failure> {
     let Some(tenant) = target.tenant.clone() else { return Ok(None) };
     let name = TurnName { tenant, turn: target.turn.clone() };
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
     let audit = audit::unrecorded(store, &name, now_ms, args).await?;
-    let story = Story { audit, ..record::unadmitted(&name, StoryState::RecordExpired, None, now_ms) };
-    Ok((!story.audit.entries.is_empty()).then_some((name, story)))
+    let explanation = Explanation { audit, ..record::unadmitted(&name, ExplainedState::RecordExpired, None, now_ms) };
+    Ok((!explanation.audit.entries.is_empty()).then_some((name, explanation)))
 }
 
 fn unknown(target: &ExplainTarget, args: &Explain) -> Failure {

@@ -19,12 +19,12 @@ use tickfleet_store::{
 };
 
 use super::audit::Audit;
-use super::{Story, StoryState};
+use super::{ExplainedState, Explanation};
 
 /// The rule that keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Rule {
+pub(super) enum WaitRule {
     /// The agent's calls in this tick are used up.
     TickCap,
     /// The tick accepts no more calls: Redis restarted, failed over or moved the shard in this tick, so counts may be
@@ -51,7 +51,7 @@ pub(super) enum Rule {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TurnWait {
-    pub(super) rule: Rule,
+    pub(super) rule: WaitRule,
     /// The shard time (ms) at which the next call is eligible or is checked again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<i64>,
@@ -117,9 +117,9 @@ pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> 
 /// Adds an operator's pause to a wait, unless the turn waits for a retry, an approval or other work.
 pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy: &Policy) {
     let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
-    let on_lane = !matches!(wait.rule, Rule::Backoff | Rule::Other | Rule::Approval);
+    let on_lane = !matches!(wait.rule, WaitRule::Backoff | WaitRule::Other | WaitRule::Approval);
     if let Some(pause) = pause.filter(|_| on_lane) {
-        (wait.rule, wait.until_ms, wait.pause) = (Rule::Paused, None, Some(pause));
+        (wait.rule, wait.until_ms, wait.pause) = (WaitRule::Paused, None, Some(pause));
     }
 }
 
@@ -151,7 +151,7 @@ pub(super) fn limit(
     // After a counter's period has ended, its value is meaningless.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
-    let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
+    let is_held = held > 0 || known.is_some_and(|limit| limit.bound.holds_permits());
     let used = match known.map(|limit| &limit.bound) {
         _ if is_held => held.to_string(),
         Some(bound) if bound.is_of_amounts() => amount::show(used),
@@ -167,8 +167,8 @@ pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Ca
     Some(policy.caps(owner, agent))
 }
 
-fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
-    Story {
+fn blank(name: &TurnName, state: ExplainedState, now_ms: i64) -> Explanation {
+    Explanation {
         tenant: name.tenant.clone(),
         id: name.turn.clone(),
         state,
@@ -206,9 +206,9 @@ fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
 }
 
 /// A turn that was not admitted, or is not admitted yet.
-pub(super) fn unadmitted(name: &TurnName, state: StoryState, refusal: Option<String>, now_ms: i64) -> Story {
+pub(super) fn unadmitted(name: &TurnName, state: ExplainedState, refusal: Option<String>, now_ms: i64) -> Explanation {
     let is_task = name.turn.as_str().starts_with('k');
-    Story { is_task, refusal, ..blank(name, state, now_ms) }
+    Explanation { is_task, refusal, ..blank(name, state, now_ms) }
 }
 
 pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
@@ -225,14 +225,20 @@ pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
 
-pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
+pub(super) fn live(
+    name: &TurnName,
+    live: &LiveTurn,
+    budget: BudgetFacts,
+    caps: Option<Caps>,
+    now_ms: i64,
+) -> Explanation {
     let turn = &live.turn;
     let state = state(live);
     let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
     let task = live.first_call().filter(|_| turn.is_task());
     let (delegator, description) = task.map(said_of_task).unwrap_or_default();
     let ending = if let TurnState::Ending { reason, .. } = &turn.state { Some(reason.clone()) } else { None };
-    Story {
+    Explanation {
         is_task: turn.is_task(),
         delegator,
         description,
@@ -257,13 +263,13 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     }
 }
 
-const fn state(live: &LiveTurn) -> StoryState {
+const fn state(live: &LiveTurn) -> ExplainedState {
     match &live.turn.state {
-        TurnState::Throttled { .. } => StoryState::Throttled,
-        TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => StoryState::Running,
-        TurnState::Ready { .. } | TurnState::Running { .. } => StoryState::Ready,
-        TurnState::Retrying { .. } | TurnState::Waiting { .. } => StoryState::Retry,
-        TurnState::Ending { .. } => StoryState::Ending,
+        TurnState::Throttled { .. } => ExplainedState::Throttled,
+        TurnState::Ready { .. } | TurnState::Running { .. } if live.holder.is_some() => ExplainedState::Running,
+        TurnState::Ready { .. } | TurnState::Running { .. } => ExplainedState::Ready,
+        TurnState::Retrying { .. } | TurnState::Waiting { .. } => ExplainedState::Retry,
+        TurnState::Ending { .. } => ExplainedState::Ending,
     }
 }
 
@@ -278,26 +284,26 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
     let turn = &live.turn;
     let rule = match &turn.state {
         TurnState::Throttled { counter, .. } => match &*counter.limit {
-            limits::DAY => Rule::DayCap,
-            limits::TENANT_DAY => Rule::TenantDayCap,
-            limits::TICK if is_tick_used_up => Rule::TickCap,
-            limits::TICK if budget.tick_is_closed && budget.tick_ends_ms > now_ms => Rule::TickClosed,
-            limits::TICK if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
-            limits::TICK => Rule::NextCheck,
-            _ => Rule::Limit,
+            limits::DAY => WaitRule::DayCap,
+            limits::TENANT_DAY => WaitRule::TenantDayCap,
+            limits::TICK if is_tick_used_up => WaitRule::TickCap,
+            limits::TICK if budget.tick_is_closed && budget.tick_ends_ms > now_ms => WaitRule::TickClosed,
+            limits::TICK if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => WaitRule::BehindOthers,
+            limits::TICK => WaitRule::NextCheck,
+            _ => WaitRule::Limit,
         },
-        TurnState::Retrying { .. } => Rule::Backoff,
+        TurnState::Retrying { .. } => WaitRule::Backoff,
         TurnState::Waiting { reason, .. } => match reason {
-            WaitReason::Child { .. } | WaitReason::Fact { .. } | WaitReason::EqualCall { .. } => Rule::Other,
-            WaitReason::Breaker { .. } => Rule::BreakerOpen,
-            WaitReason::Budget { .. } => Rule::Limit,
-            WaitReason::Approval { .. } | WaitReason::Reader { .. } => Rule::Backoff,
+            WaitReason::Child { .. } | WaitReason::Fact { .. } | WaitReason::EqualCall { .. } => WaitRule::Other,
+            WaitReason::Breaker { .. } => WaitRule::BreakerOpen,
+            WaitReason::Budget { .. } => WaitRule::Limit,
+            WaitReason::Approval { .. } | WaitReason::Reader { .. } => WaitRule::Backoff,
         },
         TurnState::Ready { .. } | TurnState::Running { .. } | TurnState::Ending { .. } => return None,
     };
     let began_work = matches!(turn.state, TurnState::Waiting { reason: WaitReason::Child { .. }, .. });
-    let breaker =
-        current_breaker_wait(&turn.notes).filter(|wait| rule == Rule::BreakerOpen && wait.position == turn.position);
+    let breaker = current_breaker_wait(&turn.notes)
+        .filter(|wait| rule == WaitRule::BreakerOpen && wait.position == turn.position);
     Some(TurnWait {
         rule,
         until_ms: if turn.state.is_parked() { live.timer_ms } else { live.throttle_due_ms },
@@ -309,11 +315,11 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
         tenant_day_used: tenant_used,
         tenant_day_cap: caps.and_then(|c| c.tenant_calls_per_day),
         awaits: turn.state.awaits().map(ToString::to_string),
-        awaits_equal: rule == Rule::Other && !began_work,
+        awaits_equal: rule == WaitRule::Other && !began_work,
         pause: None,
-        next_try: (rule == Rule::Backoff).then(|| u64::from(turn.attempts) + 1),
+        next_try: (rule == WaitRule::Backoff).then(|| u64::from(turn.attempts) + 1),
         limit: None,
-        returned_permits: rule == Rule::Limit && turn.debited > turn.position,
+        returned_permits: rule == WaitRule::Limit && turn.debited > turn.position,
         approval: None,
         breaker: breaker.map(|wait| wait.why),
     })
@@ -324,7 +330,7 @@ impl TurnWait {
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
-                rule: Rule::Approval,
+                rule: WaitRule::Approval,
                 next_try: None,
                 until_ms: Some(open.until_ms),
                 approval: Some(open),
@@ -335,7 +341,7 @@ impl TurnWait {
     }
 }
 
-pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
+pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Explanation {
     let reply: Option<Reply> = serde_json::from_str(&turn.reply).ok();
     let results = reply.as_ref().map(|reply| reply.results.clone()).unwrap_or_default();
     let is_task = reply.as_ref().is_some_and(|reply| reply.task_id.is_some());
@@ -343,7 +349,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     let no_calls = reply.as_ref().is_some_and(|reply| reply.results.is_empty());
     let admissions = admissions(&turn.notes);
     let calls_admitted = admissions.iter().map(|a| a.calls as usize).sum();
-    Story {
+    Explanation {
         is_task,
         agent: reply.as_ref().map(|reply| reply.agent.clone()),
         accepted_ms: Some(turn.admitted_ms),
@@ -363,7 +369,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         end_reason: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
-        ..blank(name, StoryState::Done, now_ms)
+        ..blank(name, ExplainedState::Done, now_ms)
     }
 }
 
@@ -376,19 +382,19 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
 }
 
 /// Adds the facts that only the audit entries contain.
-pub(super) fn describe_by_audit(story: &mut Story) {
-    let Some(entry) = story.audit.entries.first() else { return };
+pub(super) fn describe_by_audit(explanation: &mut Explanation) {
+    let Some(entry) = explanation.audit.entries.first() else { return };
     let Some(entry) = AuditEntry::read(entry.get()) else { return };
-    if story.agent.is_none() {
-        story.agent = Some(entry.actor_id.into_owned());
+    if explanation.agent.is_none() {
+        explanation.agent = Some(entry.actor_id.into_owned());
     }
-    if story.is_task {
+    if explanation.is_task {
         let arguments = entry.meta.arguments.map(|arguments| with_numbers_as_text(arguments.get()));
         let arguments: Value = arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
         let text = |name: &str| arguments.get(name).and_then(Value::as_str).map(str::to_owned);
-        story.delegator = story.delegator.take().or_else(|| text("delegator"));
-        story.description =
-            story.description.take().or_else(|| text("description")).or_else(|| text("task_description"));
+        explanation.delegator = explanation.delegator.take().or_else(|| text("delegator"));
+        explanation.description =
+            explanation.description.take().or_else(|| text("description")).or_else(|| text("task_description"));
     }
 }
 
@@ -459,54 +465,57 @@ mod tests {
     #[test]
     fn a_turn_in_a_limits_throttle_queue_waits_for_that_limit() {
         let waiting = throttled("mails", "demo:u1");
-        let story = live(&name(), &waiting, budget(10), caps(), 1_000);
-        assert_eq!(story.waits.unwrap().rule, Rule::Limit);
-        let lane = counter(&waiting).unwrap().clone();
+        let explanation = live(&name(), &waiting, budget(10), caps(), 1_000);
+        assert_eq!(explanation.waits.unwrap().rule, WaitRule::Limit);
+        let counter_key = counter(&waiting).unwrap().clone();
         let counted = |counter| BudgetFacts { counter, ..budget(10) };
         let counter = Some(CounterFacts { used: 5, ends_ms: 2_000, held: 0 });
-        let said = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 1_000).unwrap();
+        let said = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 1_000).unwrap();
         assert_eq!((said.name.as_str(), said.counter.as_str(), said.used.as_str()), ("mails", "demo:u1", "5"));
         assert_eq!(said.allows, None);
-        let over = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
+        let over = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 2_000).unwrap();
         assert_eq!(over.used, "0", "its window has ended");
         let counter = Some(CounterFacts { held: 3, ..CounterFacts::default() });
-        let held = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
+        let held = limit(&Policy::default(), &name().tenant, &counter_key, &counted(counter), 2_000).unwrap();
         assert_eq!((held.used.as_str(), held.is_held), ("3", true));
     }
 
     #[test]
     fn a_throttled_turn_waits_for_its_exhausted_cap() {
-        let story = live(&name(), &queued(), budget(10), caps(), 1_000);
-        assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Throttled, Rule::TickCap));
+        let explanation = live(&name(), &queued(), budget(10), caps(), 1_000);
+        assert_eq!(
+            (explanation.state, explanation.waits.unwrap().rule),
+            (ExplainedState::Throttled, WaitRule::TickCap)
+        );
         // The tick has ended, so its counter is meaningless.
-        let story = live(&name(), &queued(), budget(10), caps(), 2_500);
-        assert_eq!(story.waits.unwrap().rule, Rule::NextCheck);
+        let explanation = live(&name(), &queued(), budget(10), caps(), 2_500);
+        assert_eq!(explanation.waits.unwrap().rule, WaitRule::NextCheck);
     }
 
     #[test]
     fn a_tick_closed_by_a_redis_restart_explains_the_wait() {
         let closed = BudgetFacts { tick_is_closed: true, ..budget(4) };
-        assert_eq!(live(&name(), &queued(), closed, caps(), 1_000).waits.unwrap().rule, Rule::TickClosed);
-        assert_eq!(live(&name(), &queued(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextCheck);
-        assert_eq!(live(&name(), &queued(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextCheck);
+        assert_eq!(live(&name(), &queued(), closed, caps(), 1_000).waits.unwrap().rule, WaitRule::TickClosed);
+        assert_eq!(live(&name(), &queued(), closed, caps(), 2_500).waits.unwrap().rule, WaitRule::NextCheck);
+        assert_eq!(live(&name(), &queued(), budget(4), caps(), 1_000).waits.unwrap().rule, WaitRule::NextCheck);
     }
 
     #[test]
     fn an_exhausted_tenant_day_cap_explains_the_wait() {
         let caps = caps().map(|caps| Caps { tenant_calls_per_day: Some(30), ..caps });
         let wait = live(&name(), &throttled(limits::TENANT_DAY, "demo"), budget(10), caps, 1_000).waits.unwrap();
-        assert_eq!((wait.rule, wait.tenant_day_used), (Rule::TenantDayCap, 30));
+        assert_eq!((wait.rule, wait.tenant_day_used), (WaitRule::TenantDayCap, 30));
     }
 
     #[test]
     fn a_turns_state_follows_its_record() {
         let out = turn(0, &json!({"s": "ready", "upto": 2}));
-        assert_eq!(state(&out), StoryState::Ready);
-        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), StoryState::Running);
-        assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), StoryState::Retry);
+        assert_eq!(state(&out), ExplainedState::Ready);
+        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), ExplainedState::Running);
+        assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), ExplainedState::Retry);
         assert_eq!(
             state(&turn(0, &json!({"s": "ending", "reason": {"w": "expired"}, "due_ms": 3_000}))),
-            StoryState::Ending
+            ExplainedState::Ending
         );
     }
 }

@@ -52,7 +52,8 @@ impl Console {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of [`Setup::somebody`].
+    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of
+    /// [`Setup::example_caller`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }
@@ -74,7 +75,7 @@ async fn serve(
     address: SocketAddr,
     ending: &CancellationToken,
 ) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
-    let service = setup.somebody().map(|(tenant, _)| service_row(tenant, &keys.service));
+    let service = setup.example_caller().map(|(tenant, _)| service_row(tenant, &keys.service));
     let rows = std::iter::once(row(setup, &keys.console)).chain(service);
     let keys = KeysFile::of(rows).map_err(Failure::failed)?;
     // The request metrics of the console are not exported. The fleet's own metrics cover everything else.

@@ -220,8 +220,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let gateway =
         of(setup, client.clone(), credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public)?;
     let gate = gateway.gate();
-    let is_away = !is_fleet_known(&client).await?;
-    if is_away {
+    let is_unreachable = !is_fleet_known(&client).await?;
+    if is_unreachable {
         gate.close();
     }
     if let Some(files) = tls.clone() {
@@ -254,7 +254,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         std::future::pending::<Result<Infallible, Failure>>().await
     };
     tokio::select! {
-        failed = opening, if is_away => failed.map(|never| match never {})?,
+        failed = opening, if is_unreachable => failed.map(|never| match never {})?,
         ended = serving => ended
             .map_err(|error| Failure::failed(anyhow::anyhow!("the gateway crashed because of a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::borrow::Cow;
 use tickfleet_client::Client;
 
-use tickfleet_model::limit::Every;
+use tickfleet_model::limit::LimitWindow;
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
 use tickfleet_model::{Limit, Policy};
 use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
@@ -79,7 +79,7 @@ impl LimitCounters {
     ) -> Result<Self, Failure> {
         let mut counters = Self { complete: true, ..Self::default() };
         for shard in shards {
-            let is_held = limit.is_some_and(|limit| limit.every == Every::Held);
+            let is_held = limit.is_some_and(|limit| limit.every == LimitWindow::Concurrency);
             let found = shard.store.counters(name, is_held, COUNTERS_MAX).await?;
             let place = (shard.store.shard(), shard.store.options().shards);
             counters.add(found, limit, (place, shard.now_ms), policy);
@@ -111,7 +111,7 @@ impl LimitCounters {
             let CounterFacts { used, ends_ms, held } = facts;
             // After its end, a fixed window does not count. A rolling counter can include amounts that have left its
             // window, so its use is an upper bound.
-            let is_rolling = limit.is_some_and(|limit| matches!(limit.every, Every::Rolling(_)));
+            let is_rolling = limit.is_some_and(|limit| matches!(limit.every, LimitWindow::Rolling(_)));
             let counts = ends_ms > now_ms || is_rolling;
             if counts {
                 tally.used = tally.used.saturating_add(used);
@@ -151,7 +151,7 @@ pub(super) async fn waiting(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
             matches: LimitMatch::default(),
             per: per.iter().cloned().collect(),
             bound: LimitBound::Calls(10),
-            every: Every::Day,
+            every: LimitWindow::Day,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,

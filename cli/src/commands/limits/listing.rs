@@ -5,7 +5,7 @@ use serde_json::Number;
 use tickfleet_client::Client;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::limit::counters::may_debit;
-use tickfleet_model::limit::{Every, amount};
+use tickfleet_model::limit::{LimitWindow, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
@@ -14,7 +14,7 @@ use super::LimitsFilter;
 use super::caps::{self, CounterOwner};
 use super::counters::{self, CounterKey, LimitCounters, Shard, Tally};
 use super::views::{CounterView, LimitView};
-use crate::caller::{self, nobody, with_run_time, with_tenant};
+use crate::caller::{self, unknown_caller, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
@@ -48,7 +48,7 @@ impl PolicyComparison {
     }
 
     /// Warnings for the reader if the two policies differ.
-    pub(super) fn doubts(&self) -> Vec<String> {
+    pub(super) fn mismatch_warnings(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
             format!(
@@ -73,7 +73,8 @@ impl<'a> Caller<'a> {
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
-            let found = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
+            let found =
+                policy.look_up(tenant, agent).map_err(|unknown| unknown_caller(unknown, policy, tenant, agent))?;
             return Ok(Some(Self { tenant, owner: found.0, agent: Some((agent, found.1)) }));
         }
         let Some(owner) = policy.tenants.get(tenant) else { return Err(no_tenant(tenant, policy)) };
@@ -168,7 +169,7 @@ async fn view(
         allows: limit.map(ToString::to_string),
         on_reach: limit.map(|limit| limit.on_reach),
         mode: limit.map(|limit| limit.mode),
-        is_held: limit.is_some_and(|limit| limit.every == Every::Held),
+        is_held: limit.is_some_and(|limit| limit.every == LimitWindow::Concurrency),
         total,
         counters_read,
         complete,

@@ -78,7 +78,7 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     if let Some(hint) = setup.built_in_hint().filter(|_| !output.json) {
         output.note(hint);
     }
-    listing.policy.doubts().iter().for_each(|doubt| output.note(doubt));
+    listing.policy.mismatch_warnings().iter().for_each(|doubt| output.note(doubt));
     output.show(&listing, |listing| show::text(listing, output))
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Number;
 use tickfleet_client::Client;
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
-use tickfleet_model::limit::{Every, LimitBound};
+use tickfleet_model::limit::{LimitBound, LimitWindow};
 use tickfleet_model::suggest::closest;
 use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};
@@ -78,7 +78,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
     let limit = find_limit(&setup.configuration.policy.limits, &name.limit);
-    if limit.is_some_and(|limit| limit.every == Every::Held) {
+    if limit.is_some_and(|limit| limit.every == LimitWindow::Concurrency) {
         return Err(Failure::failed(anyhow::anyhow!(
             "{} counts running calls: each releases its slot when it ends. To end a turn, run tickfleet cancel",
             name.limit

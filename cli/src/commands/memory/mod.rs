@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_store::{RememberResult, Store};
 use tickfleet_tools_knowledge::tools::sound;
 
-use crate::caller::{nobody, with_tenant};
+use crate::caller::{unknown_caller, with_tenant};
 use crate::failure::Failure;
 use crate::output::time_format::stamp;
 use crate::output::{Output, lines, short, table};
@@ -136,7 +136,7 @@ async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     with_tenant(setup, &active, &owner.tenant).await?;
     let in_force = active.load();
     let found = in_force.policy.look_up(&owner.tenant, &owner.agent);
-    found.map_err(|unknown| nobody(unknown, &in_force.policy, &owner.tenant, &owner.agent))?;
+    found.map_err(|unknown| unknown_caller(unknown, &in_force.policy, &owner.tenant, &owner.agent))?;
     Ok(setup.client().await?.store(&owner.tenant).clone())
 }
 

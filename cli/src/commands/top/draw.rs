@@ -14,7 +14,7 @@ use crate::output::short;
 use crate::output::time_format::{clock, span};
 use tickfleet_model::Outcome;
 use tickfleet_model::hidden::visible;
-use tickfleet_model::outcome::Tone;
+use tickfleet_model::outcome::OutcomeSeverity;
 
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
@@ -73,7 +73,7 @@ impl Style {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct TurnStory {
+pub(super) struct TurnExplanation {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
     /// Index of the first visible line.
@@ -92,12 +92,12 @@ pub(super) struct ViewState {
     pub(super) trend: Trend,
     /// Index of the selected row in the table of capped agents.
     pub(super) chosen: Option<usize>,
-    pub(super) story: Option<TurnStory>,
+    pub(super) explanation: Option<TurnExplanation>,
 }
 
 impl ViewState {
     pub(super) const fn has_window(&self) -> bool {
-        self.help || self.story.is_some()
+        self.help || self.explanation.is_some()
     }
 }
 
@@ -167,8 +167,8 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
             let help = HELP.into_iter().map(|line| Line::raw(format!(" {line}"))).collect();
             draw_window(" tickfleet top ", help, 80, style, area, buffer);
         }
-        if let Some(story) = &view_state.story {
-            draw_story(story, style, area, buffer);
+        if let Some(explanation) = &view_state.explanation {
+            draw_explanation(explanation, style, area, buffer);
         }
     }
 }
@@ -427,7 +427,9 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             .filter(|(outcome, _)| *outcome != "ok")
             .map(|(outcome, count)| format!("{count} {outcome}"))
             .collect();
-        let has_failed = |outcome: &String| Outcome::parse(outcome).is_some_and(|outcome| outcome.tone() == Tone::Bad);
+        let has_failed = |outcome: &String| {
+            Outcome::parse(outcome).is_some_and(|outcome| outcome.severity() == OutcomeSeverity::Bad)
+        };
         let colour = match (others.is_empty(), tool.outcomes.keys().any(has_failed)) {
             (true, _) => Color::Reset,
             (false, true) => Color::Red,
@@ -445,15 +447,15 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
     table(&title, head, tools.rows.iter().map(row).collect(), &[18, 9, 9, 11, 0], style, area, buffer);
 }
 
-fn draw_story(story: &TurnStory, style: Style, area: Rect, buffer: &mut Buffer) {
+fn draw_explanation(explanation: &TurnExplanation, style: Style, area: Rect, buffer: &mut Buffer) {
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
-    let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
+    let wrapped = explanation.lines.iter().skip(explanation.at).flat_map(|line| {
         let chars: Vec<char> = visible(line).chars().filter(|c| !c.is_control()).collect();
         let parts: Vec<String> = chars.chunks(columns).map(|part| part.iter().collect()).collect();
         parts
     });
     let shown = wrapped.take(usize::from(area.height)).map(|line| Line::raw(format!(" {line}"))).collect();
-    let title = format!(" {} · up, down scroll · any other key closes ", story.title);
+    let title = format!(" {} · up, down scroll · any other key closes ", explanation.title);
     draw_window(&title, shown, area.width, style, area, buffer);
 }
 
@@ -589,10 +591,11 @@ mod tests {
 
     #[test]
     fn any_size_of_terminal_is_drawn_without_a_panic() {
-        let story = TurnStory { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
+        let explanation = TurnExplanation { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
         let mut view_state =
             ViewState { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..ViewState::default() };
-        (view_state.sort, view_state.trouble, view_state.story) = (Sort::Time, Some("away".into()), Some(story));
+        (view_state.sort, view_state.trouble, view_state.explanation) =
+            (Sort::Time, Some("away".into()), Some(explanation));
         (0..3).for_each(|_| view_state.trend.add(&frame()));
         for (columns, rows) in [(80, 24), (200, 60), (40, 10), (20, 3), (1, 1), (130, 8)] {
             let area = Rect::new(0, 0, columns, rows);
@@ -639,14 +642,17 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_row_stays_visible_and_its_story_opens_on_top() {
+    fn the_selected_row_stays_visible_and_its_explanation_opens_on_top() {
         let mut frame = frame();
         frame.agents = vec![frame.agents[0].clone(); 30];
         frame.agents[25].agent = "chosen".into();
         let mut view_state = ViewState { chosen: Some(25), ..ViewState::default() };
         assert!(text_of(&frame, &view_state, (80, 24)).contains("atlas-ux:chosen"));
-        view_state.story =
-            Some(TurnStory { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
+        view_state.explanation = Some(TurnExplanation {
+            title: "demo:order-17".into(),
+            lines: vec!["first".into(), "x".repeat(100)],
+            at: 1,
+        });
         let drawn = text_of(&frame, &view_state, (80, 24));
         assert!(drawn.contains("demo:order-17") && !drawn.contains("first"), "{drawn}");
         assert!(drawn.contains(&"x".repeat(76)), "a wide line continues on the next line: {drawn}");

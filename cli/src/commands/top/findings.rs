@@ -568,7 +568,7 @@ mod tests {
         // Both shards store the pause for all tenants.
         let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
-        let lane = ThrottleQueueView {
+        let queue = ThrottleQueueView {
             tenant: "demo".into(),
             agent: "kelly".into(),
             limit: None,
@@ -579,8 +579,8 @@ mod tests {
             tick_used: 0,
             day_used: 0,
         };
-        let limit = ThrottleQueueView { limit: Some("mails".into()), due_in_ms: 90_000, ..lane.clone() };
-        let view = ShardView { paused: 2, throttle_queues: vec![lane, limit], ..shard() };
+        let limit = ThrottleQueueView { limit: Some("mails".into()), due_in_ms: 90_000, ..queue.clone() };
+        let view = ShardView { paused: 2, throttle_queues: vec![queue, limit], ..shard() };
         let found = of(&polled(vec![view]), Tools::default(), &facts);
         let texts: Vec<(&str, &str)> = found.iter().map(|one| (one.text.as_str(), one.action.as_str())).collect();
         assert_eq!(

@@ -282,7 +282,7 @@ fn backlog(shards: &[ShardView]) -> Vec<WorkInState> {
     let is_ready: fn(&str) -> bool = |name| name.starts_with("ready");
     let running: u64 = streams(is_ready).map(|stream| stream.held).sum();
     let held_longest = streams(is_ready).map(|stream| stream.oldest_held_ms).max();
-    let lanes = || shards.iter().flat_map(|shard| &shard.throttle_queues);
+    let queues = || shards.iter().flat_map(|shard| &shard.throttle_queues);
     let only = |state, unit, count| WorkInState { state, count, unit, oldest_ms: None };
     vec![
         unread("inbound turns", "turns", |name| name == "turns"),
@@ -296,9 +296,9 @@ fn backlog(shards: &[ShardView]) -> Vec<WorkInState> {
         },
         WorkInState {
             state: "capped",
-            count: lanes().map(|lane| lane.turns).sum(),
+            count: queues().map(|queue| queue.turns).sum(),
             unit: "turns",
-            oldest_ms: lanes().filter_map(|lane| lane.oldest_ms).max(),
+            oldest_ms: queues().filter_map(|queue| queue.oldest_ms).max(),
         },
         WorkInState {
             state: "delayed",
@@ -330,19 +330,19 @@ fn nodes(shards: &[ShardView]) -> Vec<Node> {
     all.map(node).collect()
 }
 
-fn agent(lane: &ThrottleQueueView) -> Agent {
+fn agent(queue: &ThrottleQueueView) -> Agent {
     Agent {
-        tenant: lane.tenant.clone(),
-        agent: lane.agent.clone(),
-        limit: lane.limit.clone(),
-        turns: lane.turns,
-        oldest_ms: lane.oldest_ms,
-        due_in_ms: lane.due_in_ms,
-        tick_used: lane.tick_used,
-        day_used: lane.day_used,
+        tenant: queue.tenant.clone(),
+        agent: queue.agent.clone(),
+        limit: queue.limit.clone(),
+        turns: queue.turns,
+        oldest_ms: queue.oldest_ms,
+        due_in_ms: queue.due_in_ms,
+        tick_used: queue.tick_used,
+        day_used: queue.day_used,
         tick_max: None,
         day_max: None,
-        first: lane.first.clone(),
+        first: queue.first.clone(),
     }
 }
 
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn agents_are_sorted_by_the_selected_order() {
-        let lane = |agent: &str, turns, oldest_ms| ThrottleQueueView {
+        let queue = |agent: &str, turns, oldest_ms| ThrottleQueueView {
             tenant: "t".into(),
             agent: agent.into(),
             limit: None,
@@ -469,7 +469,7 @@ mod tests {
             day_used: 10,
         };
         let shard =
-            ShardView { throttle_queues: vec![lane("b", 1, 90), lane("c", 9, 10), lane("a", 5, 50)], ..view(0) };
+            ShardView { throttle_queues: vec![queue("b", 1, 90), queue("c", 9, 10), queue("a", 5, 50)], ..view(0) };
         let mut frame = frame(None, &seen(Duration::ZERO, vec![shard]));
         let mut order = |sort| {
             frame.sort(sort);

@@ -13,7 +13,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::draw::{self, Style, TurnStory, ViewState};
+use super::draw::{self, Style, TurnExplanation, ViewState};
 use super::frame::Frame;
 use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
@@ -107,14 +107,14 @@ pub(super) async fn run(
     every: Duration,
     style: Style,
 ) -> Result<(), Failure> {
-    let story_loader = StoryLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
-    let (stories, mut story_receiver) = mpsc::channel(1);
+    let explanation_loader = ExplanationLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
+    let (explanations, mut explanation_receiver) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A closed terminal, for example after a lost connection, also ends the view.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(PollPace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
-    tokio::spawn(poll_repeatedly(Arc::clone(&story_loader.setup), poller, paces, frames));
+    tokio::spawn(poll_repeatedly(Arc::clone(&explanation_loader.setup), poller, paces, frames));
 
     let (mut screen, mut keys) = Screen::enter()?;
     let mut frame = first;
@@ -138,41 +138,44 @@ pub(super) async fn run(
                     Err(trouble) => view_state.trouble = Some(trouble),
                 }
             }
-            Some(story) = story_receiver.recv() => view_state.story = view_state.story.take().map(|_| story),
+            Some(explanation) = explanation_receiver.recv() => {
+                view_state.explanation = view_state.explanation.take().map(|_| explanation);
+            }
             action = keys.recv() => match action {
                 Some(KeyAction::Quit) | None => return Ok(()),
                 Some(KeyAction::Close) if !view_state.has_window() => return Ok(()),
-                Some(KeyAction::Explain) if view_state.story.is_none() => story_loader.load(&frame, &mut view_state, &stories),
+                Some(KeyAction::Explain) if view_state.explanation.is_none() => {
+                    explanation_loader.load(&frame, &mut view_state, &explanations);
+                }
                 Some(action) => apply(action, frame.agents.len(), &mut view_state, &pace),
             }
         }
     }
 }
 
-struct StoryLoader {
+struct ExplanationLoader {
     setup: Arc<Setup>,
     client: Client,
 }
 
-impl StoryLoader {
+impl ExplanationLoader {
     /// Requests the explanation of why the first turn of the selected row waits. The explanation arrives through
-    /// `stories`.
-    fn load(&self, frame: &Frame, view_state: &mut ViewState, stories: &mpsc::Sender<TurnStory>) {
+    /// `explanations`.
+    fn load(&self, frame: &Frame, view_state: &mut ViewState, explanations: &mpsc::Sender<TurnExplanation>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
         view_state.chosen = Some(row);
-        view_state.story = Some(TurnStory { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
+        view_state.explanation =
+            Some(TurnExplanation { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
         let setup = Arc::clone(&self.setup);
         let client = self.client.clone();
-        let stories = stories.clone();
+        let explanations = explanations.clone();
         tokio::spawn(async move {
             let found = explain::render(&setup, &client, None, &turn).await;
-            let lines = found.map_or_else(
-                |failure| vec![failure.message().unwrap_or_default()],
-                |story_receiver| story_receiver.lines,
-            );
+            let lines =
+                found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |rendered| rendered.lines);
             // The view may have ended. Then the explanation is dropped.
-            drop(stories.send(TurnStory { title: turn, lines, at: 0 }).await);
+            drop(explanations.send(TurnExplanation { title: turn, lines, at: 0 }).await);
         });
     }
 }
@@ -182,12 +185,12 @@ fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watc
         view_state.help = action == KeyAction::Redraw;
         return;
     }
-    if let Some(story) = &mut view_state.story {
+    if let Some(explanation) = &mut view_state.explanation {
         match action {
-            KeyAction::Up => story.at = story.at.saturating_sub(1),
-            KeyAction::Down => story.at = (story.at + 1).min(story.lines.len().saturating_sub(1)),
+            KeyAction::Up => explanation.at = explanation.at.saturating_sub(1),
+            KeyAction::Down => explanation.at = (explanation.at + 1).min(explanation.lines.len().saturating_sub(1)),
             KeyAction::Redraw => {}
-            _ => view_state.story = None,
+            _ => view_state.explanation = None,
         }
         return;
     }
@@ -238,7 +241,7 @@ fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
         let action =
             match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) }) {
                 Ok(None) => continue,
-                Ok(Some(event)) => wish_of(&event),
+                Ok(Some(event)) => key_action(&event),
                 // The terminal is gone.
                 Err(_) => KeyAction::Quit,
             };
@@ -248,7 +251,7 @@ fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     }
 }
 
-fn wish_of(event: &Event) -> KeyAction {
+fn key_action(event: &Event) -> KeyAction {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
         return KeyAction::Redraw;
     };
@@ -274,10 +277,13 @@ mod tests {
 
     #[test]
     fn keys_map_to_actions() {
-        let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+        let key = |code| key_action(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [KeyAction::Quit, KeyAction::Close]);
-        assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
-        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [KeyAction::Other, KeyAction::Redraw]);
+        assert_eq!(key_action(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), KeyAction::Quit);
+        assert_eq!(
+            [key(KeyCode::Char('c')), key_action(&Event::Resize(80, 24))],
+            [KeyAction::Other, KeyAction::Redraw]
+        );
     }
 
     #[test]
@@ -292,16 +298,21 @@ mod tests {
         press(KeyAction::Up, &mut view_state);
         press(KeyAction::Up, &mut view_state);
         assert_eq!(view_state.chosen, Some(0));
-        view_state.story = Some(TurnStory { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
+        view_state.explanation =
+            Some(TurnExplanation { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
         for at in [1, 1] {
             press(KeyAction::Down, &mut view_state);
-            assert_eq!(view_state.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");
+            assert_eq!(
+                view_state.explanation.as_ref().map(|explanation| explanation.at),
+                Some(at),
+                "the picture's row stays"
+            );
         }
         press(KeyAction::Redraw, &mut view_state);
-        assert!(view_state.story.is_some(), "another size closes nothing");
+        assert!(view_state.explanation.is_some(), "another size closes nothing");
         press(KeyAction::Other, &mut view_state);
         assert!(
-            view_state.story.is_none() && !view_state.paused && view_state.chosen == Some(0),
+            view_state.explanation.is_none() && !view_state.paused && view_state.chosen == Some(0),
             "any other key closes it"
         );
     }

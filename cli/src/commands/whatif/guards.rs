@@ -9,7 +9,7 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::UnknownCaller;
 use tickfleet_model::{AgentId, Limit, Policy, TenantId};
 use tickfleet_proof::whatif::facts::{FactCall, FactLifetimes, FactTurn, GuardResult, ToolFacts};
-use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedFate};
+use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedDecision};
 use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
 use tickfleet_tools::Registry;
 use worker::calls::logged_call::{LoggedCall, LoggedCallVerdict, facts};
@@ -89,7 +89,7 @@ impl Guards {
             evaluation.summary.look_at(call);
             if call.is_task {
                 self.budgets_of_models(call, evaluation);
-                evaluation.summary.cannot_say(NO_TOOL, 1);
+                evaluation.summary.count_undecidable(NO_TOOL, 1);
             } else {
                 by_facts.extend(self.evaluate_call(call, before_ms, evaluation).await);
             }
@@ -106,10 +106,13 @@ impl Guards {
         evaluation: &mut Evaluation,
     ) -> Option<FactCall> {
         if is_lost(call) {
-            evaluation.summary.cannot_say(LOST, 1);
+            evaluation.summary.count_undecidable(LOST, 1);
         }
-        let recall =
-            if call.fate == RecordedFate::NotReached { None } else { Some(self.recall(call, evaluation).await?) };
+        let recall = if call.decision == RecordedDecision::NotReached {
+            None
+        } else {
+            Some(self.recall(call, evaluation).await?)
+        };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
@@ -123,7 +126,7 @@ impl Guards {
             None => GuardResult::Same,
         };
         // If the guards now stop a call, the call does not affect the facts of its session.
-        let runs = !is_stopped || matches!(call.fate, RecordedFate::Ended { .. });
+        let runs = !is_stopped || matches!(call.decision, RecordedDecision::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
@@ -134,7 +137,7 @@ impl Guards {
             !matches!(self.active.policy.look_up(tenant, agent), Err(UnknownCaller::Tenant | UnknownCaller::Withheld))
         };
         let Some((tenant, agent)) = names.filter(is_of) else {
-            evaluation.summary.cannot_say(NO_TENANT, 1);
+            evaluation.summary.count_undecidable(NO_TENANT, 1);
             return None;
         };
         let logged = LoggedCall {
@@ -150,7 +153,7 @@ impl Guards {
 
 /// Returns true if it is unknown how far an admitted call got. Guards or approvers may have decided about such a call.
 fn is_lost(call: &RecordedCall) -> bool {
-    call.fate == RecordedFate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
+    call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
 /// Returns the arguments, or `None` if the log does not contain them completely.
@@ -164,14 +167,14 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
     // stays the same.
-    let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
+    let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
-    match compared(&call.fate, recall) {
+    match compared(&call.decision, recall) {
         Comparison::Same => None,
         Comparison::Unknown(why) => {
-            evaluation.summary.cannot_say(why, 1);
+            evaluation.summary.count_undecidable(why, 1);
             None
         }
         Comparison::Other(kind, by) => Some(Difference {
@@ -181,7 +184,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
             agent: call.agent.clone(),
             tool: call.tool.clone(),
             call: format!("{}/{}", call.turn, call.position),
-            was: call.fate.words(),
+            was: call.decision.words(),
             would: words(recall),
             by_ms: None,
         }),
@@ -195,43 +198,42 @@ enum Comparison {
     Other(DifferenceKind, String),
 }
 
-fn compared(fate: &RecordedFate, recall: &LoggedCallVerdict) -> Comparison {
+fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
-    match (fate, recall) {
-        (RecordedFate::NotReached, _) => Comparison::Same,
+    match (decision, recall) {
+        (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
         // The call was stopped by facts. The facts are evaluated later, and can also stop the call under the other
         // policy.
-        (RecordedFate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
+        (RecordedDecision::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }
-        (RecordedFate::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
+        (RecordedDecision::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => {
+        (RecordedDecision::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => {
             Comparison::Unknown(STOPPED)
         }
-        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
+        (RecordedDecision::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (RecordedFate::Passed, LoggedCallVerdict::Passes) | (RecordedFate::Asked, LoggedCallVerdict::Asks(_)) => {
-            Comparison::Same
-        }
-        (RecordedFate::Passed | RecordedFate::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
+        (RecordedDecision::Passed, LoggedCallVerdict::Passes)
+        | (RecordedDecision::Asked, LoggedCallVerdict::Asks(_)) => Comparison::Same,
+        (RecordedDecision::Passed | RecordedDecision::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
-        (RecordedFate::Passed | RecordedFate::Ended { .. }, LoggedCallVerdict::Asks(by)) => {
+        (RecordedDecision::Passed | RecordedDecision::Ended { .. }, LoggedCallVerdict::Asks(by)) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Asked, LoggedCallVerdict::Passes) => {
+        (RecordedDecision::Asked, LoggedCallVerdict::Passes) => {
             Comparison::Other(DifferenceKind::Allowed, "approval".to_owned())
         }
-        (RecordedFate::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
+        (RecordedDecision::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
             Comparison::Other(DifferenceKind::Allowed, stop(outcome, rule))
         }
         (
-            RecordedFate::Ended { outcome, reason, rule },
+            RecordedDecision::Ended { outcome, reason, rule },
             LoggedCallVerdict::Ends { outcome: now, reason: why, rule: by },
         ) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
@@ -248,7 +250,8 @@ fn words(recall: &LoggedCallVerdict) -> String {
         LoggedCallVerdict::Passes => "passed".into(),
         LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
         LoggedCallVerdict::Ends { outcome, reason, rule } => {
-            RecordedFate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
+            RecordedDecision::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }
+                .words()
         }
         LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }

@@ -279,7 +279,7 @@ async fn decide(
     slots: Option<u64>,
 ) -> Result<Evaluation, Failure> {
     let guards = Guards::new(setup)?;
-    evaluation.summary.cannot_say("lines that are not from an export", log.unread);
+    evaluation.summary.count_undecidable("lines that are not from an export", log.unread);
     guards.name_undecided(&mut evaluation);
     let began = log.began();
     let operated = log.operated;
@@ -303,7 +303,7 @@ async fn decide(
     }
     let not_decidable = replay.finish().not_decidable;
     let mut evaluation = evaluation.into_inner();
-    not_decidable.iter().for_each(|(why, calls)| evaluation.summary.cannot_say(why, *calls));
+    not_decidable.iter().for_each(|(why, calls)| evaluation.summary.count_undecidable(why, *calls));
     if let Some(mut file) = evaluation.file.take() {
         file.flush().map_err(Failure::failed)?;
     }
@@ -321,7 +321,7 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     let (by_facts, said) = replay.finish();
     let mut evaluation = evaluation.into_inner();
     evaluation.summary.by_facts = by_facts;
-    said.not_decidable.iter().for_each(|(why, calls)| evaluation.summary.cannot_say(why, *calls));
+    said.not_decidable.iter().for_each(|(why, calls)| evaluation.summary.count_undecidable(why, *calls));
     Ok(evaluation)
 }
 

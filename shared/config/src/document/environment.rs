@@ -35,7 +35,7 @@ fn settings(built_in: &Node) -> Vec<String> {
 }
 
 /// Overrides the settings with the environment. An empty variable counts as unset.
-pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
+pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
         let long = variable(path);

@@ -34,7 +34,7 @@ fn the_built_in_configuration_loads() {
 fn the_models_defaults_match_the_built_in_configuration() {
     let configuration = given().load().unwrap();
     assert_eq!(configuration.policy.defaults, DefaultCaps::default());
-    assert_eq!(configuration.ladder(), tickfleet_model::retry::Ladder::default());
+    assert_eq!(configuration.retry_delays(), tickfleet_model::retry::RetryDelays::default());
     assert_eq!(configuration.settings.audit.result_chars, limits::AUDIT_RESULT_CHARS);
     assert_eq!(configuration.settings.scheduler.batch, limits::BATCH_TURNS_USUAL);
 }

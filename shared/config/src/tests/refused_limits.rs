@@ -1,7 +1,7 @@
 //! Limits: what is read, and what is refused.
 
 use tickfleet_model::Dialect;
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_protocol::NameMap;
 
@@ -22,27 +22,27 @@ fn a_limit_declares_its_bound_and_window() {
     assert_eq!(limit.to_string(), "12.5 of /amount per user and /to in 1h");
     assert_eq!((limit.on_reach, limit.mode, limit.keys_max), (OnReach::Reject, LimitMode::Shadow, 7));
     let limit = limits("    max: 3\n    every: task\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Calls(3), Every::Task));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Calls(3), LimitWindow::Task));
     assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
     let rolling = limits("    max: 3\n    every: 1h\n    window: rolling\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((rolling.every, rolling.to_string().as_str()), (Every::Rolling(3_600_000), "3 calls in any 1h"));
+    assert_eq!((rolling.every, rolling.to_string().as_str()), (LimitWindow::Rolling(3_600_000), "3 calls in any 1h"));
     let fixed = limits("    max: 3\n    every: 1h\n    window: fixed\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!(fixed.every, Every::Period(3_600_000));
+    assert_eq!(fixed.every, LimitWindow::Period(3_600_000));
     for text in ["max: 3\n    every: day", "tokens: 3\n    every: 1h", "max: 3\n    every: tick"] {
         let refused = limits(&format!("    {text}\n    window: rolling\n")).load().unwrap_err().to_string();
         assert!(refused.contains("can be rolling"), "{text}: {refused}");
     }
     let limit = limits("    concurrent: 3\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), Every::Held));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), LimitWindow::Concurrency));
     let limit =
         limits("    per: [tenant]\n    tokens: 200000\n    every: day\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Tokens(200_000), Every::Day));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Tokens(200_000), LimitWindow::Day));
     let limit = limits("    money: 5.00\n    every: task\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Money(5_000_000), Every::Task));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Money(5_000_000), LimitWindow::Task));
     let limit = limits("    per: [tool]\n    concurrent: 25%\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Part(25), Every::Held));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Part(25), LimitWindow::Concurrency));
     let limit = limits("    per: [tenant]\n    concurrent: share\n").load().unwrap().policy.limits[0].clone();
-    assert_eq!((limit.bound, limit.every), (LimitBound::Share(1), Every::Held));
+    assert_eq!((limit.bound, limit.every), (LimitBound::Share(1), LimitWindow::Concurrency));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn wait(note: &Note) -> Option<String> {
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
         limits::DAY | limits::TENANT_DAY => format!(";W{at_ms},d,{until_ms}"),
-        limits::OUT => format!(";W{at_ms},r,{until_ms}"),
+        limits::IN_FLIGHT => format!(";W{at_ms},r,{until_ms}"),
         limit => format!(";L{at_ms},{limit},{until_ms}"),
     })
 }
@@ -110,7 +110,7 @@ pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tickfleet_model::{AdmissionMore, AdmissionNote, DebitNotes, PlacesNote, WaitNote};
+    use tickfleet_model::{AdmissionExtras, AdmissionNote, DebitNotes, PermitsNote, WaitNote};
 
     use crate::call::testing::turn;
 
@@ -143,12 +143,12 @@ mod tests {
             "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0"
         );
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);
-        assert_eq!(AdmissionMore::read(&text).task, Some((7, 50)));
+        assert_eq!(AdmissionExtras::read(&text).task, Some((7, 50)));
         assert_eq!(DebitNotes::read(&text).debits.len(), 1);
         assert_eq!(WaitNote::read_all(&text).len(), 3);
         let entry = with_end(&Bytes::from(r#"{"meta":{"outcome":"ok"}}"#), &turn, 2_000);
         assert_eq!(entry, r#"{"meta":{"outcome":"ok","ended_ms":2000,"places":"G1100,1"}}"#);
-        assert_eq!(PlacesNote::read_all("G1100,1").len(), 1);
+        assert_eq!(PermitsNote::read_all("G1100,1").len(), 1);
         let wait = turn.notes.last().unwrap().clone();
         turn.notes.resize(Turn::NOTES_MAX, wait);
         assert_eq!(admitted(&turn, &debited), None, "a later admission may not be in the full list");

@@ -67,7 +67,7 @@ impl Decision for Follow {
             return Ok(Step::Return(FollowResult::Stale { position }));
         }
         transaction.put(&key, &Followed { lease, position: self.after.clone() });
-        transaction.proof = Some(key);
+        transaction.dedupe_record = Some(key);
         Ok(Step::Commit(transaction, FollowResult::Done))
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     fn a_repeated_commit_is_recognized() {
         let mut shard = Paper::at(1_000);
         let Step::Commit(transaction, _) = shard.decide(&follow("a", "", "5-0")) else { panic!("nothing to commit") };
-        assert!(!shard.commit(&transaction).unwrap().already);
-        assert!(shard.commit(&transaction).unwrap().already);
+        assert!(!shard.commit(&transaction).unwrap().was_committed);
+        assert!(shard.commit(&transaction).unwrap().was_committed);
     }
 }

@@ -248,7 +248,7 @@ impl Decision for Sample {
         let stored: Option<Stored<Sampled>> = view.record(&key())?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(), stored.as_ref());
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         let last = stored.map(|stored| stored.value);
         let mut generations = Vec::new();
         if let Some(last) = last {

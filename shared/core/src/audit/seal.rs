@@ -127,7 +127,7 @@ impl Decision for ExtendSeals {
             self.seals.iter().for_each(|seal| self.write(seal, &mut transaction));
         }
         transaction.put(&key(), &sealing);
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         Ok(Step::Commit(transaction, SealResult::Done))
     }
 }
@@ -183,7 +183,7 @@ impl Decision for Anchor {
             transaction.write(Write::Append { log: anchors(), fields, max_entries: self.anchors_max });
         }
         transaction.put(&key(), &sealing);
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         Ok(Step::Commit(transaction, SealResult::Done))
     }
 }

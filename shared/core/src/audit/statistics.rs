@@ -133,7 +133,7 @@ impl Decision for CountCalls {
         }
         statistics.upto = Some(self.upto.clone());
         transaction.put(&key(), &statistics);
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         Ok(Step::Commit(transaction, CountResult::Done))
     }
 }

@@ -46,21 +46,21 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's place is the time
+/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's score is the time
 /// of the request in milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's place is the deadline of the
+/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's score is the deadline of the
 /// decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's place is the deadline
+/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's score is the deadline
 /// of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
@@ -83,7 +83,7 @@ pub struct Approval {
     #[serde(rename = "ag")]
     pub agent: AgentId,
     #[serde(rename = "sh")]
-    pub shown: Shown,
+    pub shown: ApprovalPreview,
     /// Demands for votes. The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
@@ -103,7 +103,7 @@ pub struct Approval {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct ApprovalPreview {
     #[serde(rename = "to")]
     pub tool: String,
     #[serde(rename = "tv")]

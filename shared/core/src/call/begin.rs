@@ -11,9 +11,9 @@
 //!
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
-//! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
-//! version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues from the
-//! version that the previous decision wrote.
+//! recovered calls need one more read. The turn's record is not read: the worker has the record with its slice, and the
+//! record's version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues
+//! from the version that the previous decision wrote.
 
 mod result;
 #[cfg(test)]
@@ -23,7 +23,7 @@ pub use result::{BeginResult, Refusal, Started};
 
 use crate::decision::{Context, Decision, Step};
 use crate::mutant;
-use crate::recovery::epoch::{KnownMarks, marks};
+use crate::recovery::epoch::{RecoveredCallsView, recovered_calls};
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
 use crate::turn::slice::Slice;
 use crate::turn::state::UsedConsent;
@@ -78,12 +78,12 @@ pub struct ConsentCheck {
 type MetFacts = (Vec<usize>, Option<i64>);
 
 /// The result of one check: the call passes, or the decision ends here.
-enum Passage<T> {
+enum CheckOutcome<T> {
     Passes(T),
     Ends(Box<Step<BeginResult>>),
 }
 
-impl<T> Passage<T> {
+impl<T> CheckOutcome<T> {
     /// Ends without a commit. Allowed only if the result relies on at most one record, because several reads may not
     /// match.
     fn returns(result: BeginResult) -> Self {
@@ -99,8 +99,8 @@ impl<T> Passage<T> {
 macro_rules! pass {
     ($passage:expr) => {
         match $passage {
-            Passage::Passes(value) => value,
-            Passage::Ends(step) => return Ok(*step),
+            CheckOutcome::Passes(value) => value,
+            CheckOutcome::Ends(step) => return Ok(*step),
         }
     };
 }
@@ -123,10 +123,11 @@ impl Decision for Begin<'_> {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<BeginResult>, Undecided> {
         let Some((turn, version)) = self.present(view, context)? else { return Ok(Step::Return(BeginResult::Stale)) };
-        let marks = marks(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
-        pass!(self.standing(&turn, &marks, context));
+        let recovered =
+            recovered_calls(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
+        pass!(self.check_turn(&turn, &recovered, context));
         pass!(self.refused_streak(view, context)?);
-        let base = match self.base(&turn, &version, &marks, view, context)? {
+        let base = match self.base(&turn, &version, &recovered, view, context)? {
             Ok(base) => base,
             Err(reason) => return Ok(Step::Return(BeginResult::Canceled { reason })),
         };
@@ -186,33 +187,33 @@ impl Begin<'_> {
 
     /// Checks first whether another attempt began the call, whether the store restarted, and whether the slice is
     /// current. Then checks for a cancel and for the deadline.
-    fn standing(&self, turn: &Turn, marks: &KnownMarks, context: &Context) -> Passage<()> {
+    fn check_turn(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
         // If another attempt began a later call, that attempt ran this call first. If the tool was not `once` at that
         // time, this call has no intent record.
         let is_begun =
             other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
-        let mark = marks.of_another(self.position, self.by);
-        if let Some(result) = mark.and_then(|mark| mark.result.as_ref()) {
-            return Passage::returns(BeginResult::Reported { call: result.into() });
+        let recovered_call = recovered.of_another(self.position, self.by);
+        if let Some(result) = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()) {
+            return CheckOutcome::returns(BeginResult::Reported { call: result.into() });
         }
-        let is_begun = is_begun || mark.is_some_and(|mark| mark.once || self.once);
+        let is_begun = is_begun || recovered_call.is_some_and(|recovered_call| recovered_call.once || self.once);
         if (self.commits(turn) || is_begun) && self.holds(context) {
-            return Passage::returns(BeginResult::Hold);
+            return CheckOutcome::returns(BeginResult::Hold);
         }
         if is_begun && !mutant!("begin_respects_the_intent_record") {
-            return Passage::returns(BeginResult::Unknown);
+            return CheckOutcome::returns(BeginResult::Unknown);
         }
-        if turn.state.out().is_none() {
-            return Passage::returns(BeginResult::Stale);
+        if turn.state.in_flight_upto().is_none() {
+            return CheckOutcome::returns(BeginResult::Stale);
         }
         if let Some(reason) = &turn.canceled {
-            return Passage::returns(BeginResult::Canceled { reason: reason.clone() });
+            return CheckOutcome::returns(BeginResult::Canceled { reason: reason.clone() });
         }
         if turn.head.deadline_ms <= context.now_ms {
-            return Passage::returns(BeginResult::Expired);
+            return CheckOutcome::returns(BeginResult::Expired);
         }
-        Passage::Passes(())
+        CheckOutcome::Passes(())
     }
 
     /// Returns true if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet.
@@ -228,7 +229,7 @@ impl Begin<'_> {
         &self,
         turn: &Turn,
         version: &Version,
-        marks: &KnownMarks,
+        recovered: &RecoveredCallsView,
         view: &View,
         context: &Context,
     ) -> Result<Result<Transaction, String>, Undecided> {
@@ -244,8 +245,8 @@ impl Begin<'_> {
             None if mutant!("begin_guards_the_cancel") => &mut base,
             None => base.guard(Guard::Absent(canceled)),
         };
-        if !mutant!("begin_guards_the_marks") {
-            base.guards.extend(marks.guard.clone());
+        if !mutant!("begin_guards_the_recovered_calls") {
+            base.guards.extend(recovered.guard.clone());
         }
         if !mutant!("begin_guards_the_deadline") {
             base.guard(Guard::Before(turn.head.deadline_ms));
@@ -256,11 +257,11 @@ impl Begin<'_> {
         Ok(Ok(base))
     }
 
-    fn refused_streak(&self, view: &View, context: &Context) -> Result<Passage<()>, Undecided> {
-        let Some(StreakCheck { name, hash }) = &self.streak else { return Ok(Passage::Passes(())) };
+    fn refused_streak(&self, view: &View, context: &Context) -> Result<CheckOutcome<()>, Undecided> {
+        let Some(StreakCheck { name, hash }) = &self.streak else { return Ok(CheckOutcome::Passes(())) };
         let until_ms = streak::refusal(view, name, hash, context.now_ms)?;
         let refused = until_ms.map(|until_ms| BeginResult::Refused(Refusal::Streak { until_ms }));
-        Ok(refused.map_or(Passage::Passes(()), Passage::returns))
+        Ok(refused.map_or(CheckOutcome::Passes(()), CheckOutcome::returns))
     }
 
     /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
@@ -271,18 +272,18 @@ impl Begin<'_> {
         turn: &Turn,
         view: &View,
         context: &Context,
-    ) -> Result<Passage<MetFacts>, Undecided> {
-        let Some(facts) = &self.facts else { return Ok(Passage::Passes((Vec::new(), None))) };
+    ) -> Result<CheckOutcome<MetFacts>, Undecided> {
+        let Some(facts) = &self.facts else { return Ok(CheckOutcome::Passes((Vec::new(), None))) };
         let refusal = match facts.add_to(transaction, view, context, &self.call(), turn)? {
-            Precondition::Met { shadow } => return Ok(Passage::Passes((shadow, Some(context.now_ms)))),
-            Precondition::UnderWay => return Ok(Passage::Passes((Vec::new(), Some(0)))),
+            Precondition::Met { shadow } => return Ok(CheckOutcome::Passes((shadow, Some(context.now_ms)))),
+            Precondition::Running => return Ok(CheckOutcome::Passes((Vec::new(), Some(0)))),
             Precondition::Waits { turn } => {
-                return Ok(Passage::returns(BeginResult::Waits(WaitReason::Fact { turn })));
+                return Ok(CheckOutcome::returns(BeginResult::Waits(WaitReason::Fact { turn })));
             }
             Precondition::Unmet { condition, known } => Refusal::Fact { condition, known },
             Precondition::Full => Refusal::FactsFull,
         };
-        Ok(Passage::commits(transaction.clone(), BeginResult::Refused(refusal)))
+        Ok(CheckOutcome::commits(transaction.clone(), BeginResult::Refused(refusal)))
     }
 
     /// Uses the consent. Returns the people who agreed. If the approval has expired, marks it as expired, and drops the
@@ -294,9 +295,9 @@ impl Begin<'_> {
         turn: &Turn,
         view: &View,
         context: &Context,
-    ) -> Result<Passage<Vec<String>>, Undecided> {
+    ) -> Result<CheckOutcome<Vec<String>>, Undecided> {
         let Some(ConsentCheck { uses, narrowed: seen }) = &self.consent else {
-            return Ok(Passage::Passes(Vec::new()));
+            return Ok(CheckOutcome::Passes(Vec::new()));
         };
         let tenant = &self.slice.name.tenant;
         let deadline_ms = turn.head.deadline_ms;
@@ -306,21 +307,23 @@ impl Begin<'_> {
             Consent::Given { by, narrowed } if narrowed == *seen => {
                 transaction.guards.append(&mut own.guards);
                 transaction.writes.append(&mut own.writes);
-                Passage::Passes(by)
+                CheckOutcome::Passes(by)
             }
-            Consent::Given { .. } => Passage::returns(BeginResult::ConsentChanged),
-            Consent::Unasked => Passage::returns(BeginResult::Asks { before: self.before(turn, view)? }),
+            Consent::Given { .. } => CheckOutcome::returns(BeginResult::ConsentChanged),
+            Consent::Unasked => CheckOutcome::returns(BeginResult::Asks { before: self.before(turn, view)? }),
             Consent::Waiting { .. } => {
-                Passage::returns(BeginResult::Waits(WaitReason::Approval { approval: uses.id.clone() }))
+                CheckOutcome::returns(BeginResult::Waits(WaitReason::Approval { approval: uses.id.clone() }))
             }
-            Consent::Denied { by, reason } => Passage::returns(BeginResult::Refused(Refusal::Denied { by, reason })),
+            Consent::Denied { by, reason } => {
+                CheckOutcome::returns(BeginResult::Refused(Refusal::Denied { by, reason }))
+            }
             Consent::Expired { since_ms } => {
                 let mut expires = base.clone();
                 expires.guards.append(&mut own.guards);
                 expires.writes.append(&mut own.writes);
-                Passage::commits(expires, BeginResult::Refused(Refusal::ConsentExpired { since_ms }))
+                CheckOutcome::commits(expires, BeginResult::Refused(Refusal::ConsentExpired { since_ms }))
             }
-            Consent::OtherCall => Passage::returns(BeginResult::Refused(Refusal::NotAsked)),
+            Consent::OtherCall => CheckOutcome::returns(BeginResult::Refused(Refusal::NotAsked)),
         })
     }
 
@@ -338,21 +341,21 @@ impl Begin<'_> {
         turn: &Turn,
         view: &View,
         context: &Context,
-    ) -> Result<Passage<()>, Undecided> {
-        let Some(claim) = &self.claim else { return Ok(Passage::Passes(())) };
+    ) -> Result<CheckOutcome<()>, Undecided> {
+        let Some(claim) = &self.claim else { return Ok(CheckOutcome::Passes(())) };
         Ok(match claim.add_to(transaction, view, context, turn.head.deadline_ms)? {
-            ClaimResult::Ours => Passage::Passes(()),
-            ClaimResult::Ended { by, result } => Passage::returns(BeginResult::AnsweredBy { by, result }),
+            ClaimResult::Ours => CheckOutcome::Passes(()),
+            ClaimResult::Ended { by, result } => CheckOutcome::returns(BeginResult::AnsweredBy { by, result }),
             ClaimResult::Waits { by }
                 if !mutant!("claim_knows_who_waits_for_it")
                     && above::waits_for(view, &by.call, &self.slice.name, turn)? =>
             {
-                Passage::returns(BeginResult::Refused(Refusal::EqualAbove { by: by.call }))
+                CheckOutcome::returns(BeginResult::Refused(Refusal::EqualAbove { by: by.call }))
             }
             ClaimResult::Waits { by } => {
-                Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn: by.call.turn }))
+                CheckOutcome::returns(BeginResult::Waits(WaitReason::EqualCall { turn: by.call.turn }))
             }
-            ClaimResult::Abandoned { by, result } => Passage::returns(BeginResult::Abandoned { by, result }),
+            ClaimResult::Abandoned { by, result } => CheckOutcome::returns(BeginResult::Abandoned { by, result }),
         })
     }
 
@@ -360,11 +363,11 @@ impl Begin<'_> {
     fn write(&self, transaction: &mut Transaction, turn: &mut Turn, agreed: &[String]) {
         self.change_turn(turn, agreed);
         transaction.put(&self.slice.name.record(), turn);
-        transaction.proof = Some(self.slice.name.record());
+        transaction.dedupe_record = Some(self.slice.name.record());
     }
 
     fn change_turn(&self, turn: &mut Turn, agreed: &[String]) {
-        let upto = turn.state.out().unwrap_or(turn.position);
+        let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
         if self.once || turn.suspect.is_some() {
             turn.state = State::Running { upto };
         }

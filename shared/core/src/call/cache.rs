@@ -183,7 +183,7 @@ impl Section for FillCache {
                 fill_bucket(transaction, view, &key, &fills, context.now_ms)?;
             }
         }
-        transaction.guard(Guard::Calm);
+        transaction.guard(Guard::MemoryAvailable);
         Ok(())
     }
 }

@@ -79,7 +79,7 @@ pub struct Claim {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// The call is under way.
+    /// The call is running.
     Open {
         /// Turns with a call that waits for the end of the claim.
         #[serde(rename = "w", default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -109,7 +109,7 @@ pub enum ClaimResult {
         /// The owner's result, as JSON.
         result: String,
     },
-    /// An equal call is under way.
+    /// An equal call is running.
     Waits { by: Claimant },
     /// The equal call is over, but did not end its claim. If the result shows that the call certainly had no effect,
     /// the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
@@ -214,7 +214,7 @@ fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
 
-/// Returns the claimant's turn, and whether the claimant's call is still under way. The turn is `None` if it has ended.
+/// Returns the claimant's turn, and whether the claimant's call is still running. The turn is `None` if it has ended.
 fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
     let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
     let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
@@ -366,7 +366,7 @@ fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> Strin
     if context.failed(|conflict| *conflict == Conflict::Pressure) {
         return String::new();
     }
-    transaction.guard(Guard::Calm);
+    transaction.guard(Guard::MemoryAvailable);
     result.to_owned()
 }
 

@@ -1,4 +1,4 @@
-//! Facts that the calls of a session set and clear, and the calls under way that may change these facts.
+//! Facts that the calls of a session set and clear, and the running calls that may change these facts.
 //!
 //! The transaction that begins a call checks the call against the facts ([`check`]). The transaction that settles the
 //! call changes the facts ([`EndCalls`]). All facts of a session are in one record. So two calls cannot both begin if
@@ -14,13 +14,13 @@ mod tests;
 
 pub use check::{CheckFacts, Condition, FactState, KnownFact, Precondition};
 pub use turns::Turns;
-pub use upkeep::{Expect, ExpectedCall, Restate, Restatement};
+pub use upkeep::{CallEndReport, ExpectedCall, RecordExpectedCalls, ReportCallEnds};
 pub use wait::WaitForFacts;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tickfleet_model::policy::{Becomes, FactsSession};
+use tickfleet_model::policy::{FactTransition, FactsSession};
 use tickfleet_model::{TenantId, TurnId, limits};
 
 use super::{CallName, guard_unchanged, wake};
@@ -61,7 +61,7 @@ pub struct Session {
     #[serde(rename = "f", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, Fact>,
     #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub under_way: BTreeMap<CallName, UnderWay>,
+    pub running: BTreeMap<CallName, RunningFactCall>,
     /// Expected calls, which have not begun and may set facts.
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expected: BTreeMap<CallName, Expected>,
@@ -105,7 +105,7 @@ pub struct Span {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MayChange {
+pub struct PossibleFactChange {
     #[serde(rename = "f")]
     pub fact: String,
     /// True if the call sets the fact, false if it clears the fact.
@@ -116,12 +116,12 @@ pub struct MayChange {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnderWay {
+pub struct RunningFactCall {
     /// The number of the call's turn. Earlier turns have smaller numbers.
     #[serde(rename = "n")]
     pub number: u64,
     #[serde(rename = "c")]
-    pub changes: Vec<MayChange>,
+    pub changes: Vec<PossibleFactChange>,
 }
 
 /// A call that has not begun and may set facts.
@@ -141,25 +141,32 @@ pub struct Expected {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct AppliedFactChange {
     pub fact: String,
-    pub becomes: Becomes,
+    pub transition: FactTransition,
     pub kept_ms: i64,
 }
 
 impl Fact {
     /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is certainly cleared. If a call
     /// may have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
-    pub fn change(&mut self, becomes: Becomes, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+    pub fn change(
+        &mut self,
+        transition: FactTransition,
+        kept_ms: i64,
+        by: &CallName,
+        ended_ms: i64,
+        now_ms: i64,
+    ) -> bool {
         let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
         let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
         let mut certain = live(&self.certain);
         let mut perhaps = live(&self.perhaps);
-        match becomes {
-            Becomes::Set => certain = Some(longer(certain, new.clone())),
-            Becomes::MaybeSet => perhaps = Some(longer(perhaps, new.clone())),
-            Becomes::Cleared => (certain, perhaps) = (None, None),
-            Becomes::MaybeCleared => {
+        match transition {
+            FactTransition::Set => certain = Some(longer(certain, new.clone())),
+            FactTransition::MaybeSet => perhaps = Some(longer(perhaps, new.clone())),
+            FactTransition::Cleared => (certain, perhaps) = (None, None),
+            FactTransition::MaybeCleared => {
                 let Some(was) = certain.take() else { return false };
                 perhaps = Some(longer(perhaps, Span { until_ms: was.until_ms, ..new.clone() }));
             }
@@ -195,13 +202,13 @@ fn longer(before: Option<Span>, new: Span) -> Span {
 
 impl Session {
     /// Changes a fact, see [`Fact::change`].
-    pub fn change(&mut self, changed: &Changed, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
-        let Changed { fact, becomes, kept_ms } = changed;
+    pub fn change(&mut self, changed: &AppliedFactChange, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+        let AppliedFactChange { fact, transition, kept_ms } = changed;
         if let Some(fact) = self.facts.get_mut(fact) {
-            return fact.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+            return fact.change(*transition, *kept_ms, by, ended_ms, now_ms);
         }
         let mut new = Fact::default();
-        let is_new = new.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+        let is_new = new.change(*transition, *kept_ms, by, ended_ms, now_ms);
         if is_new {
             self.facts.insert(fact.clone(), new);
         }
@@ -210,11 +217,11 @@ impl Session {
 
     /// Ends a call that made these `changes`. With `None`, any of the call's possible changes may have happened.
     /// Returns the waiting turns, which must check again.
-    pub fn end_call(&mut self, call: &CallName, changes: Option<&[Changed]>, now_ms: i64) -> Vec<TurnId> {
-        let entry = self.under_way.remove(call);
+    pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
+        let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();
         let unreported = || entry.iter().flat_map(|entry| &entry.changes).map(may_have).collect();
-        let changes: Vec<Changed> = changes.map_or_else(unreported, <[Changed]>::to_vec);
+        let changes: Vec<AppliedFactChange> = changes.map_or_else(unreported, <[AppliedFactChange]>::to_vec);
         for changed in &changes {
             self.change(changed, call, now_ms, now_ms);
         }
@@ -232,10 +239,10 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is under way.
+    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is running.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
-        if !self.under_way.is_empty() {
+        if !self.running.is_empty() {
             return None;
         }
         let facts = self.facts.values().map(|fact| fact.until_ms() + OVER_MS);
@@ -246,9 +253,9 @@ impl Session {
 
     /// Returns the number of a turn. Returns `None` if the session has no call of this turn.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
-        let under_way = self.under_way.iter().map(|(call, entry)| (call, entry.number));
+        let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
-        under_way.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
+        running.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
     /// Returns the number of a turn. Assigns a number if the turn has none.
@@ -261,9 +268,9 @@ impl Session {
 }
 
 /// Returns the change to apply if a call may have changed a fact.
-fn may_have(change: &MayChange) -> Changed {
-    let becomes = if change.sets { Becomes::MaybeSet } else { Becomes::MaybeCleared };
-    Changed { fact: change.fact.clone(), becomes, kept_ms: change.kept_ms }
+fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
+    let transition = if change.sets { FactTransition::MaybeSet } else { FactTransition::MaybeCleared };
+    AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
 /// Writes the record of a session, with its lifetime. The caller guards that the record is unchanged since its read.
@@ -278,7 +285,7 @@ fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session
 pub struct EndedCall {
     pub call: CallName,
     /// The changes that the call made. `None` if unknown.
-    pub changes: Option<Vec<Changed>>,
+    pub changes: Option<Vec<AppliedFactChange>>,
 }
 
 /// Section of [`crate::turn::Settle`]: ends calls of one session. All ended calls of a session must share one section.
@@ -289,7 +296,7 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Ends the turn's calls under way, if the turn ends or continues without a report of their changes. `None` if no
+    /// Ends the turn's running calls, if the turn ends or continues without a report of their changes. `None` if no
     /// call of the turn may change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {

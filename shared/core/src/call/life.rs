@@ -3,20 +3,21 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 
-use super::approval::{AskApproval, DecideApproval, Demand, RequestApproval, Shown, UseConsent, Verdict};
+use super::approval::{ApprovalPreview, AskApproval, DecideApproval, Demand, RequestApproval, UseConsent, Verdict};
 use super::begin::{Begin, BeginResult, ConsentCheck, Started};
 use super::claim::{ClaimEffect, Claimant, EffectEnd, EffectName, EndClaim, WaitForClaim};
 use super::facts::{
-    Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, Session, SessionName, WaitForFacts,
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, Session, SessionName,
+    WaitForFacts,
 };
 use super::testing::{MiniStore, call, name, tenant, turn};
 use crate::bounds::Bounds;
 use crate::section::Section;
 use crate::turn::end::{RenderedCall, ReplyFrame};
 use crate::turn::slice::Slice;
-use crate::turn::{Park, ParkReason, Parked, Settle, Settled, State, Turn, WaitReason};
+use crate::turn::{Park, ParkReason, ParkResult, Settle, SettleResult, State, Turn, WaitReason};
 use crate::view::View;
 
 /// A `once` call with consent, facts and an effect key. It is the first of two calls of its turn.
@@ -30,8 +31,8 @@ impl Governed {
     fn new(store: &mut MiniStore, id: &str) -> Self {
         let session = SessionName { tenant: tenant(), session: "session:s".into() };
         let quoted = Condition { fact: "quoted".into(), required: true, shadow: false };
-        let paid = MayChange { fact: "paid".into(), sets: true, kept_ms: 1_000 };
-        let unquoted = MayChange { fact: "quoted".into(), sets: false, kept_ms: 1_000 };
+        let paid = PossibleFactChange { fact: "paid".into(), sets: true, kept_ms: 1_000 };
+        let unquoted = PossibleFactChange { fact: "quoted".into(), sets: false, kept_ms: 1_000 };
         let effect = EffectName { tenant: tenant(), tool: "pay".into(), hash: "0a".into() };
         Self {
             slice: store.slice(id, &turn()),
@@ -75,8 +76,14 @@ impl Governed {
 
     fn park(&self, store: &mut MiniStore, reason: WaitReason, section: &dyn Section) {
         let reason = ParkReason::Wait { reason, most_ms: 2_000, has_begun: false, cause: String::new() };
-        let park = Park { slice: &self.slice, reason: &reason, beside: false, waits_while: &[], sections: &[section] };
-        assert_eq!(store.run(&park), Parked::Until(store.now_ms + 2_000));
+        let park = Park {
+            slice: &self.slice,
+            reason: &reason,
+            had_parallel_reads: false,
+            waits_while: &[],
+            sections: &[section],
+        };
+        assert_eq!(store.run(&park), ParkResult::Until(store.now_ms + 2_000));
         let stored: Turn = store.record(&self.slice.name.record()).unwrap();
         assert_eq!(stored.state.word(), "waiting");
     }
@@ -95,7 +102,7 @@ impl Governed {
             id: self.approval(),
             call: self.claim.by.call.clone(),
             binding: "bound".into(),
-            shown: Shown {
+            shown: ApprovalPreview {
                 tool: "pay".into(),
                 version: "1".into(),
                 arguments: "{}".into(),
@@ -131,8 +138,8 @@ impl Governed {
     }
 
     fn settle(&mut self, store: &mut MiniStore, view: &mut View) {
-        let changed = |fact: &str, becomes| Changed { fact: fact.into(), becomes, kept_ms: 1_000 };
-        let changes = vec![changed("quoted", Becomes::Cleared), changed("paid", Becomes::Set)];
+        let changed = |fact: &str, transition| AppliedFactChange { fact: fact.into(), transition, kept_ms: 1_000 };
+        let changes = vec![changed("quoted", FactTransition::Cleared), changed("paid", FactTransition::Set)];
         let calls = vec![EndedCall { call: self.claim.by.call.clone(), changes: Some(changes) }];
         let facts = EndCalls { session: self.facts.session.clone(), calls };
         let ClaimEffect { effect, by, window_ms, .. } = self.claim.clone();
@@ -149,7 +156,7 @@ impl Governed {
             canceled: None,
             bounds: &bounds,
         };
-        let Settled::Continues { version, turn } = store.run_with(view, &settle) else {
+        let SettleResult::Continues { version, turn } = store.run_with(view, &settle) else {
             panic!("it has one call left")
         };
         self.slice.advance(version, *turn);
@@ -160,7 +167,7 @@ impl Governed {
 fn quote(store: &mut MiniStore) {
     let key = SessionName { tenant: tenant(), session: "session:s".into() }.key();
     let mut session: Session = store.record(&key).unwrap_or_default();
-    let quoted = Changed { fact: "quoted".into(), becomes: Becomes::Set, kept_ms: 100_000 };
+    let quoted = AppliedFactChange { fact: "quoted".into(), transition: FactTransition::Set, kept_ms: 100_000 };
     session.change(&quoted, &call("q", 0), store.now_ms, store.now_ms);
     store.put(&key, &session);
 }

@@ -117,14 +117,14 @@ impl MiniStore {
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, |members| members.len() as u64)),
             Query::First { set, upto, count } => {
                 let members = self.sets.get(set).into_iter().flatten();
-                let mut found: Vec<_> = members.map(|(member, place)| (member.clone(), *place)).collect();
-                found.retain(|(_, place)| upto.is_none_or(|upto| *place <= upto));
-                found.sort_by_key(|(_, place)| *place);
+                let mut found: Vec<_> = members.map(|(member, score)| (member.clone(), *score)).collect();
+                found.retain(|(_, score)| upto.is_none_or(|upto| *score <= upto));
+                found.sort_by_key(|(_, score)| *score);
                 found.truncate(*count);
                 Value::Members(found)
             }
-            Query::Place(set, member) => {
-                Value::Place(self.sets.get(set).and_then(|members| members.get(member).copied()))
+            Query::Score(set, member) => {
+                Value::Score(self.sets.get(set).and_then(|members| members.get(member).copied()))
             }
             Query::Entries { stream, count, .. } => {
                 let found = self.logs.get(stream).into_iter().flatten().take(*count);
@@ -167,7 +167,7 @@ impl MiniStore {
                 }
                 true
             }
-            Guard::Calm if self.pressure => return Err(Conflict::Pressure),
+            Guard::MemoryAvailable if self.pressure => return Err(Conflict::Pressure),
             _ => true,
         };
         if holds { Ok(()) } else { Err(Conflict::Time { now_ms: self.now_ms }) }
@@ -197,10 +197,10 @@ impl MiniStore {
             Write::Timer { name, rule: TimerRule::Earlier, .. } => {
                 self.due.insert(name.to_string());
             }
-            Write::Join { set, member, place, .. } => {
-                self.sets.entry(set.clone()).or_default().insert(member.clone(), *place);
+            Write::AddMember { set, member, score, .. } => {
+                self.sets.entry(set.clone()).or_default().insert(member.clone(), *score);
             }
-            Write::Leave { set, member, .. } => {
+            Write::RemoveMember { set, member, .. } => {
                 self.sets.entry(set.clone()).or_default().remove(member);
             }
             Write::Append { log, fields, .. } => self.logs.entry(log.clone()).or_default().push(fields.clone()),

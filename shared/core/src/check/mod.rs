@@ -36,7 +36,7 @@ pub enum Subject {
     TurnTimer(TurnName),
     /// The throttle queue of a counter: its timer, and its first members.
     ThrottleQueue(CounterKey),
-    /// A consumer: its lease, and its place in the set of consumers.
+    /// A consumer: its lease, and its score in the set of consumers.
     Consumer(ConsumerId),
     DrainedWorker(String),
 }
@@ -57,7 +57,7 @@ pub enum Fault {
     MemberNotThrottled { member: Arc<str> },
     /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
     LeaseTooLong { ends_ms: i64 },
-    /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If such a
+    /// A consumer is missing from the set of consumers, or its score there is not the end of its lease. If such a
     /// consumer died, no reaper would find it.
     ConsumerUnlisted,
     /// A worker is listed as drained, but has no drain flag.
@@ -121,7 +121,7 @@ impl Decision for Check {
 
 fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
     let Some(stored) = view.record::<Turn>(&name.record())? else { return Ok(()) };
-    let has_timer = view.place(&keys::timers(), &name.timer())?.is_some();
+    let has_timer = view.score(&keys::timers(), &name.timer())?.is_some();
     findings.transaction.guard(Guard::Version(name.record(), stored.version.clone()));
     if !has_timer {
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
@@ -135,11 +135,11 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     if let State::Throttled { counter, .. } = &stored.value.state {
         let set = keys::throttle_queue(counter);
         let member = name.to_string();
-        if view.place(&set, &member)?.is_none() {
-            let place = stored.value.place;
+        if view.score(&set, &member)?.is_none() {
+            let score = stored.value.place;
             let queue_of = Some(counter.clone());
-            let join = Write::Join { set, member: member.into(), place, queue_of };
-            findings.report(Fault::TurnNotQueued).write(join);
+            let add = Write::AddMember { set, member: member.into(), score, queue_of };
+            findings.report(Fault::TurnNotQueued).write(add);
         }
     }
     Ok(())
@@ -148,13 +148,13 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
 /// Returns true if the queue no longer has the entry of the turn's slice, and no consumer holds the entry. A holder
 /// would end the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
-    let Some(entry) = stored.out_entry() else { return Ok(false) };
+    let Some(entry) = stored.in_flight_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
     Ok(view.entry(&queue, entry)?.is_none() && view.holder(&queue, entry)?.is_none())
 }
 
 fn check_timer(name: &TurnName, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
-    let is_armed = view.place(&keys::timers(), &name.timer())?.is_some();
+    let is_armed = view.score(&keys::timers(), &name.timer())?.is_some();
     if is_armed && view.get(&Query::Record(name.record()))? == &Value::Record(None) {
         let transaction = findings.report(Fault::TimerWithoutTurn);
         transaction.guard(Guard::Absent(name.record())).write(Write::ClearTimer(name.timer().into()));
@@ -167,11 +167,11 @@ fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Fi
     let timer = keys::throttle_timer(counter);
     let members: Vec<Arc<str>> =
         view.first(&set, None, MEMBERS_MAX)?.iter().map(|(member, _)| member.clone()).collect();
-    if !members.is_empty() && view.place(&keys::timers(), &timer)?.is_none() {
+    if !members.is_empty() && view.score(&keys::timers(), &timer)?.is_none() {
         findings.report(Fault::QueueWithoutTimer).timer(timer, now_ms, TimerRule::Earlier);
     }
     for member in members {
-        let leave = Write::Leave { set: set.clone(), member: member.clone(), queue_of: Some(counter.clone()) };
+        let leave = Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: Some(counter.clone()) };
         let Some(name) = TurnName::parse(&member) else {
             findings.report(Fault::MemberNotThrottled { member }).write(leave);
             continue;
@@ -194,7 +194,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let name = consumer.as_str();
     let Some(stored) = view.record::<Consumer>(&key)? else { return Ok(()) };
     let Stored { value: mut record, version, .. } = stored;
-    let place = view.place(&workers::consumers(), name)?;
+    let score = view.score(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
     // A heartbeat makes each lease an eighth longer than configured, so allow an eighth more than the maximum.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
@@ -206,21 +206,21 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
     // A consumer that was declared dead and cleaned up is absent from the set.
-    let is_due = record.lease_ends_ms > now_ms || place.is_some();
+    let is_due = record.lease_ends_ms > now_ms || score.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
-    if is_due && place != Some(listed) {
-        let join = Write::Join { set: workers::consumers(), member: name.into(), place: listed, queue_of: None };
-        findings.report(Fault::ConsumerUnlisted).write(join);
+    if is_due && score != Some(listed) {
+        let add = Write::AddMember { set: workers::consumers(), member: name.into(), score: listed, queue_of: None };
+        findings.report(Fault::ConsumerUnlisted).write(add);
     }
     Ok(())
 }
 
 fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
-    let is_listed = view.place(&drain::drained(), worker)?.is_some();
+    let is_listed = view.score(&drain::drained(), worker)?.is_some();
     let stored: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
     let is_drained = matches!(&stored, Some(Stored { value: DrainFlag::Drained { .. }, .. }));
     if is_listed && !is_drained {
-        let leave = Write::Leave { set: drain::drained(), member: worker.into(), queue_of: None };
+        let leave = Write::RemoveMember { set: drain::drained(), member: worker.into(), queue_of: None };
         findings.report(Fault::WorkerNotDrained).guard_read(&drain::key(worker), stored.as_ref()).write(leave);
     }
     Ok(())
@@ -242,7 +242,7 @@ mod tests {
     use crate::record::{Record, RecordText};
     use crate::settings::drain::{ChangeDrain, DrainChange};
     use crate::transaction::{EntryId, Version};
-    use crate::workers::{Beat, Role};
+    use crate::workers::{Heartbeat, Role};
 
     pub(super) fn name() -> TurnName {
         TurnName::parse("acme:t1").unwrap()
@@ -364,9 +364,9 @@ mod tests {
     #[test]
     fn a_check_repairs_an_endless_lease_and_an_unlisted_consumer() {
         let mut shard = Paper::at(1_000);
-        let beat = Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
+        let heartbeat = Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
         let subject = Subject::Consumer(consumer());
-        shard.run(&beat);
+        shard.run(&heartbeat);
         mends(&mut shard, &subject, &[]);
         shard.sets.clear();
         mends(&mut shard, &subject, &[Fault::ConsumerUnlisted]);
@@ -377,7 +377,7 @@ mod tests {
         let faults = [Fault::LeaseTooLong { ends_ms: 1 << 50 }, Fault::ConsumerUnlisted];
         let check = Check { subject: subject.clone(), mend: true };
         let decided = shard.decide(&check);
-        shard.run(&beat);
+        shard.run(&heartbeat);
         assert_eq!(shard.finish(&check, decided).result, [], "its next heartbeat renewed it");
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.put(&workers::key("s-1-a-0"), &record)).unwrap();

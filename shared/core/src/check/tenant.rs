@@ -4,7 +4,7 @@ use tickfleet_model::TenantId;
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
-use crate::transaction::{CounterKey, Guard, Room, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
@@ -14,14 +14,14 @@ pub struct TenantCounts {
     pub unfinished: u64,
     pub bytes: u64,
     /// Number of slices that are on queues or with workers; tasks of external runtimes do not count.
-    pub out: u64,
+    pub in_flight: u64,
 }
 
 impl TenantCounts {
     pub fn add(&mut self, turn: &Turn) {
         self.unfinished += 1;
         self.bytes += turn.bytes;
-        self.out += u64::from(turn.counts_as_out());
+        self.in_flight += u64::from(turn.is_in_flight());
     }
 
     /// Returns the numbers in the tenant's counters.
@@ -38,7 +38,7 @@ impl TenantCounts {
         Ok(Self {
             unfinished: used(keys::limits::UNFINISHED)?,
             bytes: used(keys::limits::BYTES)?,
-            out: used(keys::limits::OUT)?,
+            in_flight: used(keys::limits::IN_FLIGHT)?,
         })
     }
 }
@@ -68,13 +68,13 @@ impl Decision for Recount {
             [
                 (keys::limits::UNFINISHED, counts.unfinished),
                 (keys::limits::BYTES, counts.bytes),
-                (keys::limits::OUT, counts.out),
+                (keys::limits::IN_FLIGHT, counts.in_flight),
             ]
         };
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
             // Fails if the counter has grown since the measurement, for example by another correction.
-            transaction.guard(Guard::Room(Room {
+            transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: 0,
                 max: stored,
@@ -106,16 +106,16 @@ mod tests {
         let tenant = name().tenant;
         let mut counts = TenantCounts::default();
         [turn(READY), turn(THROTTLED)].iter().for_each(|turn| counts.add(turn));
-        assert_eq!(counts, TenantCounts { unfinished: 2, bytes: 20, out: 1 });
+        assert_eq!(counts, TenantCounts { unfinished: 2, bytes: 20, in_flight: 1 });
         let mut transaction = Transaction::new(shard.context().version);
-        let amounts = [(keys::limits::UNFINISHED, 2), (keys::limits::BYTES, 20), (keys::limits::OUT, 1)];
+        let amounts = [(keys::limits::UNFINISHED, 2), (keys::limits::BYTES, 20), (keys::limits::IN_FLIGHT, 1)];
         for (limit, amount) in amounts {
             let counter = CounterKey::new(limit, tenant.as_str());
             transaction.write(Write::Add { counter, amount, ends_ms: None });
         }
         shard.commit(&transaction).unwrap();
         assert_eq!(stored(&shard, &tenant), counts);
-        let counted = TenantCounts { unfinished: 3, bytes: 5, out: 1 };
+        let counted = TenantCounts { unfinished: 3, bytes: 5, in_flight: 1 };
         let recount = Recount { tenant: tenant.clone(), counted, stored: counts };
         assert!(shard.result(&recount));
         assert_eq!(stored(&shard, &tenant), counted);

@@ -105,7 +105,7 @@ impl Decision for SendMessage {
         let stored: Option<Stored<Mailbox>> = view.record(&key)?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key, stored.as_ref());
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         let mut mailbox = stored.map(|stored| stored.value).unwrap_or_default();
         let gone = mailbox.trim(context.now_ms);
         if mailbox.messages.iter().any(|mail| mail.id == self.id) {
@@ -191,7 +191,7 @@ impl Decision for ReceiveMessages {
         }
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(crate::Guard::Version(key.clone(), stored.version));
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         transaction.put_for(&key, &mailbox, limits::MESSAGES_KEPT_MS);
         Ok(Step::Commit(transaction, received))
     }

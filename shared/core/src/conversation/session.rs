@@ -163,7 +163,7 @@ impl Decision for AddMessage {
         let stored: Option<Stored<Session>> = view.record(&key)?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key, stored.as_ref());
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         let new = || Session { agent: self.agent.clone(), first: 1, exchanges: Vec::new() };
         let mut session = stored.map_or_else(new, |stored| stored.value);
         if session.agent != self.agent {

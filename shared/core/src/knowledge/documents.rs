@@ -96,8 +96,8 @@ impl Decision for KeepDocument {
         let stored: Option<Stored<Documents>> = view.record(&key)?;
         let before = view.parts(&key, vec![id.clone()])?.first().cloned().flatten();
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::Calm);
-        transaction.proof = Some(key.clone());
+        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
+        transaction.dedupe_record = Some(key.clone());
         let mut documents = stored.map(|stored| stored.value).unwrap_or_default();
         let description = serde_json::to_vec(&self.document).unwrap_or_default();
         let bytes = (description.len() + self.passages.len()) as u64;
@@ -158,7 +158,7 @@ impl Decision for DropDocuments {
         let ids: Vec<Arc<str>> = found.into_iter().map(|(id, _)| id.clone()).collect();
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Version(key.clone(), stored.version));
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         let count = ids.len();
         transaction
             .write(Write::DeleteParts(key.clone(), ids.clone()))

@@ -88,8 +88,8 @@ impl Decision for Remember {
         let key = memories_key(&self.tenant, &self.agent);
         let stored: Option<Stored<Memories>> = view.record(&key)?;
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::Calm);
-        transaction.proof = Some(key.clone());
+        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
+        transaction.dedupe_record = Some(key.clone());
         let mut memories = stored.map(|stored| stored.value).unwrap_or_default();
         let id: Arc<str> = self.memory.id.as_str().into();
         if memories.order.iter().any(|memory| memory.id == id) {
@@ -139,7 +139,7 @@ impl Decision for Forget {
         memories.generation = next_generation(memories.generation, context);
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Version(key.clone(), stored.version));
-        transaction.proof = Some(key.clone());
+        transaction.dedupe_record = Some(key.clone());
         let count = gone.len();
         let gone = gone.into_iter().map(|memory| memory.id).collect();
         transaction.write(Write::DeleteParts(key.clone(), gone)).put(&key, &memories);

@@ -1,10 +1,10 @@
 //! Restarts of the store. The store may have lost its last writes, including intent records of calls.
 //!
 //! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Within this time, each
-//! worker reports the calls that it began, with their results ([`Assert`]). The reports come from the worker's journal.
-//! If the turn's record lacks a reported call, the store keeps the report as a *mark* in a separate record. The mark
-//! stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later begin or end
-//! of the call reads the turn's marks ([`marks`]).
+//! worker reports the calls that it began, with their results ([`ReportBegunCall`]). The reports come from the worker's
+//! journal. If the turn's record lacks a reported call, the store keeps the report as a [`RecoveredCall`] in a separate
+//! record. It stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later
+//! begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
 //!
 //! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
 //! restart, the worker reports the journal in this order, each entry with a decision of its own. The worker begins
@@ -31,29 +31,29 @@ pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// The marks of a turn: begun calls that the store knows only from reports of workers after a restart.
+/// The recovered calls of a turn: begun calls that the store knows only from reports of workers after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marks {
+pub struct RecoveredCalls {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
     #[serde(rename = "dg")]
     pub digest: String,
     #[serde(rename = "u")]
     pub until_ms: i64,
     #[serde(rename = "m")]
-    pub calls: BTreeMap<usize, Mark>,
+    pub calls: BTreeMap<usize, RecoveredCall>,
 }
 
-impl Record for Marks {
+impl Record for RecoveredCalls {
     const SCHEMA: u32 = 1;
 }
 
-/// The value of [`Mark::by`] if several attempts began the call. After a restart, two workers can hold the call's
-/// slice. Neither worker can withdraw the mark, because neither knows whether the other attempt had an effect.
+/// The value of [`RecoveredCall::by`] if several attempts began the call. After a restart, two workers can hold the
+/// call's slice. Neither worker can withdraw the report, because neither knows whether the other attempt had an effect.
 const SEVERAL: &str = "*";
 
 /// A begun call that the store knows only from the report of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct RecoveredCall {
     /// The attempt that began the call, or `*` if several attempts began it.
     #[serde(rename = "by")]
     pub by: String,
@@ -62,11 +62,11 @@ pub struct Mark {
     pub once: bool,
     /// The call's result, if known.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<MarkedResult>,
+    pub result: Option<RecoveredResult>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MarkedResult {
+pub struct RecoveredResult {
     /// The call's result, as JSON.
     #[serde(rename = "r")]
     pub result: String,
@@ -80,68 +80,68 @@ pub struct MarkedResult {
     pub failed: bool,
 }
 
-impl From<&RenderedCall> for MarkedResult {
+impl From<&RenderedCall> for RecoveredResult {
     fn from(call: &RenderedCall) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self { result: text(&call.result), message: text(&call.message), audit: text(&call.audit), failed: call.failed }
     }
 }
 
-impl From<&MarkedResult> for RenderedCall {
-    fn from(mark: &MarkedResult) -> Self {
+impl From<&RecoveredResult> for RenderedCall {
+    fn from(result: &RecoveredResult) -> Self {
         Self {
-            result: mark.result.clone().into(),
-            message: mark.message.clone().into(),
-            audit: mark.audit.clone().into(),
-            failed: mark.failed,
+            result: result.result.clone().into(),
+            message: result.message.clone().into(),
+            audit: result.audit.clone().into(),
+            failed: result.failed,
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KnownMarks {
-    pub calls: BTreeMap<usize, Mark>,
-    /// Guards that the turn's marks are unchanged. `None` if the store never restarted.
+pub struct RecoveredCallsView {
+    pub calls: BTreeMap<usize, RecoveredCall>,
+    /// Guards that the turn's recovered calls are unchanged. `None` if the store never restarted.
     pub guard: Option<Guard>,
 }
 
-impl KnownMarks {
-    /// Returns the mark of the call at `position`, if an attempt other than `by` began the call.
+impl RecoveredCallsView {
+    /// Returns the recovered call at `position`, if an attempt other than `by` began the call.
     #[must_use]
-    pub fn of_another(&self, position: usize, by: &str) -> Option<&Mark> {
-        self.calls.get(&position).filter(|mark| mark.by != by)
+    pub fn of_another(&self, position: usize, by: &str) -> Option<&RecoveredCall> {
+        self.calls.get(&position).filter(|recovered_call| recovered_call.by != by)
     }
 }
 
-/// Returns the marks of the calls at `positions`. Marks of a turn with another digest do not count. Reads nothing if
+/// Returns the recovered calls at `positions`. Calls of a turn with another digest do not count. Reads nothing if
 /// the store never restarted.
 ///
 /// # Errors
-/// [`Undecided`] if the marks have to be read first.
-pub fn marks(
+/// [`Undecided`] if the recovered calls have to be read first.
+pub fn recovered_calls(
     view: &View,
     context: &Context,
     name: &TurnName,
     digest: &str,
     positions: Range<usize>,
-) -> Result<KnownMarks, Undecided> {
+) -> Result<RecoveredCallsView, Undecided> {
     if context.epoch_began_ms == 0 {
-        return Ok(KnownMarks::default());
+        return Ok(RecoveredCallsView::default());
     }
-    let key = keys::marks(name);
-    let Some(stored) = view.record::<Marks>(&key)? else {
-        return Ok(KnownMarks { calls: BTreeMap::new(), guard: Some(Guard::Absent(key)) });
+    let key = keys::recovered_calls(name);
+    let Some(stored) = view.record::<RecoveredCalls>(&key)? else {
+        return Ok(RecoveredCallsView { calls: BTreeMap::new(), guard: Some(Guard::Absent(key)) });
     };
     let mut calls = if stored.value.digest == digest { stored.value.calls } else { BTreeMap::new() };
     calls.retain(|position, _| positions.contains(position));
-    Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
+    Ok(RecoveredCallsView { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
 /// Asks which of these calls another attempt began. A holder runs this decision before it reports calls of its slice as
 /// not run. For one lease after a restart of the store, the answer is unknown, because workers may still report calls
 /// that they began.
 #[derive(Debug, Clone, Copy)]
-pub struct AskUnrun<'a> {
+pub struct QueryUnrunCalls<'a> {
     pub name: &'a TurnName,
     /// Digest of the turn's content.
     pub digest: &'a str,
@@ -153,44 +153,44 @@ pub struct AskUnrun<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unrun {
-    /// Ask again at this time (ms).
-    Hold(i64),
+pub enum UnrunCallsResult {
+    /// Query again at this time (ms).
+    RetryAt(i64),
     /// The calls that other attempts began. The other calls have not run.
-    Known(KnownUnrun),
+    Confirmed(ConfirmedUnrunCalls),
 }
 
-/// The answer to [`AskUnrun`]. It is also a [`Section`] of the transaction that reports calls as not run: it guards
-/// that the answer is still valid.
+/// The answer to [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run: it
+/// guards that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownUnrun {
-    /// The calls that began, by position. If a mark has a result, the call's worker reported this result. Without a
+pub struct ConfirmedUnrunCalls {
+    /// The calls that began, by position. If a recovered call has a result, its worker reported this result. Without a
     /// result, the call may have run.
-    pub began: BTreeMap<usize, Mark>,
+    pub began: BTreeMap<usize, RecoveredCall>,
     guards: Vec<Guard>,
 }
 
-impl Decision for AskUnrun<'_> {
-    type Output = Unrun;
+impl Decision for QueryUnrunCalls<'_> {
+    type Output = UnrunCallsResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Unrun>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<UnrunCallsResult>, Undecided> {
         let known_ms = context.epoch_began_ms.saturating_add(self.lease_ms);
         if context.epoch_began_ms > 0 && context.now_ms < known_ms {
-            return Ok(Step::Return(Unrun::Hold(known_ms)));
+            return Ok(Step::Return(UnrunCallsResult::RetryAt(known_ms)));
         }
-        let marks = marks(view, context, self.name, self.digest, self.from..self.upto)?;
+        let recovered = recovered_calls(view, context, self.name, self.digest, self.from..self.upto)?;
         let mut guards = Vec::new();
-        if !mutant!("unrun_guards_the_marks") {
-            guards.extend(marks.guard);
+        if !mutant!("unrun_guards_the_recovered_calls") {
+            guards.extend(recovered.guard);
         }
         if !mutant!("unrun_guards_the_epoch") {
             guards.push(settled(context, self.lease_ms));
         }
-        Ok(Step::Return(Unrun::Known(KnownUnrun { began: marks.calls, guards })))
+        Ok(Step::Return(UnrunCallsResult::Confirmed(ConfirmedUnrunCalls { began: recovered.calls, guards })))
     }
 }
 
-impl Section for KnownUnrun {
+impl Section for ConfirmedUnrunCalls {
     fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
         transaction.guards.extend(self.guards.iter().cloned());
         Ok(())
@@ -199,7 +199,7 @@ impl Section for KnownUnrun {
 
 /// The state of a call that a worker began.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum JournaledOutcome {
     /// The call may still run.
     Begun,
     Ended(Box<RenderedCall>),
@@ -209,7 +209,7 @@ pub enum Outcome {
 
 /// Reports a call from a worker's journal after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assert {
+pub struct ReportBegunCall {
     pub name: TurnName,
     /// Digest of the turn's content.
     pub digest: String,
@@ -217,111 +217,116 @@ pub struct Assert {
     pub by: String,
     /// True if the call must not run twice.
     pub once: bool,
-    pub outcome: Outcome,
-    /// Lifetime of a mark. The mark must last until the turn can no longer be redelivered.
+    pub outcome: JournaledOutcome,
+    /// Lifetime of a recovered call. It must last until the turn can no longer be redelivered.
     pub keep_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asserted {
-    /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
-    Known,
-    Marked,
+pub enum ReportBegunResult {
+    /// Nothing is recorded: the store has the call's result or intent record, or the ID belongs to another turn.
+    NotNeeded,
+    Recorded,
     /// Another attempt has begun the call, too.
     Late,
-    /// The store has no mark of this attempt now.
-    Unmarked,
+    /// The store has no report of this attempt now.
+    Removed,
 }
 
-impl Decision for Assert {
-    type Output = Asserted;
+impl Decision for ReportBegunCall {
+    type Output = ReportBegunResult;
 
     fn reads(&self) -> Vec<Query> {
-        [self.name.record(), keys::marks(&self.name)].into_iter().map(Query::Record).collect()
+        [self.name.record(), keys::recovered_calls(&self.name)].into_iter().map(Query::Record).collect()
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Asserted>, Undecided> {
-        let key = keys::marks(&self.name);
-        let known = view.record::<Marks>(&key)?;
-        if self.outcome == Outcome::Undone {
-            return Ok(self.unmark(known, context));
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReportBegunResult>, Undecided> {
+        let key = keys::recovered_calls(&self.name);
+        let known = view.record::<RecoveredCalls>(&key)?;
+        if self.outcome == JournaledOutcome::Undone {
+            return Ok(self.remove(known, context));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        if let Some(asserted) = self.known_of_turn(&mut transaction, view)? {
-            return Ok(Step::Return(asserted));
+        if let Some(reported) = self.known_of_turn(&mut transaction, view)? {
+            return Ok(Step::Return(reported));
         }
         transaction.guard(match &known {
             Some(known) => Guard::Version(key.clone(), known.version.clone()),
             None => Guard::Absent(key.clone()),
         });
         let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
-        let mut marks =
-            ours.unwrap_or_else(|| Marks { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
-        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark {
+        let mut recovered =
+            ours.unwrap_or_else(|| RecoveredCalls { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
+        let recovered_call = recovered.calls.entry(self.position).or_insert_with(|| RecoveredCall {
             by: self.by.clone(),
             once: self.once,
             result: None,
         });
-        let is_late = mark.by != self.by;
+        let is_late = recovered_call.by != self.by;
         if is_late {
-            if mark.by == SEVERAL || mutant!("a_mark_of_several_attempts_stays") {
-                return Ok(Step::Return(Asserted::Late));
+            if recovered_call.by == SEVERAL || mutant!("a_recovered_call_of_several_attempts_stays") {
+                return Ok(Step::Return(ReportBegunResult::Late));
             }
-            SEVERAL.clone_into(&mut mark.by);
-        } else if let Outcome::Ended(call) = &self.outcome {
-            mark.result = Some(call.as_ref().into());
+            SEVERAL.clone_into(&mut recovered_call.by);
+        } else if let JournaledOutcome::Ended(call) = &self.outcome {
+            recovered_call.result = Some(call.as_ref().into());
         }
-        marks.until_ms = marks.until_ms.max(context.now_ms + self.keep_ms);
-        let ttl_ms = marks.until_ms - context.now_ms;
-        transaction.proof = Some(key.clone());
-        transaction.put_for(&key, &marks, ttl_ms);
-        Ok(Step::Commit(transaction, if is_late { Asserted::Late } else { Asserted::Marked }))
+        recovered.until_ms = recovered.until_ms.max(context.now_ms + self.keep_ms);
+        let ttl_ms = recovered.until_ms - context.now_ms;
+        transaction.dedupe_record = Some(key.clone());
+        transaction.put_for(&key, &recovered, ttl_ms);
+        Ok(Step::Commit(transaction, if is_late { ReportBegunResult::Late } else { ReportBegunResult::Recorded }))
     }
 }
 
-impl Assert {
-    /// Returns the result that the turn's own records show. If a mark is needed, returns `None`, and the transaction
-    /// guards that these records are unchanged.
-    fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Asserted>, Undecided> {
+impl ReportBegunCall {
+    /// Returns the result that the turn's own records show. If the report is to be recorded, returns `None`, and the
+    /// transaction guards that these records are unchanged.
+    fn known_of_turn(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+    ) -> Result<Option<ReportBegunResult>, Undecided> {
         let key = self.name.record();
         let Some(turn) = view.record::<Turn>(&key)? else {
             let finished = self.name.finished();
             if !matches!(view.get(&Query::Record(finished.clone()))?, Value::Record(None)) {
-                return Ok(Some(Asserted::Known));
+                return Ok(Some(ReportBegunResult::NotNeeded));
             }
             transaction.guard(Guard::Absent(key)).guard(Guard::Absent(finished));
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
         // The ID belongs to another turn now, or the turn has continued after this call. So nothing would read the
-        // mark.
+        // recovered call.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
-            return Ok(Some(Asserted::Known));
+            return Ok(Some(ReportBegunResult::NotNeeded));
         }
         match begun {
-            Some(begun) if begun.by != self.by => return Ok(Some(Asserted::Late)),
-            Some(_) if self.outcome == Outcome::Begun => return Ok(Some(Asserted::Known)),
+            Some(begun) if begun.by != self.by => return Ok(Some(ReportBegunResult::Late)),
+            Some(_) if self.outcome == JournaledOutcome::Begun => return Ok(Some(ReportBegunResult::NotNeeded)),
             _ => {}
         }
-        if !mutant!("assert_guards_the_turn") {
+        if !mutant!("report_begun_guards_the_turn") {
             transaction.guard(Guard::Version(key, turn.version));
         }
         Ok(None)
     }
 
-    fn unmark(&self, known: Option<Stored<Marks>>, context: &Context) -> Step<Asserted> {
+    fn remove(&self, known: Option<Stored<RecoveredCalls>>, context: &Context) -> Step<ReportBegunResult> {
         let Some(known) = known.filter(|known| {
-            let mark = known.value.calls.get(&self.position);
-            known.value.digest == self.digest && mark.is_some_and(|mark| mark.by == self.by)
+            let recovered_call = known.value.calls.get(&self.position);
+            known.value.digest == self.digest
+                && recovered_call.is_some_and(|recovered_call| recovered_call.by == self.by)
         }) else {
-            return Step::Return(Asserted::Unmarked);
+            return Step::Return(ReportBegunResult::Removed);
         };
-        let key = keys::marks(&self.name);
-        let mut marks = known.value;
-        marks.calls.remove(&self.position);
+        let key = keys::recovered_calls(&self.name);
+        let mut recovered = known.value;
+        recovered.calls.remove(&self.position);
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Version(key.clone(), known.version));
-        transaction.put_for(&key, &marks, (marks.until_ms - context.now_ms).max(1));
-        Step::Commit(transaction, Asserted::Unmarked)
+        transaction.put_for(&key, &recovered, (recovered.until_ms - context.now_ms).max(1));
+        Step::Commit(transaction, ReportBegunResult::Removed)
     }
 }

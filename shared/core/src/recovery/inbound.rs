@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, InboxName, TenantId, TurnId};
 
 use super::lease::Lease;
-use super::reap::{HeldEntry, Reaped, dead_letter};
+use super::reap::{HeldEntry, ReapResult, dead_letter};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
@@ -38,7 +38,7 @@ pub mod fields {
 /// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this time.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Returns the key of the set with inbound streams that have redelivered entries. A stream's place is a time in
+/// Returns the key of the set with inbound streams that have redelivered entries. A stream's score is a time in
 /// milliseconds. An entry that was written up to this time may be a redelivery of an earlier message.
 #[must_use]
 pub fn redelivered() -> SetKey {
@@ -207,7 +207,7 @@ fn enqueue_again(
     let set = redelivered();
     let member = entry.queue.as_str().into();
     let upto_ms = now_ms + REDELIVERED_WITHIN_MS;
-    transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
+    transaction.write(Write::AddMember { set, member, score: upto_ms.max(0).unsigned_abs(), queue_of: None });
     Ok(())
 }
 
@@ -234,9 +234,9 @@ pub struct ReapInbound<'a> {
 }
 
 impl Decision for ReapInbound<'_> {
-    type Output = Reaped;
+    type Output = ReapResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reaped>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReapResult>, Undecided> {
         if let Some(refusal) = self.lease.refusal(context) {
             return Ok(Step::Return(refusal));
         }
@@ -247,13 +247,13 @@ impl Decision for ReapInbound<'_> {
         let counts = before == 0 || named.is_some_and(|named| named.value.entry == self.entry.entry);
         let crashes = before + u32::from(counts);
         let reaped = if self.entry.fields.is_empty() {
-            Reaped::Removed { dead: 0 }
+            ReapResult::Removed { dead: 0 }
         } else if crashes >= self.bounds.crashes_max {
             self.quarantine(&mut transaction, view, context)?;
-            Reaped::Removed { dead: 1 }
+            ReapResult::Removed { dead: 1 }
         } else {
             enqueue_again(&self.entry, crashes, &mut transaction, view, context.now_ms)?;
-            Reaped::Redelivered(Vec::new())
+            ReapResult::Redelivered(Vec::new())
         };
         if !mutant!("reap_acknowledges_the_old_message") {
             transaction.guard(Guard::Held(self.entry.queue.clone(), self.entry.entry.clone()));

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::epoch::{Assert, Outcome};
+use super::epoch::{JournaledOutcome, ReportBegunCall};
 use crate::mutant;
 use crate::turn::end::RenderedCall;
 use crate::turn::slice::Delivery;
@@ -22,7 +22,7 @@ const REPEATABLE_MAX: usize = 5_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report<E> {
-    Call(Assert),
+    Call(ReportBegunCall),
     /// A change of facts, or an effect claim.
     Change(E),
 }
@@ -42,7 +42,7 @@ pub struct JournalCall {
 
 #[derive(Debug)]
 enum Content<E> {
-    Call(JournalCall, Outcome),
+    Call(JournalCall, JournaledOutcome),
     Change(E),
 }
 
@@ -110,7 +110,7 @@ impl<E: Clone> Journal<E> {
         }
         let delivery = call.delivery.clone();
         let number = self.add(Entry {
-            content: Content::Call(call, Outcome::Begun),
+            content: Content::Call(call, JournaledOutcome::Begun),
             bytes: 0,
             confirmed_ms: None,
             reported: false,
@@ -122,7 +122,7 @@ impl<E: Clone> Journal<E> {
     /// Records that a call has ended. Must precede the commit of the result.
     pub fn end(&mut self, delivery: &Delivery, position: usize, result: RenderedCall) {
         let bytes = size(&result);
-        if let Some(number) = self.set(delivery, position, Outcome::Ended(Box::new(result)), bytes) {
+        if let Some(number) = self.set(delivery, position, JournaledOutcome::Ended(Box::new(result)), bytes) {
             self.large.push_back(number);
             self.drop_results();
         }
@@ -130,8 +130,8 @@ impl<E: Clone> Journal<E> {
 
     /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
     /// that withdraws the earlier report.
-    pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<Assert> {
-        let number = self.set(delivery, position, Outcome::Undone, 0)?;
+    pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<ReportBegunCall> {
+        let number = self.set(delivery, position, JournaledOutcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
         match &entry.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), call.until_ms)),
@@ -222,7 +222,7 @@ impl<E: Clone> Journal<E> {
 
     /// Returns the report of one call in flight, with its outcome in the journal.
     #[must_use]
-    pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<Assert> {
+    pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<ReportBegunCall> {
         let number = self.find(delivery, position)?;
         match &self.entries.get(&number)?.content {
             Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), now_ms)),
@@ -230,8 +230,8 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    fn report(&self, call: &JournalCall, outcome: Outcome, now_ms: i64) -> Assert {
-        Assert {
+    fn report(&self, call: &JournalCall, outcome: JournaledOutcome, now_ms: i64) -> ReportBegunCall {
+        ReportBegunCall {
             name: call.delivery.name.clone(),
             digest: call.digest.clone(),
             position: call.position,
@@ -264,7 +264,7 @@ impl<E: Clone> Journal<E> {
         self.open.get(delivery)?.iter().rev().find(is_it).copied()
     }
 
-    fn set(&mut self, delivery: &Delivery, position: usize, outcome: Outcome, bytes: usize) -> Option<u64> {
+    fn set(&mut self, delivery: &Delivery, position: usize, outcome: JournaledOutcome, bytes: usize) -> Option<u64> {
         let number = self.find(delivery, position)?;
         let entry = self.entries.get_mut(&number)?;
         if let Content::Call(_, known) = &mut entry.content {
@@ -282,8 +282,8 @@ impl<E: Clone> Journal<E> {
             let Some(number) = self.large.pop_front() else { return };
             let Some(entry) = self.entries.get_mut(&number) else { continue };
             match &mut entry.content {
-                Content::Call(_, outcome @ Outcome::Ended(_)) => {
-                    *outcome = Outcome::Begun;
+                Content::Call(_, outcome @ JournaledOutcome::Ended(_)) => {
+                    *outcome = JournaledOutcome::Begun;
                     self.bytes -= std::mem::take(&mut entry.bytes);
                 }
                 Content::Call(..) => {}

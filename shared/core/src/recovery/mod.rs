@@ -21,7 +21,7 @@
 //!    [`crate::turn::State::Running`] records that the slice ran. No crash counts against a suspect that did not run.
 //!
 //! # Read next
-//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after [`crate::workers::MayReap`] has
+//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after [`crate::workers::RequestReapPermit`] has
 //! permitted a check. [`inbound`] redelivers messages that a scheduler had not decided. [`epoch`] handles restarts of
 //! the store. [`journal`] holds the events that a worker reports after a restart.
 

@@ -28,7 +28,7 @@ use crate::view::{Fields, Query, Undecided, View};
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reaped {
+pub enum ReapResult {
     /// Redelivered turns. There may be more: run the decision again with the consumer's remaining entries.
     Redelivered(Vec<TurnName>),
     /// The slice of this turn was quarantined, so the turn ends.
@@ -50,12 +50,12 @@ pub enum Reaped {
 impl Lease {
     /// Returns the result if an earlier attempt showed that nothing may be reaped.
     #[must_use]
-    pub fn refusal(&self, context: &Context) -> Option<Reaped> {
+    pub fn refusal(&self, context: &Context) -> Option<ReapResult> {
         context.conflicts.iter().find_map(|conflict| match conflict {
-            Conflict::Epoch { .. } => Some(Reaped::Restarted),
-            Conflict::Time { .. } => Some(Reaped::Alive),
-            Conflict::Record { key, .. } if *key == self.heartbeat => Some(Reaped::Alive),
-            Conflict::NotHeld => Some(Reaped::Raced),
+            Conflict::Epoch { .. } => Some(ReapResult::Restarted),
+            Conflict::Time { .. } => Some(ReapResult::Alive),
+            Conflict::Record { key, .. } if *key == self.heartbeat => Some(ReapResult::Alive),
+            Conflict::NotHeld => Some(ReapResult::Raced),
             _ => None,
         })
     }
@@ -124,7 +124,7 @@ struct Owned<'a> {
     stored: Stored<Turn>,
 }
 
-struct Belongings<'a> {
+struct HeldEntriesByKind<'a> {
     slices: Vec<Owned<'a>>,
     /// Entries of turns that have ended, or that have another dispatched slice.
     stale: Vec<&'a HeldEntry>,
@@ -133,14 +133,14 @@ struct Belongings<'a> {
 }
 
 impl Decision for Reap<'_> {
-    type Output = Reaped;
+    type Output = ReapResult;
 
     fn reads(&self) -> Vec<Query> {
         let turns = self.held.iter().filter_map(HeldEntry::name).map(|name| Query::Record(name.record()));
         turns.chain([Query::Record(crash(&self.consumer))]).collect()
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reaped>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReapResult>, Undecided> {
         if let Some(refusal) = self.lease.refusal(context) {
             return Ok(Step::Return(refusal));
         }
@@ -153,7 +153,7 @@ impl Decision for Reap<'_> {
         let of_lease = known.as_ref().filter(|known| known.value.heartbeat == self.lease.version);
         let load = of_lease.map_or_else(|| Load::of(&held), |known| known.value.load());
         let (redeliveries, groups) = regroup(&held, load, self.bounds.crashes_max);
-        let Some(group) = groups.first() else { return Ok(Step::Return(Reaped::Nothing)) };
+        let Some(group) = groups.first() else { return Ok(Step::Return(ReapResult::Nothing)) };
         let mut transaction = Transaction::new(context.version.clone());
         self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
         let slices: Vec<(&Owned<'_>, Redelivery)> =
@@ -168,8 +168,8 @@ impl Decision for Reap<'_> {
             acknowledge(&mut transaction, slice.entry);
         }
         let reaped = match slices.first() {
-            Some((slice, Redelivery::Quarantine(_))) => Reaped::Quarantined(slice.name.clone()),
-            _ => Reaped::Redelivered(slices.into_iter().map(|(slice, _)| slice.name.clone()).collect()),
+            Some((slice, Redelivery::Quarantine(_))) => ReapResult::Quarantined(slice.name.clone()),
+            _ => ReapResult::Redelivered(slices.into_iter().map(|(slice, _)| slice.name.clone()).collect()),
         };
         Ok(Step::Commit(transaction, reaped))
     }
@@ -201,8 +201,8 @@ fn acknowledge(transaction: &mut Transaction, entry: &HeldEntry) {
 }
 
 impl Reap<'_> {
-    fn belongings(&self, view: &View) -> Result<Belongings<'_>, Undecided> {
-        let mut belongings = Belongings { slices: Vec::new(), stale: Vec::new(), foreign: Vec::new() };
+    fn belongings(&self, view: &View) -> Result<HeldEntriesByKind<'_>, Undecided> {
+        let mut belongings = HeldEntriesByKind { slices: Vec::new(), stale: Vec::new(), foreign: Vec::new() };
         for entry in &self.held {
             if entry.fields.is_empty() {
                 belongings.stale.push(entry);
@@ -213,7 +213,7 @@ impl Reap<'_> {
                 continue;
             };
             match view.record::<Turn>(&name.record()) {
-                Ok(Some(stored)) if stored.out_entry() == Some(&entry.entry) => {
+                Ok(Some(stored)) if stored.in_flight_entry() == Some(&entry.entry) => {
                     belongings.slices.push(Owned { entry, name, stored });
                 }
                 Ok(_) => belongings.stale.push(entry),
@@ -226,7 +226,7 @@ impl Reap<'_> {
     }
 
     /// Removes entries without a slice to run.
-    fn remove(&self, belongings: &Belongings<'_>, context: &Context) -> Step<Reaped> {
+    fn remove(&self, belongings: &HeldEntriesByKind<'_>, context: &Context) -> Step<ReapResult> {
         let mut transaction = Transaction::new(context.version.clone());
         self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
         for (entry, why) in belongings.foreign.iter().take(GROUP_MAX as usize) {
@@ -236,7 +236,7 @@ impl Reap<'_> {
         for entry in foreign.chain(belongings.stale.iter().take(GROUP_MAX as usize).copied()) {
             acknowledge(&mut transaction, entry);
         }
-        Step::Commit(transaction, Reaped::Removed { dead: belongings.foreign.len().min(GROUP_MAX as usize) })
+        Step::Commit(transaction, ReapResult::Removed { dead: belongings.foreign.len().min(GROUP_MAX as usize) })
     }
 
     /// Guards the stored load of the worker. Writes the load if `write` is true, because more transactions follow.
@@ -298,7 +298,8 @@ impl Owned<'_> {
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
-        let open = self.stored.value.state.out().unwrap_or_default().saturating_sub(self.stored.value.position);
+        let open =
+            self.stored.value.state.in_flight_upto().unwrap_or_default().saturating_sub(self.stored.value.position);
         calls.get(calls.len().saturating_sub(open)..).unwrap_or_default().to_vec()
     }
 }
@@ -316,8 +317,8 @@ pub fn end_soon(
     for (call, position) in calls.iter().zip(turn.position..) {
         transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
     }
-    if turn.counts_as_out() {
-        let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
+    if turn.is_in_flight() {
+        let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
         transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
     }
     return_permits(transaction, &turn, now_ms);

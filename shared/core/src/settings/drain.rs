@@ -38,7 +38,7 @@ pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Returns the key of the set with drained workers. A worker's place is the time of its drain in milliseconds.
+/// Returns the key of the set with drained workers. A worker's score is the time of its drain in milliseconds.
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")
@@ -47,7 +47,7 @@ pub fn drained() -> SetKey {
 /// Removes the flag of a drained worker that will not return.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
-    transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
+    transaction.write(Write::RemoveMember { set: drained(), member: worker.into(), queue_of: None });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Decision for ChangeDrain {
         let stored: Option<Stored<DrainFlag>> = view.record(&key(&self.worker))?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(&self.worker), stored.as_ref());
-        transaction.proof = Some(key(&self.worker));
+        transaction.dedupe_record = Some(key(&self.worker));
         let flag = stored.map(|stored| stored.value);
         let (note, gone, entry) = match &self.change {
             DrainChange::Resume { entry } => return Ok(self.resume(flag, entry, context.now_ms, transaction)),
@@ -121,9 +121,9 @@ impl Decision for ChangeDrain {
         for worker in gone.iter().filter(|worker| **worker != self.worker) {
             forget(worker, &mut transaction);
         }
-        let place = note.since_ms.max(0).unsigned_abs();
-        let join = Write::Join { set: drained(), member: self.worker.as_str().into(), place, queue_of: None };
-        transaction.write(join).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
+        let score = note.since_ms.max(0).unsigned_abs();
+        let add = Write::AddMember { set: drained(), member: self.worker.as_str().into(), score, queue_of: None };
+        transaction.write(add).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
         if let Some(entry) = entry {
             entry.append_to(&mut transaction);
         }
@@ -150,7 +150,7 @@ impl ChangeDrain {
             entry.append_to(&mut transaction);
         }
         let lifted = DrainFlag::Lifted { at_ms: now_ms.max(since_ms) };
-        let leave = Write::Leave { set: drained(), member: self.worker.as_str().into(), queue_of: None };
+        let leave = Write::RemoveMember { set: drained(), member: self.worker.as_str().into(), queue_of: None };
         transaction.write(leave).put_for(&key(&self.worker), &lifted, LIFTED_MS);
         Step::Commit(transaction, result)
     }

@@ -88,7 +88,7 @@ enum Others {
 impl Announce {
     /// Searches for other schedulers with the policy in force, and removes schedulers that have left. Guards that
     /// schedulers without a running lease send no heartbeat before the commit.
-    fn look_for_others(
+    fn find_other_schedulers(
         &self,
         policies: &mut Policies,
         view: &View,
@@ -118,7 +118,7 @@ impl Announce {
         others().map(|name| Ok((name.clone(), Liveness::of(name, view, now_ms)?))).collect()
     }
 
-    fn put_in_force(&self, policies: &mut Policies, context: &Context, transaction: &mut Transaction) {
+    fn activate_policy(&self, policies: &mut Policies, context: &Context, transaction: &mut Transaction) {
         if !policies.known.contains_key(&self.digest) && policies.known.len() >= KNOWN_MAX {
             let others = policies.known.iter().filter(|(digest, _)| **digest != policies.in_force);
             if let Some(oldest) = others.min_by_key(|(_, generation)| **generation).map(|(digest, _)| digest.clone()) {
@@ -134,7 +134,7 @@ impl Announce {
 
     /// Adds the scheduler to the schedulers with the policy in force, and removes dead schedulers. If a removed
     /// scheduler comes back, the generation shows whether its policy is still in force.
-    fn decide_by_it(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
+    fn join_schedulers(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
             let others = self.others(policies, view, now_ms)?;
@@ -156,7 +156,7 @@ impl Decision for Announce {
         let stored: Option<Stored<Policies>> = view.record(&key())?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(), stored.as_ref());
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         let before = stored.map(|stored| stored.value);
         let mut policies = before.clone().unwrap_or_else(|| Policies {
             shards: self.shards,
@@ -170,9 +170,9 @@ impl Decision for Announce {
         }
         let mut announcement = Announcement::InForce { generation: policies.generation };
         if policies.in_force == self.digest {
-            self.decide_by_it(&mut policies, view, context.now_ms)?;
+            self.join_schedulers(&mut policies, view, context.now_ms)?;
         } else {
-            let others = self.look_for_others(&mut policies, view, context.now_ms, &mut transaction)?;
+            let others = self.find_other_schedulers(&mut policies, view, context.now_ms, &mut transaction)?;
             let must_wait = others == Others::Alive || others == Others::Silent && !self.ignore_silent;
             if policies.known.contains_key(&self.digest) && must_wait {
                 if let Some(scheduler) = &self.scheduler {
@@ -181,7 +181,7 @@ impl Decision for Announce {
                 announcement =
                     Announcement::Older { generation: policies.generation, silent: others == Others::Silent };
             } else {
-                self.put_in_force(&mut policies, context, &mut transaction);
+                self.activate_policy(&mut policies, context, &mut transaction);
                 announcement = Announcement::InForce { generation: policies.generation };
             }
         }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
     use crate::view::READS_MAX;
-    use crate::workers::{Beat, Bury, Leave, Role};
+    use crate::workers::{EndLease, Heartbeat, RemoveDeadConsumer, Role};
 
     fn id(scheduler: &str) -> ConsumerId {
         ConsumerId::new(scheduler).unwrap()
@@ -210,16 +210,16 @@ mod tests {
         Announce { digest: digest.into(), shards: 4, scheduler: Some(id(scheduler)), ignore_silent: false }
     }
 
-    fn beat(scheduler: &str) -> Beat {
-        Beat { consumer: id(scheduler), role: Role::Scheduler, lease_ms: 800, policy: String::new() }
+    fn heartbeat(scheduler: &str) -> Heartbeat {
+        Heartbeat { consumer: id(scheduler), role: Role::Scheduler, lease_ms: 800, policy: String::new() }
     }
 
-    fn leave(scheduler: &str) -> Leave {
-        Leave { consumer: id(scheduler), role: Role::Scheduler }
+    fn end_lease(scheduler: &str) -> EndLease {
+        EndLease { consumer: id(scheduler), role: Role::Scheduler }
     }
 
     fn start(shard: &mut Paper, scheduler: &str, digest: &str) -> Announcement {
-        shard.run(&beat(scheduler));
+        shard.run(&heartbeat(scheduler));
         shard.result(&announce(scheduler, digest))
     }
 
@@ -245,7 +245,7 @@ mod tests {
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, false));
-        shard.run(&leave("b"));
+        shard.run(&end_lease("b"));
         assert_eq!(start(&mut shard, "a", "p1"), Announcement::InForce { generation: 1_002 });
     }
 
@@ -255,13 +255,13 @@ mod tests {
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         shard.pass(900);
-        shard.run(&Bury { consumer: id("b") });
+        shard.run(&RemoveDeadConsumer { consumer: id("b") });
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
         let take = Announce { ignore_silent: true, ..announce("a", "p1") };
         assert_eq!(shard.result(&take), Announcement::InForce { generation: 1_900 });
         assert_eq!(start(&mut shard, "b", "p2"), older(1_900, false));
         shard.pass(25 * 3_600_000);
-        shard.run(&beat("b"));
+        shard.run(&heartbeat("b"));
         assert_eq!(shard.result(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
     }
 
@@ -272,14 +272,14 @@ mod tests {
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         shard.pass(900);
-        shard.run(&beat("a"));
+        shard.run(&heartbeat("a"));
         let take = Announce { ignore_silent: true, ..announce("a", "p1") };
         let decided = shard.decide(&take);
-        shard.run(&beat("b"));
+        shard.run(&heartbeat("b"));
         assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
-        shard.run(&leave("b"));
+        shard.run(&end_lease("b"));
         let decided = shard.decide(&take);
-        shard.run(&beat("b"));
+        shard.run(&heartbeat("b"));
         assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
     }
 
@@ -328,8 +328,8 @@ mod tests {
                 let next = Announce { ignore_silent, ..announce(name, ["p1", "p2", "p3"][what]) };
                 shard.pass(time * 450);
                 match act {
-                    0 => drop(shard.run(&beat(name))),
-                    1 => drop(shard.run(&leave(name))),
+                    0 => drop(shard.run(&heartbeat(name))),
+                    1 => drop(shard.run(&end_lease(name))),
                     2 => decided = Some((shard.decide(&next), next)),
                     _ => {
                         let taken = if act == 3 { decided.take() } else { None };

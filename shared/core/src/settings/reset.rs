@@ -33,10 +33,10 @@ pub struct ResetCounter {
 }
 
 impl ResetLimit {
-    /// Removes the counter. If turns wait for the counter, the [`Write::Leave`] with an empty member marks the new
-    /// counter as queued.
+    /// Removes the counter. If turns wait for the counter, the [`Write::RemoveMember`] with an empty member marks the
+    /// new counter as queued.
     fn start_again(&self, transaction: &mut Transaction) {
-        transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::Leave {
+        transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::RemoveMember {
             set: throttle_queue(&self.counter),
             member: "".into(),
             queue_of: Some(self.counter.clone()),

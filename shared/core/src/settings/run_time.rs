@@ -219,7 +219,7 @@ impl Decision for ChangeSetting {
         if let Origin::Operator(entry) = &self.origin {
             entry.append_to(&mut transaction);
         }
-        transaction.proof = Some(key());
+        transaction.dedupe_record = Some(key());
         Ok(Step::Commit(transaction, SettingResult::Done { generation: settings.generation }))
     }
 }

@@ -59,7 +59,7 @@ impl Decision for Cancel<'_> {
         let mut transaction = Transaction::new(context.version.clone());
         if let Some(above) = &self.above {
             let member = self.name.turn.as_str().into();
-            transaction.write(Write::Leave { set: above.descendants(), member, queue_of: None });
+            transaction.write(Write::RemoveMember { set: above.descendants(), member, queue_of: None });
         }
         match view.record::<Turn>(&self.name.record()) {
             Ok(Some(turn)) => self.end(transaction, view, context, &turn),
@@ -162,10 +162,10 @@ impl Cancel<'_> {
             transaction.guard(Guard::Fits { set: set.clone(), member: member.clone(), max });
         }
         for (expired, _) in expired {
-            transaction.write(Write::Leave { set: set.clone(), member: expired.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: set.clone(), member: expired.clone(), queue_of: None });
         }
-        let place = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
-        transaction.write(Write::Join { set, member, place, queue_of: None });
+        let score = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
+        transaction.write(Write::AddMember { set, member, score, queue_of: None });
         let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms: None };
         transaction.put_for(&key, &cancellation, limits::EARLY_CANCEL_MS);
         Ok(Step::Commit(transaction, Canceled::Waiting))
@@ -227,5 +227,5 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
     let member = name.turn.as_str().into();
     transaction.write(Write::Delete(name.cancellation()));
-    transaction.write(Write::Leave { set: keys::early(&name.tenant), member, queue_of: None });
+    transaction.write(Write::RemoveMember { set: keys::early(&name.tenant), member, queue_of: None });
 }

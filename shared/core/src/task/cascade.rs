@@ -60,7 +60,7 @@ impl Decision for CascadeStep<'_> {
         if names.is_empty() {
             let mut transaction = Transaction::new(context.version.clone());
             for member in odd.into_iter().filter_map(Result::err) {
-                transaction.write(Write::Leave { set: set.clone(), member: member.clone(), queue_of: None });
+                transaction.write(Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: None });
             }
             return Ok(Step::Commit(transaction, again()));
         }

@@ -11,7 +11,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::recovery::inbound::TakenInbound;
-use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
 use crate::turn::slice::dispatch;
@@ -53,7 +53,7 @@ pub struct Delegate<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delegated {
+pub enum DelegateResult {
     Offered,
     /// The task is written and ends at once, because it was canceled or its deadline has passed.
     Ends,
@@ -67,14 +67,14 @@ pub enum Delegated {
 }
 
 impl Decision for Delegate<'_> {
-    type Output = Delegated;
+    type Output = DelegateResult;
 
     fn reads(&self) -> Vec<Query> {
         let turns = [Some(self.name.clone()), self.parent_name(), self.delegating_turn()];
         turns.into_iter().flatten().map(|name| Query::Record(name.record())).collect()
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Delegated>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<DelegateResult>, Undecided> {
         if let Some(delegated) = self.conflicted(context) {
             return Ok(Step::Return(delegated));
         }
@@ -84,10 +84,10 @@ impl Decision for Delegate<'_> {
         }
         let parent = match self.parent(&mut transaction, view)? {
             Ok(parent) => parent,
-            Err(refusal) => return Ok(Step::Return(Delegated::Refused(refusal))),
+            Err(refusal) => return Ok(Step::Return(DelegateResult::Refused(refusal))),
         };
         if let Err(refusal) = self.delegating_turn_is_active(&mut transaction, view)? {
-            return Ok(Step::Return(Delegated::Refused(refusal)));
+            return Ok(Step::Return(DelegateResult::Refused(refusal)));
         }
         let mut turn = self.turn(parent.as_ref(), context.now_ms);
         let reason = match cancel_of(view, &self.name, turn.admitted_ms)? {
@@ -108,7 +108,7 @@ impl Decision for Delegate<'_> {
         };
         let is_late = turn.head.deadline_ms <= context.now_ms;
         if is_late && self.source == Source::Call {
-            return Ok(Step::Return(Delegated::Refused(Refusal::DeadlinePassed)));
+            return Ok(Step::Return(DelegateResult::Refused(Refusal::DeadlinePassed)));
         }
         let reason = reason.or_else(|| is_late.then_some(EndReason::Expired));
         self.guard_bounds(&mut transaction, &turn, context);
@@ -120,7 +120,7 @@ impl Decision for Delegate<'_> {
         {
             entry.acknowledge(keys::tasks(), &mut transaction);
         }
-        let delegated = if ends { Delegated::Ends } else { Delegated::Offered };
+        let delegated = if ends { DelegateResult::Ends } else { DelegateResult::Offered };
         Ok(Step::Commit(transaction, delegated))
     }
 }
@@ -147,32 +147,34 @@ impl Delegate<'_> {
     }
 
     /// Returns the result that follows from a conflict of an earlier attempt.
-    fn conflicted(&self, context: &Context) -> Option<Delegated> {
+    fn conflicted(&self, context: &Context) -> Option<DelegateResult> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
             // Another scheduler decides the message, or this scheduler takes the message again.
-            return Some(Delegated::Duplicate);
+            return Some(DelegateResult::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
         context.conflicts.iter().find_map(|conflict| match conflict {
-            Conflict::Room { counter, .. }
+            Conflict::LimitReached { counter, .. }
                 if *counter.limit == *limits::TASK && above.as_deref() == Some(&*counter.counter) =>
             {
-                Some(Delegated::Refused(Refusal::BudgetExceedsParent))
+                Some(DelegateResult::Refused(Refusal::BudgetExceedsParent))
             }
-            Conflict::Room { .. } => Some(Delegated::Refused(Refusal::TenantQueueFull)),
-            Conflict::InboxFull => Some(Delegated::Refused(Refusal::InboxFull)),
-            Conflict::TooManyInboxes => Some(Delegated::Refused(Refusal::TooManyInboxes)),
-            Conflict::Pressure if self.source == Source::Call => Some(Delegated::Pressure),
-            Conflict::Full => Some(Delegated::Pressure),
+            Conflict::LimitReached { .. } => Some(DelegateResult::Refused(Refusal::TenantQueueFull)),
+            Conflict::InboxFull => Some(DelegateResult::Refused(Refusal::InboxFull)),
+            Conflict::TooManyInboxes => Some(DelegateResult::Refused(Refusal::TooManyInboxes)),
+            Conflict::Pressure if self.source == Source::Call => Some(DelegateResult::Pressure),
+            Conflict::Full => Some(DelegateResult::Pressure),
             _ => None,
         })
     }
 
     /// Looks up the task's ID. If the ID is unknown, guards that it stays unknown.
-    fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Delegated>, Undecided> {
-        let of = |digest: &str| if digest == self.head.digest { Delegated::Duplicate } else { Delegated::Conflict };
+    fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
+        let of = |digest: &str| {
+            if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
+        };
         let given = view.record::<GivenId>(&self.name.given())?;
         let waits = given.as_ref().is_some_and(|given| given.value.state == GivenState::Queued);
         if let Some(given) = &given {
@@ -198,9 +200,9 @@ impl Delegate<'_> {
     }
 
     /// Returns `known` without writing a task. Acknowledges the message of a duplicate.
-    fn acknowledge_only(&self, known: Delegated, context: &Context) -> Step<Delegated> {
+    fn acknowledge_only(&self, known: DelegateResult, context: &Context) -> Step<DelegateResult> {
         match &self.source {
-            Source::Inbound(entry) if known == Delegated::Duplicate => {
+            Source::Inbound(entry) if known == DelegateResult::Duplicate => {
                 let mut transaction = Transaction::new(context.version.clone());
                 entry.acknowledge(keys::tasks(), &mut transaction);
                 Step::Commit(transaction, known)
@@ -267,7 +269,7 @@ impl Delegate<'_> {
             retries: 0,
             crashes: 0,
             may_have_run: false,
-            worked_elsewhere: false,
+            began_child: false,
             begun: None,
             canceled: None,
             suspect: None,
@@ -311,7 +313,7 @@ impl Delegate<'_> {
         transaction.guard(if is_tight {
             Guard::Within(turn.queue(&self.name.tenant), TIGHT_SLICES)
         } else {
-            Guard::Calm
+            Guard::MemoryAvailable
         });
     }
 
@@ -339,7 +341,7 @@ impl Delegate<'_> {
             let given = GivenId { digest: self.head.digest.clone(), state: GivenState::Admitted };
             transaction.put(&self.name.given(), &given);
         }
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         if let Some(reason) = reason {
             // The task was never dispatched.
             turn.debited = 0;
@@ -353,16 +355,16 @@ impl Delegate<'_> {
             Destination::External { lease_ms } => {
                 let queue = turn.queue(&self.name.tenant);
                 let member = queue.as_str().into();
-                transaction.write(Write::Join { set: keys::externals(), member, place: 0, queue_of: None });
+                transaction.write(Write::AddMember { set: keys::externals(), member, score: 0, queue_of: None });
                 turn.head.deadline_ms.min(now_ms + lease_ms)
             }
             Destination::Workers(_) => turn.head.deadline_ms,
         };
         dispatch(transaction, &self.name, &mut turn, std::slice::from_ref(&self.call));
         transaction.timer(self.name.timer(), due_ms, TimerRule::Earlier);
-        if turn.counts_as_out() {
-            let out = CounterKey::new(limits::OUT, self.name.tenant.as_str());
-            transaction.write(Write::Add { counter: out, amount: 1, ends_ms: None });
+        if turn.is_in_flight() {
+            let in_flight = CounterKey::new(limits::IN_FLIGHT, self.name.tenant.as_str());
+            transaction.write(Write::Add { counter: in_flight, amount: 1, ends_ms: None });
         }
     }
 }
@@ -385,5 +387,5 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;
-    Guard::Room(Room { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
+    Guard::Debit(ConditionalDebit { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
 }

@@ -23,14 +23,14 @@ use crate::view::{Query, Undecided, View};
 
 /// Renews the lease of an external runtime on its task.
 #[derive(Debug, Clone)]
-pub struct Touch {
+pub struct RenewTaskLease {
     pub name: TurnName,
     /// The entry that the runtime took.
     pub entry: EntryId,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touched {
+pub enum RenewTaskLeaseResult {
     /// The lease is renewed for its full length.
     Renewed,
     /// The task was canceled, or its deadline has passed. The lease is not renewed.
@@ -39,35 +39,37 @@ pub enum Touched {
     Stale,
 }
 
-impl Decision for Touch {
-    type Output = Touched;
+impl Decision for RenewTaskLease {
+    type Output = RenewTaskLeaseResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Touched>, Undecided> {
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Touched::Stale)) };
-        if stored.out_entry() != Some(&self.entry) {
-            return Ok(Step::Return(Touched::Stale));
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RenewTaskLeaseResult>, Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            return Ok(Step::Return(RenewTaskLeaseResult::Stale));
+        };
+        if stored.in_flight_entry() != Some(&self.entry) {
+            return Ok(Step::Return(RenewTaskLeaseResult::Stale));
         }
         let KnownCancel::None(guard) = cancel_of(view, &self.name, stored.value.admitted_ms)? else {
-            return Ok(Step::Return(Touched::Over));
+            return Ok(Step::Return(RenewTaskLeaseResult::Over));
         };
         if stored.value.head.deadline_ms <= context.now_ms {
-            return Ok(Step::Return(Touched::Over));
+            return Ok(Step::Return(RenewTaskLeaseResult::Over));
         }
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(guard).guard(Guard::Version(self.name.record(), stored.version.clone()));
         renew(&mut transaction, &self.name, &stored, context.now_ms);
-        Ok(Step::Commit(transaction, Touched::Renewed))
+        Ok(Step::Commit(transaction, RenewTaskLeaseResult::Renewed))
     }
 }
 
 /// Renews the lease: records that it starts now.
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
-    turn.entry = stored.out_entry().cloned();
+    turn.entry = stored.in_flight_entry().cloned();
     turn.set_renewed(now_ms);
     transaction.put(&name.record(), &turn);
 }
@@ -91,7 +93,7 @@ impl Decision for ReadHeld {
     fn decide(&self, view: &View, _: &Context) -> Result<Step<Self::Output>, Undecided> {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(None)) };
         let is_external = matches!(stored.value.destination, Destination::External { .. });
-        if !is_external || !stored.value.is_task() || stored.out_entry() != Some(&self.entry) {
+        if !is_external || !stored.value.is_task() || stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(None));
         }
         let queue = stored.value.queue(&self.name.tenant);
@@ -107,13 +109,13 @@ impl Decision for ReadHeld {
 
 /// Handles the due timer of a task on an external runtime's queue.
 #[derive(Debug, Clone)]
-pub struct Lapse<'a> {
+pub struct HandleLeaseTimer<'a> {
     pub name: TurnName,
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lapsed {
+pub enum LeaseTimerResult {
     /// Nothing to do before this time (ms).
     Later(i64),
     /// The runtime was silent for the length of its lease. The task is offered again.
@@ -126,26 +128,29 @@ pub enum Lapsed {
     Raced,
 }
 
-impl Decision for Lapse<'_> {
-    type Output = Lapsed;
+impl Decision for HandleLeaseTimer<'_> {
+    type Output = LeaseTimerResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Lapsed>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<LeaseTimerResult>, Undecided> {
         if context.failed(|conflict| matches!(conflict, Conflict::NotHeld | Conflict::Read)) {
-            return Ok(Step::Return(Lapsed::Raced));
+            return Ok(Step::Return(LeaseTimerResult::Raced));
         }
-        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Lapsed::NotOut)) };
-        let (Some(entry), Destination::External { lease_ms }) = (stored.out_entry(), &stored.value.destination) else {
-            return Ok(Step::Return(Lapsed::NotOut));
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            return Ok(Step::Return(LeaseTimerResult::NotOut));
+        };
+        let (Some(entry), Destination::External { lease_ms }) = (stored.in_flight_entry(), &stored.value.destination)
+        else {
+            return Ok(Step::Return(LeaseTimerResult::NotOut));
         };
         let entry = entry.clone();
         let lease_ms = *lease_ms;
         let queue = stored.value.queue(&self.name.tenant);
         let calls = calls_of(view.entry(&queue, &entry)?);
-        let mut case = Case { lapse: self, context, stored, entry, queue, calls, lease_ms };
+        let mut case = Case { lease_timer: self, context, stored, entry, queue, calls, lease_ms };
         let mut transaction = Transaction::new(context.version.clone());
         let key = self.name.cancellation();
         let cancellation = view.record::<Cancellation>(&key)?;
@@ -161,14 +166,14 @@ impl Decision for Lapse<'_> {
             cancellation.map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
         );
         let is_held = view.holder(&case.queue, &case.entry)?.is_some();
-        let lapsed = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
-        Ok(Step::Commit(transaction, lapsed))
+        let result = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
+        Ok(Step::Commit(transaction, result))
     }
 }
 
 /// A task on an external runtime's queue, waiting or held.
 struct Case<'a> {
-    lapse: &'a Lapse<'a>,
+    lease_timer: &'a HandleLeaseTimer<'a>,
     context: &'a Context,
     stored: Stored<Turn>,
     entry: EntryId,
@@ -178,17 +183,17 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn later(&self, transaction: &mut Transaction, due_ms: i64) -> Lapsed {
-        transaction.timer(self.lapse.name.timer(), due_ms, TimerRule::Set);
-        Lapsed::Later(due_ms)
+    fn later(&self, transaction: &mut Transaction, due_ms: i64) -> LeaseTimerResult {
+        transaction.timer(self.lease_timer.name.timer(), due_ms, TimerRule::Set);
+        LeaseTimerResult::Later(due_ms)
     }
 
     fn guard_version(&self, transaction: &mut Transaction) {
-        transaction.guard(Guard::Version(self.lapse.name.record(), self.stored.version.clone()));
+        transaction.guard(Guard::Version(self.lease_timer.name.record(), self.stored.version.clone()));
     }
 
     /// Handles a task that no runtime has taken so far.
-    fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         self.guard_version(transaction);
         let Some(reason) = reason else {
             let due_ms = self.stored.value.head.deadline_ms.min(self.context.now_ms + self.lease_ms);
@@ -200,18 +205,18 @@ impl Case<'_> {
         }
         self.drop_local_queue(transaction);
         let turn = self.stored.value.clone();
-        end_soon(transaction, &self.lapse.name, turn, &self.calls, reason, self.context.now_ms);
-        Lapsed::Ends
+        end_soon(transaction, &self.lease_timer.name, turn, &self.calls, reason, self.context.now_ms);
+        LeaseTimerResult::Ends
     }
 
     /// Handles a task that a runtime holds. If the runtime was silent for one lease, the runtime loses the task.
-    fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
         let renewed_ms = self.stored.value.renewed_ms();
         if renewed_ms == 0 {
             // The time at which the runtime took the task is unknown, so the lease starts at the first check.
-            renew(transaction, &self.lapse.name, &self.stored, now_ms);
+            renew(transaction, &self.lease_timer.name, &self.stored, now_ms);
             return self.later(transaction, now_ms + self.lease_ms);
         }
         let ends_ms = renewed_ms + self.lease_ms;
@@ -220,7 +225,7 @@ impl Case<'_> {
             let due_ms = if reason.is_some() { ends_ms } else { ends_ms.min(self.stored.value.head.deadline_ms) };
             return self.later(transaction, due_ms);
         }
-        self.lapse(transaction, reason)
+        self.lease_timer(transaction, reason)
     }
 
     /// Removes the queue of a local call that ends. The queue belongs to this call alone.
@@ -230,18 +235,18 @@ impl Case<'_> {
         }
     }
 
-    fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+    fn lease_timer(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
-        let name = &self.lapse.name;
+        let name = &self.lease_timer.name;
         if reason.is_none() && self.stored.value.is_offered() {
             // A worker decides by the effect of the tool: the call is offered again, or its outcome is unknown.
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
             ended.bring_back(transaction, Conclusion::Lost, true, now_ms);
-            return Lapsed::Offered;
+            return LeaseTimerResult::Offered;
         }
         let mut turn = self.stored.value.clone();
-        if !mutant!("a_lapsed_task_has_begun") {
+        if !mutant!("a_task_with_an_ended_lease_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
         turn.set_renewed(0);
@@ -252,35 +257,35 @@ impl Case<'_> {
             lone_crashes += 1;
             turn.suspect = Some(Suspect { group_max: 1, lone_crashes });
         }
-        let is_poison = lone_crashes >= self.lapse.bounds.crashes_max;
+        let is_poison = lone_crashes >= self.lease_timer.bounds.crashes_max;
         let reason = reason.or(is_poison.then_some(EndReason::Quarantined { crashes: turn.crashes }));
-        let lapsed = match reason {
+        let result = match reason {
             Some(reason) => {
                 end_soon(transaction, name, turn, &self.calls, reason, now_ms);
-                Lapsed::Ends
+                LeaseTimerResult::Ends
             }
             None => {
                 let due_ms = turn.head.deadline_ms.min(now_ms + self.lease_ms);
                 dispatch(transaction, name, &mut turn, &self.calls);
                 transaction.timer(name.timer(), due_ms, TimerRule::Set);
-                Lapsed::Offered
+                LeaseTimerResult::Offered
             }
         };
-        if !mutant!("lapse_acknowledges_the_old_entry") {
+        if !mutant!("lease_timer_acknowledges_the_old_entry") {
             transaction.guard(Guard::Held(self.queue.clone(), self.entry.clone()));
         }
-        lapsed
+        result
     }
 }
 
 /// Removes the empty queue of an external runtime after its agent was removed from the configuration.
 #[derive(Debug, Clone)]
-pub struct Retire {
+pub struct DropExternalQueue {
     /// The queue, as [`keys::externals`] lists it.
     pub queue: StreamKey,
 }
 
-impl Retire {
+impl DropExternalQueue {
     /// Returns true if the queue belongs to this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
@@ -288,7 +293,7 @@ impl Retire {
     }
 }
 
-impl Decision for Retire {
+impl Decision for DropExternalQueue {
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -298,7 +303,7 @@ impl Decision for Retire {
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Within(self.queue.clone(), 1)).write(Write::DropQueue(self.queue.clone()));
         let member = self.queue.as_str().into();
-        transaction.write(Write::Leave { set: keys::externals(), member, queue_of: None });
+        transaction.write(Write::RemoveMember { set: keys::externals(), member, queue_of: None });
         Ok(Step::Commit(transaction, true))
     }
 }

@@ -8,7 +8,9 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
 use crate::section::Section;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, TimerRule, Transaction, Version, Window, Write};
+use crate::transaction::{
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, TimerRule, Transaction, Version, Window, Write,
+};
 use crate::turn::Turn;
 use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};
@@ -48,7 +50,7 @@ pub struct Reserve {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reserved {
+pub enum ReserveResult {
     /// The request may be sent. Contains the record that the holder has written.
     Ok(Box<Fenced>),
     /// The request was reserved before. Contains the holder's current record.
@@ -77,12 +79,12 @@ pub struct Shortage {
     pub amount: u64,
     /// The end of the budget's window; 0 without a window.
     pub ends_ms: i64,
-    pub reach: Reach,
+    pub action: ShortageAction,
 }
 
 /// What happens to a request if a budget has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum ShortageAction {
     /// The request waits, see [`BudgetWait`].
     Wait,
     Reject,
@@ -92,26 +94,26 @@ pub enum Reach {
 
 /// Returns the task's record, if this entry is the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
-    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
 
 impl Decision for Reserve {
-    type Output = Reserved;
+    type Output = ReserveResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reserved>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReserveResult>, Undecided> {
         if context.failed(|conflict| matches!(conflict, Conflict::Time { .. })) {
-            return Ok(Step::Return(Reserved::WindowOver));
+            return Ok(Step::Return(ReserveResult::WindowOver));
         }
         if let Some(shortage) = self.shortage(context) {
-            return Ok(Step::Return(Reserved::Short(shortage)));
+            return Ok(Step::Return(ReserveResult::Short(shortage)));
         }
-        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(Reserved::Stale)) };
+        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(ReserveResult::Stale)) };
         let mut turn = stored.value.clone();
-        let Some(task) = &mut turn.task else { return Ok(Step::Return(Reserved::Stale)) };
+        let Some(task) = &mut turn.task else { return Ok(Step::Return(ReserveResult::Stale)) };
         // A reservation by another holder does not count: that holder may have sent the request, and both requests are
         // billed.
         let is_own = |reserved: &Reservation| {
@@ -119,19 +121,19 @@ impl Decision for Reserve {
         };
         if task.reserved.as_ref().is_some_and(is_own) {
             let fenced = Fenced { version: stored.version, turn };
-            return Ok(Step::Return(Reserved::Already(Box::new(fenced))));
+            return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
         // With `stamped`, the store adds the counters' states to the record. They show the windows of the debits.
         transaction.stamped = true;
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
         for debit in &self.debits {
             if !mutant!("reserve_debits_the_budget") {
-                transaction.guard(Guard::Room(debit.room()));
+                transaction.guard(Guard::Debit(debit.debit()));
             }
             let set = keys::budget_queue(&debit.counter);
-            transaction.write(Write::Leave { set, member: self.name.to_string().into(), queue_of: None });
+            transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
         }
         // An earlier reservation is overwritten, but its debits stay. The earlier request has no stored response, and
         // may have been carried out and billed.
@@ -143,13 +145,13 @@ impl Decision for Reserve {
         turn.entry = Some(self.entry.clone());
         transaction.put(&self.name.record(), &turn);
         let fenced = Fenced { version: context.version.clone(), turn };
-        Ok(Step::Commit(transaction, Reserved::Ok(Box::new(fenced))))
+        Ok(Step::Commit(transaction, ReserveResult::Ok(Box::new(fenced))))
     }
 }
 
 impl BudgetDebit {
-    fn room(&self) -> Room {
-        Room {
+    fn debit(&self) -> ConditionalDebit {
+        ConditionalDebit {
             counter: self.counter.clone(),
             amount: self.amount,
             max: self.max,
@@ -163,7 +165,7 @@ impl BudgetDebit {
     fn reserved(&self) -> (CounterKey, BudgetUnit, u64, i64) {
         let ends_ms = match self.window {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => end_ms,
-            Window::Rolling { .. } | Window::Held | Window::Total => 0,
+            Window::Rolling { .. } | Window::Concurrency | Window::Total => 0,
         };
         (self.counter.clone(), self.unit, self.amount, ends_ms)
     }
@@ -172,16 +174,16 @@ impl BudgetDebit {
 impl Reserve {
     fn shortage(&self, context: &Context) -> Option<Shortage> {
         context.conflicts.iter().rev().find_map(|conflict| {
-            let Conflict::Room { counter, state } = conflict else { return None };
+            let Conflict::LimitReached { counter, state } = conflict else { return None };
             let debit = self.debits.iter().find(|debit| debit.counter == *counter)?;
-            let reach = match debit {
-                _ if debit.amount > debit.max => Reach::Never,
-                _ if debit.waits => Reach::Wait,
-                _ => Reach::Reject,
+            let action = match debit {
+                _ if debit.amount > debit.max => ShortageAction::Never,
+                _ if debit.waits => ShortageAction::Wait,
+                _ => ShortageAction::Reject,
             };
             let used = state.used;
             let ends_ms = state.ends_ms;
-            Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, reach })
+            Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, action })
         })
     }
 }
@@ -211,7 +213,7 @@ impl Decision for Unreserve {
             return Ok(Step::Return(Some(Box::new(fenced))));
         };
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
         correct(&mut transaction, view, &stored, &reserved, (0, 0), context)?;
         let mut turn = stored.value;
@@ -234,13 +236,13 @@ fn correct(
     (tokens, money): (u64, u64),
     context: &Context,
 ) -> Result<(), Undecided> {
-    let stamped = stored.rooms.len() == reserved.debits.len();
+    let stamped = stored.debits.len() == reserved.debits.len();
     for (at, (counter, unit, amount, ends_ms)) in reserved.debits.iter().enumerate() {
         let used = match unit {
             BudgetUnit::Tokens => tokens,
             BudgetUnit::Money => money,
         };
-        let ends_ms = stored.rooms.get(at).filter(|_| stamped).map_or(*ends_ms, |room| room.ends_ms);
+        let ends_ms = stored.debits.get(at).filter(|_| stamped).map_or(*ends_ms, |debit| debit.ends_ms);
         let difference = i64::try_from(used).unwrap_or(i64::MAX).saturating_sub_unsigned(*amount);
         let ends_ms = (!mutant!("a_correction_is_of_its_window")).then_some(ends_ms);
         transaction.write(Write::Add { counter: counter.clone(), amount: difference, ends_ms });
@@ -273,7 +275,7 @@ pub fn wake_waiters(
     }
     for (member, _) in members {
         transaction.timer(format!("turn:{member}"), context.now_ms, TimerRule::Wake);
-        transaction.write(Write::Leave { set: set.clone(), member: member.clone(), queue_of: None });
+        transaction.write(Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: None });
     }
     Ok(())
 }
@@ -294,27 +296,27 @@ impl Section for BudgetWait {
         let set = keys::budget_queue(&self.counter);
         let member: Arc<str> = self.name.to_string().into();
         let was_woken = context.failed(|conflict| *conflict == Conflict::NoMember);
-        if view.place(&set, &member)?.is_some() && !was_woken {
+        if view.score(&set, &member)?.is_some() && !was_woken {
             transaction.guard(Guard::Member(set, member));
             return Ok(());
         }
         if !mutant!("budget_wait_looks_again") {
             transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
         }
-        transaction.write(Write::Join { set, member, place: self.place, queue_of: None });
+        transaction.write(Write::AddMember { set, member, score: self.place, queue_of: None });
         Ok(())
     }
 }
 
 /// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spent {
+pub struct ReportedModelUse {
     /// The usage. It has the same request name as the reservation.
     pub used: ModelUse,
     pub day: Day,
 }
 
-impl Spent {
+impl ReportedModelUse {
     /// Counts the usage once: in the task's record, in the tenant's day, and in the debited budgets.
     ///
     /// # Errors
@@ -331,7 +333,7 @@ impl Spent {
         let owner = (&name.tenant, &turn.head.agent);
         let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
         // If another holder has counted the same request, this holder's usage is counted in addition.
-        let holder = stored.out_entry().map_or("", EntryId::as_str);
+        let holder = stored.in_flight_entry().map_or("", EntryId::as_str);
         let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
         if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {
             return Ok(());

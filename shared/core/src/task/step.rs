@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits::TASK_HISTORY_BYTES_MAX;
 
-use super::spend::{Fenced, Spent, held};
+use super::spend::{Fenced, ReportedModelUse, held};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
@@ -45,7 +45,7 @@ pub struct AddSteps<'a> {
     /// The new entries. Empty to count usage alone.
     pub entries: Vec<Bytes>,
     /// The response's usage. `None` if no model was called.
-    pub spent: Option<Spent>,
+    pub spent: Option<ReportedModelUse>,
     pub bounds: &'a Bounds,
 }
 
@@ -104,7 +104,7 @@ impl AddSteps<'_> {
     ) -> Result<(Transaction, Fenced), Undecided> {
         let mut turn = stored.value.clone();
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         if !mutant!("step_guards_the_version") {
             transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
         }

@@ -13,8 +13,8 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::record::{Debited, Record, RecordText, Stored};
 use crate::transaction::{
-    Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction,
-    Version, Write,
+    ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey, TimerRule,
+    Transaction, Version, Write,
 };
 use crate::turn::{Slice, Turn};
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
@@ -187,19 +187,19 @@ impl Trial {
         }
         let mut enqueued = None;
         let version = &transaction.version;
-        let rooms: Vec<Debited> = transaction
+        let debits: Vec<Debited> = transaction
             .guards
             .iter()
             .filter_map(|guard| match guard {
-                Guard::Room(room) if transaction.stamped => {
-                    let state = self.counters.get(&room.counter)?;
+                Guard::Debit(debit) if transaction.stamped => {
+                    let state = self.counters.get(&debit.counter)?;
                     Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms: state.began_ms })
                 }
                 _ => None,
             })
             .collect();
         for write in &transaction.writes {
-            self.apply(write, version, &rooms, &mut enqueued);
+            self.apply(write, version, &debits, &mut enqueued);
         }
         Ok(())
     }
@@ -222,11 +222,11 @@ impl Trial {
             Guard::Present(key) => (self.records.contains_key(key), record(key)),
             Guard::Before(at) => (self.now_ms < *at, Conflict::Time { now_ms: self.now_ms }),
             Guard::Since(at) => (self.now_ms >= *at, Conflict::Time { now_ms: self.now_ms }),
-            Guard::Calm => (!self.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!self.pressure, Conflict::Pressure),
             Guard::Fits { set, member, max } => (has(set, member) || size(set) < *max, Conflict::Full),
             Guard::First(set, member) => {
                 let members = self.sets.get(set).into_iter().flatten();
-                let first = members.min_by_key(|(member, place)| (**place, (*member).clone()));
+                let first = members.min_by_key(|(member, score)| (**score, (*member).clone()));
                 (first.is_some_and(|(first, _)| first == member), Conflict::NoMember)
             }
             Guard::Member(set, member) => (has(set, member), Conflict::NoMember),
@@ -247,33 +247,33 @@ impl Trial {
             Guard::Held(key, entry) => {
                 (queue(key).is_some_and(|queue| queue.held.contains_key(&number(entry))), Conflict::NotHeld)
             }
-            Guard::Room(room) => return self.debit(room),
+            Guard::Debit(debit) => return self.debit(debit),
             Guard::Generation { .. } => panic!("not in trials"),
         };
         if holds { Ok(()) } else { Err(conflict) }
     }
 
-    fn debit(&mut self, room: &Room) -> Result<(), Conflict> {
-        let state = self.counters.entry(room.counter.clone()).or_default();
-        if state.used + room.amount > room.max && !room.shadow {
-            return Err(Conflict::Room { counter: room.counter.clone(), state: *state });
+    fn debit(&mut self, debit: &ConditionalDebit) -> Result<(), Conflict> {
+        let state = self.counters.entry(debit.counter.clone()).or_default();
+        if state.used + debit.amount > debit.max && !debit.shadow {
+            return Err(Conflict::LimitReached { counter: debit.counter.clone(), state: *state });
         }
-        state.used += room.amount;
-        match room.window {
+        state.used += debit.amount;
+        match debit.window {
             crate::Window::Fixed { end_ms, .. } | crate::Window::Day { end_ms, .. } => state.ends_ms = end_ms,
             _ => {}
         }
         Ok(())
     }
 
-    fn apply(&mut self, write: &Write, version: &Version, rooms: &[Debited], enqueued: &mut Option<EntryId>) {
+    fn apply(&mut self, write: &Write, version: &Version, debits: &[Debited], enqueued: &mut Option<EntryId>) {
         match write.clone() {
             Write::Put { key, content, ttl_ms } => {
                 self.ttls.remove(&key);
                 if let Some(ttl_ms) = ttl_ms {
                     self.ttls.insert(key.clone(), ttl_ms);
                 }
-                self.records.insert(key, RecordText::render(version, enqueued.as_ref(), rooms, &content));
+                self.records.insert(key, RecordText::render(version, enqueued.as_ref(), debits, &content));
             }
             Write::PutPart(key, name, content) => {
                 self.parts.entry(key).or_default().insert(name, content);
@@ -303,10 +303,10 @@ impl Trial {
                 }
             }
             Write::ClearTimer(name) => drop(self.timers.remove(&name)),
-            Write::Join { set, member, place, .. } => {
-                self.sets.entry(set).or_default().insert(member, place);
+            Write::AddMember { set, member, score, .. } => {
+                self.sets.entry(set).or_default().insert(member, score);
             }
-            Write::Leave { set, member, .. } => {
+            Write::RemoveMember { set, member, .. } => {
                 self.sets.entry(set).or_default().remove(&member);
             }
             Write::Add { counter, ends_ms: Some(_), .. } if !self.counters.contains_key(&counter) => {}
@@ -349,12 +349,12 @@ impl Trial {
             Query::First { set, upto, count } => {
                 let set = self.sets.get(set).cloned().unwrap_or_default();
                 let mut members: Vec<(Arc<str>, u64)> =
-                    set.into_iter().filter(|(_, place)| upto.is_none_or(|upto| *place <= upto)).collect();
-                members.sort_by_key(|(member, place)| (*place, member.clone()));
+                    set.into_iter().filter(|(_, score)| upto.is_none_or(|upto| *score <= upto)).collect();
+                members.sort_by_key(|(member, score)| (*score, member.clone()));
                 members.truncate(*count);
                 Value::Members(members)
             }
-            Query::Place(set, member) => Value::Place(self.sets.get(set).and_then(|set| set.get(member)).copied()),
+            Query::Score(set, member) => Value::Score(self.sets.get(set).and_then(|set| set.get(member)).copied()),
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
             Query::Entry(stream, entry) => Value::Entry(self.fields(stream, entry)),
             Query::Holder(stream, entry) => {

@@ -49,7 +49,7 @@ pub fn admitted(calls: usize) -> Turn {
         retries: 0,
         crashes: 0,
         may_have_run: false,
-        worked_elsewhere: false,
+        began_child: false,
         begun: None,
         canceled: None,
         suspect: None,
@@ -87,7 +87,7 @@ impl Trial {
     pub fn begin(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let mut turn = slice.turn.clone();
         turn.entry = Some(slice.entry.clone());
-        turn.state = crate::turn::State::Running { upto: slice.turn.state.out().unwrap() };
+        turn.state = crate::turn::State::Running { upto: slice.turn.state.in_flight_upto().unwrap() };
         let mut transaction = Transaction::new(self.draw());
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
         transaction.put(&slice.name.record(), &turn);
@@ -98,7 +98,7 @@ impl Trial {
     /// version.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
-        let fence = stored.filter(|stored| stored.out_entry() == Some(&slice.entry)).map(|stored| stored.version);
+        let fence = stored.filter(|stored| stored.in_flight_entry() == Some(&slice.entry)).map(|stored| stored.version);
         let mut transaction = Transaction::new(self.draw());
         transaction.guard(Guard::Version(slice.name.record(), fence.unwrap_or_else(|| slice.version.clone())));
         transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));

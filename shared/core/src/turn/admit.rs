@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, Priority, RejectionCode};
 
-use super::advance::{Advanced, Candidate};
+use super::advance::{AdvanceResult, Candidate};
 use super::cancellation::Cancellation;
 use super::end::{GivenId, GivenState, Render, waiter};
 use super::limit::Policy;
@@ -14,10 +14,10 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::record::Record;
-use crate::recovery::epoch::marks;
+use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
 use crate::task::cancel::{KnownCancel, cancel_of, take_early};
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, EntryId, Guard, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
@@ -38,8 +38,8 @@ pub struct Admit<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admitted {
-    Advanced(Advanced),
+pub enum AdmitResult {
+    Advanced(AdvanceResult),
     /// The turn was admitted before. The entry is acknowledged.
     Duplicate,
     /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
@@ -70,23 +70,23 @@ enum Known {
 }
 
 impl Decision for Admit<'_> {
-    type Output = Admitted;
+    type Output = AdmitResult;
 
     fn reads(&self) -> Vec<Query> {
         let task = self.task().map(|task| task.record());
         self.given.then(|| self.name.given()).into_iter().chain(task).map(Query::Record).collect()
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Admitted>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<AdmitResult>, Undecided> {
         if self.entry.is_lost(context) {
-            return Ok(Step::Return(Admitted::NotHeld));
+            return Ok(Step::Return(AdmitResult::NotHeld));
         }
         let mut transaction = Transaction::new(context.version.clone());
         match self.known(view, context)? {
-            Known::Taken => return Ok(Step::Return(Admitted::Refused(RejectionCode::Conflict))),
+            Known::Taken => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::Conflict))),
             Known::Admitted => {
                 self.entry.acknowledge(keys::turns(), &mut transaction);
-                return Ok(Step::Commit(transaction, Admitted::Duplicate));
+                return Ok(Step::Commit(transaction, AdmitResult::Duplicate));
             }
             Known::Queued(guard) => {
                 transaction.guard(guard);
@@ -100,10 +100,10 @@ impl Decision for Admit<'_> {
         if let Some(code) = refused
             && !self.has_begun(view, context)?
         {
-            return Ok(Step::Return(Admitted::Refused(code)));
+            return Ok(Step::Return(AdmitResult::Refused(code)));
         }
         if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
-            return Ok(Step::Return(Admitted::PolicyStale));
+            return Ok(Step::Return(AdmitResult::PolicyStale));
         }
         let mut budget = None;
         let mut ends = None;
@@ -111,9 +111,9 @@ impl Decision for Admit<'_> {
             Budget::Granted(granted) => budget = Some(granted),
             Budget::Unlimited => {}
             Budget::Unknown if self.has_begun(view, context)? => ends = Some(Ends::canceled(TASK_HAS_ENDED.to_owned())),
-            Budget::Unknown => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownTask))),
+            Budget::Unknown => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnknownTask))),
         }
-        let plan = Plan { budget, ends, is_bounded: refused.is_none() };
+        let plan = AdmissionPlan { budget, ends, is_bounded: refused.is_none() };
         self.admit(plan, transaction, view, context)
     }
 }
@@ -122,7 +122,7 @@ impl Decision for Admit<'_> {
 const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
 /// Decisions about a turn's admission, made before its limits are applied.
-struct Plan {
+struct AdmissionPlan {
     /// The call budget of the turn's task.
     budget: Option<u64>,
     /// Why the turn ends at once, if it does.
@@ -144,14 +144,14 @@ enum Budget {
 impl Admit<'_> {
     fn admit(
         &self,
-        plan: Plan,
+        plan: AdmissionPlan,
         mut transaction: Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Step<Admitted>, Undecided> {
-        transaction.proof = Some(self.name.record());
+    ) -> Result<Step<AdmitResult>, Undecided> {
+        transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Absent(self.name.record()));
-        let Plan { budget, ends, is_bounded } = plan;
+        let AdmissionPlan { budget, ends, is_bounded } = plan;
         let ends = ends.or(self.ends(&mut transaction, view, context)?);
         if let Some(inbox) = self.head.reply_to.as_ref().filter(|_| is_bounded) {
             let unread_max = self.bounds.inbox_unread_max;
@@ -173,22 +173,22 @@ impl Admit<'_> {
             }
             None => candidate.advance(&mut transaction, view, context)?,
         };
-        if advanced == Advanced::AgentRemoved && self.has_begun(view, context)? {
+        if advanced == AdvanceResult::AgentRemoved && self.has_begun(view, context)? {
             let candidate = self.candidate(budget, context);
             candidate.guard_policy(&mut transaction);
             advanced = candidate.end(EndReason::AgentRemoved, &mut transaction, view, context)?;
         }
         match &advanced {
-            Advanced::AgentRemoved => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownAgent))),
-            Advanced::Withheld => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnreadableTenant))),
-            Advanced::Dispatched { .. } | Advanced::Throttled { .. } => self.join_above(&mut transaction),
-            Advanced::Ended { .. } | Advanced::Stays { .. } => {}
+            AdvanceResult::AgentRemoved => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnknownAgent))),
+            AdvanceResult::Withheld => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnreadableTenant))),
+            AdvanceResult::Dispatched { .. } | AdvanceResult::Throttled { .. } => self.join_above(&mut transaction),
+            AdvanceResult::Ended { .. } | AdvanceResult::Stays { .. } => {}
         }
         self.count(bytes, is_bounded, &mut transaction);
         if !mutant!("admit_holds_the_entry") {
             self.entry.acknowledge(keys::turns(), &mut transaction);
         }
-        Ok(Step::Commit(transaction, Admitted::Advanced(advanced)))
+        Ok(Step::Commit(transaction, AdmitResult::Advanced(advanced)))
     }
 
     fn known(&self, view: &View, context: &Context) -> Result<Known, Undecided> {
@@ -288,7 +288,7 @@ impl Admit<'_> {
             may_have_run: false,
             unreadable: 0,
             suspect: None,
-            worked_elsewhere: false,
+            began_child: false,
             begun: None,
             canceled: None,
             entry: None,
@@ -317,17 +317,17 @@ impl Admit<'_> {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
             let member = self.name.turn.as_str().into();
             let place = place_of(&self.origin);
-            transaction.write(Write::Join { set: above.descendants(), member, place, queue_of: None });
+            transaction.write(Write::AddMember { set: above.descendants(), member, score: place, queue_of: None });
         }
     }
 
     /// Returns true if workers have reported calls of the turn, because the store lost its admission in a restart. Such
     /// a turn is never refused, because a refusal would report that nothing has run.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
-        if mutant!("refusals_look_at_marks") {
+        if mutant!("refusals_read_recovered_calls") {
             return Ok(false);
         }
-        Ok(!marks(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
+        Ok(!recovered_calls(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
     }
 
     /// Counts the turn toward the tenant's unfinished turns, and guards the tenant's bounds if `is_bounded` is true.
@@ -363,7 +363,7 @@ impl Ends {
 
 /// Returns a guard for room in a bound of a tenant.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
-    Guard::Room(Room {
+    Guard::Debit(ConditionalDebit {
         counter: CounterKey::new(limit, tenant),
         amount,
         max,
@@ -379,7 +379,7 @@ fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),
         Conflict::TooManyInboxes => Some(RejectionCode::TooManyInboxes),
-        Conflict::Room { counter, .. } if matches!(&*counter.limit, limits::UNFINISHED | limits::BYTES) => {
+        Conflict::LimitReached { counter, .. } if matches!(&*counter.limit, limits::UNFINISHED | limits::BYTES) => {
             Some(RejectionCode::TenantQueueFull)
         }
         _ => None,

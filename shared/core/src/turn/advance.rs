@@ -5,10 +5,13 @@ use bytes::Bytes;
 use tickfleet_model::Call;
 
 use super::due::EndSection;
-use super::end::{EndedCall, Ending, Fate, Render, RenderedCall, append_call_audits, parts};
+use super::end::{EndedCall, Ending, ExecutionState, Render, RenderedCall, append_call_audits, parts};
 use super::expire::begin_ending;
 use super::holder::keep_calls;
-use super::limit::{Evaluator, Generations, Plan, Planned, Policy, Refusal, Rules, Wait, out_debit, task_debit};
+use super::limit::{
+    AdmissionPlan, Evaluator, Generations, LimitDecision, LimitRejection, NextDispatch, Policy, Wait, in_flight_debit,
+    task_debit,
+};
 use super::settle::earlier_results;
 use super::slice::dispatch;
 use super::state::{EndReason, Note, State, Turn};
@@ -17,9 +20,9 @@ use crate::bounds::Bounds;
 use crate::decision::Context;
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::recovery::epoch::{KnownMarks, marks};
+use crate::recovery::epoch::{RecoveredCallsView, recovered_calls};
 use crate::section::isolate;
-use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
 /// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
@@ -46,7 +49,7 @@ pub struct Candidate<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Advanced {
+pub enum AdvanceResult {
     Dispatched {
         calls: usize,
         /// True if the calls were debited before and only took their permits again.
@@ -87,14 +90,14 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         let plan = self.plan(view, context)?;
-        if plan.next == Planned::Over {
+        if plan.next == NextDispatch::Over {
             return self.refuse_all(&plan.refused, transaction, view, context);
         }
         match plan.next {
-            Planned::Withheld if self.is_new => return Ok(Advanced::Withheld),
-            Planned::AgentRemoved if self.is_new => return Ok(Advanced::AgentRemoved),
+            NextDispatch::Withheld if self.is_new => return Ok(AdvanceResult::Withheld),
+            NextDispatch::AgentRemoved if self.is_new => return Ok(AdvanceResult::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
         // The plan refuses no call within one lease after a restart. The guard is needed because the view may be older
@@ -104,15 +107,15 @@ impl Candidate<'_> {
         }
         let refused = self.refuse(&plan.refused, transaction, view, context)?;
         match plan.next {
-            Planned::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
-            Planned::Dispatch { calls, rooms } => {
+            NextDispatch::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
+            NextDispatch::Dispatch { calls, debits } => {
                 let resumed = self.resumes();
-                self.dispatch(calls, rooms, transaction, context.now_ms);
+                self.dispatch(calls, debits, transaction, context.now_ms);
                 self.put_results(&refused, transaction, context.now_ms);
-                Ok(Advanced::Dispatched { calls, resumed })
+                Ok(AdvanceResult::Dispatched { calls, resumed })
             }
-            Planned::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
-            Planned::Withheld | Planned::Over => {
+            NextDispatch::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
+            NextDispatch::Withheld | NextDispatch::Over => {
                 let counter = undecided_queue(self.name, &self.turn);
                 let wait = Wait { counter, due_ms: context.now_ms + WITHHELD_LOOK_MS, woken: false };
                 Ok(self.wait(wait, &refused, transaction, context.now_ms))
@@ -120,16 +123,22 @@ impl Candidate<'_> {
         }
     }
 
-    fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> Advanced {
+    fn wait(
+        &mut self,
+        wait: Wait,
+        refused: &[RenderedCall],
+        transaction: &mut Transaction,
+        now_ms: i64,
+    ) -> AdvanceResult {
         let Wait { counter, due_ms, woken } = wait;
         if refused.is_empty() && self.waits_for(&counter) {
-            return Advanced::Stays { counter, due_ms, woken };
+            return AdvanceResult::Stays { counter, due_ms, woken };
         }
         self.leave_queue(transaction, Some(&counter));
         throttle(transaction, self.name, &mut self.turn, counter.clone(), due_ms, now_ms);
         self.put_calls(0, transaction);
         self.put_results(refused, transaction, now_ms);
-        Advanced::Throttled { counter, due_ms }
+        AdvanceResult::Throttled { counter, due_ms }
     }
 
     /// Ends all calls without a result.
@@ -142,9 +151,9 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
-        let marks = self.marks(transaction, view, context)?;
-        let results = self.rendered(0, self.calls.len(), &reason, &marks, context.now_ms);
+    ) -> Result<AdvanceResult, Undecided> {
+        let recovered = self.recovered_calls(transaction, view, context)?;
+        let results = self.rendered(0, self.calls.len(), &reason, &recovered, context.now_ms);
         self.finish(results, Some(reason), transaction, view, context)
     }
 
@@ -159,7 +168,7 @@ impl Candidate<'_> {
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         let name = self.name;
         let now_ms = context.now_ms;
         if let Some(reason) = &reason {
@@ -168,7 +177,7 @@ impl Candidate<'_> {
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
                 let calls = if self.is_new { self.texts.as_slice() } else { &[] };
                 begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);
-                return Ok(Advanced::Ended { reason: Some(reason.clone()) });
+                return Ok(AdvanceResult::Ended { reason: Some(reason.clone()) });
             }
             if !mutant!("end_waits_for_the_lease") {
                 transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
@@ -200,7 +209,7 @@ impl Candidate<'_> {
             pressure: context.pressure,
         };
         ending.add_to(transaction, view)?;
-        Ok(Advanced::Ended { reason })
+        Ok(AdvanceResult::Ended { reason })
     }
 
     /// Returns true if the calls were debited before and only take their permits again.
@@ -208,7 +217,7 @@ impl Candidate<'_> {
         self.turn.debited > self.turn.position
     }
 
-    fn plan(&self, view: &View, context: &Context) -> Result<Plan, Undecided> {
+    fn plan(&self, view: &View, context: &Context) -> Result<AdmissionPlan, Undecided> {
         let Turn { position, place, debited, .. } = self.turn;
         let counter = match &self.turn.state {
             State::Throttled { counter, .. } => Some(counter),
@@ -227,15 +236,15 @@ impl Candidate<'_> {
     }
 
     /// Returns the debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
-    fn rules(&self, from: usize, upto: usize) -> Rules {
+    fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
-        let Rules::Debits(debits) = rules else { return rules };
+        let LimitDecision::Debits(debits) = rules else { return rules };
         let tenant = &self.name.tenant;
         let task = self.turn.head.task.as_ref().zip(self.budget);
         let task = task.map(|((task, _), budget)| task_debit(tenant, task, budget, calls.len()));
-        let out = out_debit(tenant, self.bounds.tenant_out_max, calls.len());
-        Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
+        let in_flight = in_flight_debit(tenant, self.bounds.tenant_in_flight_max, calls.len());
+        LimitDecision::Debits(task.into_iter().chain(debits).chain([in_flight]).collect())
     }
 
     pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
@@ -248,28 +257,28 @@ impl Candidate<'_> {
     /// Ends the turn, because limits have no room for any of its calls.
     fn refuse_all(
         self,
-        refused: &[Refusal],
+        refused: &[LimitRejection],
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Advanced, Undecided> {
+    ) -> Result<AdvanceResult, Undecided> {
         self.guard_policy(transaction);
-        let marks = self.marks(transaction, view, context)?;
+        let recovered = self.recovered_calls(transaction, view, context)?;
         let mut results = Vec::new();
         let mut from = 0;
-        for refusal in refused {
-            guard_refusal(refusal, transaction);
-            results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &marks, context.now_ms));
-            from += refusal.calls;
+        for rejection in refused {
+            guard_refusal(rejection, transaction);
+            results.extend(self.rendered(from, from + rejection.calls, &rejection.reason, &recovered, context.now_ms));
+            from += rejection.calls;
         }
-        let reason = refused.last().map(|refusal| refusal.reason.clone());
+        let reason = refused.last().map(|rejection| rejection.reason.clone());
         self.finish(results, reason, transaction, view, context)
     }
 
     /// Ends the first calls. The turn continues with the rest.
     fn refuse(
         &mut self,
-        refused: &[Refusal],
+        refused: &[LimitRejection],
         transaction: &mut Transaction,
         view: &View,
         context: &Context,
@@ -278,11 +287,11 @@ impl Candidate<'_> {
         if refused.is_empty() {
             return Ok(results);
         }
-        let marks = self.marks(transaction, view, context)?;
-        for refusal in refused {
-            guard_refusal(refusal, transaction);
-            let calls = refusal.calls.min(self.calls.len());
-            results.extend(self.rendered(0, calls, &refusal.reason, &marks, context.now_ms));
+        let recovered = self.recovered_calls(transaction, view, context)?;
+        for rejection in refused {
+            guard_refusal(rejection, transaction);
+            let calls = rejection.calls.min(self.calls.len());
+            results.extend(self.rendered(0, calls, &rejection.reason, &recovered, context.now_ms));
             self.calls.drain(..calls);
             self.texts.drain(..calls);
             self.turn.pass_calls(calls);
@@ -290,17 +299,22 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Returns the reports (marks) of workers about these calls, and guards that the marks are unchanged. Reports exist
+    /// Returns the reports of workers about these calls, and guards that the reports are unchanged. Reports exist
     /// if the store lost the dispatch of the calls in a restart.
-    fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
+    fn recovered_calls(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<RecoveredCallsView, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
-        let mut marks = marks(view, context, self.name, digest, position..position + self.calls.len())?;
-        if mutant!("advance_looks_at_marks") {
-            marks.calls.clear();
+        let mut recovered = recovered_calls(view, context, self.name, digest, position..position + self.calls.len())?;
+        if mutant!("advance_reads_recovered_calls") {
+            recovered.calls.clear();
         }
-        transaction.guards.extend(marks.guard.clone());
-        Ok(marks)
+        transaction.guards.extend(recovered.guard.clone());
+        Ok(recovered)
     }
 
     /// Writes the results of ended calls while the turn continues.
@@ -329,46 +343,55 @@ impl Candidate<'_> {
         from: usize,
         upto: usize,
         reason: &EndReason,
-        marks: &KnownMarks,
+        recovered: &RecoveredCallsView,
         now_ms: i64,
     ) -> Vec<RenderedCall> {
         let render = |at: usize| {
             let position = self.turn.position + at;
             let call = self.calls.get(at);
-            let mark = marks.calls.get(&position);
-            if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
+            let recovered_call = recovered.calls.get(&position);
+            if let Some(reported) = recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()) {
                 return reported.into();
             }
-            let fate = if mark.is_some() { Fate::Begun } else { self.turn.fate(position) };
-            self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
+            let execution =
+                if recovered_call.is_some() { ExecutionState::Begun } else { self.turn.execution_state(position) };
+            self.render.ended(&EndedCall {
+                name: self.name,
+                turn: &self.turn,
+                position,
+                call,
+                reason,
+                execution,
+                now_ms,
+            })
         };
         (from..upto).map(render).collect()
     }
 
-    fn dispatch(&mut self, calls: usize, rooms: Vec<Room>, transaction: &mut Transaction, now_ms: i64) {
+    fn dispatch(&mut self, calls: usize, debits: Vec<ConditionalDebit>, transaction: &mut Transaction, now_ms: i64) {
         if !mutant!("dispatch_before_the_deadline") {
             transaction.guard(Guard::Before(self.turn.head.deadline_ms));
         }
         self.leave_queue(transaction, None);
-        let held = rooms.iter().filter(|room| room.window == Window::Held);
-        self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
+        let held = debits.iter().filter(|debit| debit.window == Window::Concurrency);
+        self.turn.permits = held.map(|debit| (debit.counter.clone(), debit.amount)).collect();
         // For an admission, the store adds the states of the debited counters to the record, next to the note. A
         // resumed slice has no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
         } else {
-            let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
+            let limits = debits.iter().map(|debit| (debit.counter.clone(), debit.max)).collect();
             let amounts = match self.bounds.audit_admissions {
                 // A limit in shadow mode allows any amount, so the note does not report its debits.
-                true => rooms.iter().map(|room| if room.shadow { 0 } else { room.amount }).collect(),
+                true => debits.iter().map(|debit| if debit.shadow { 0 } else { debit.amount }).collect(),
                 false => Vec::new(),
             };
             self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, amounts, debited: Vec::new() });
             self.turn.debited = self.turn.position + calls;
         }
         if !mutant!("limits_guard_the_room") {
-            transaction.guards.extend(rooms.into_iter().map(Guard::Room));
+            transaction.guards.extend(debits.into_iter().map(Guard::Debit));
         }
         let texts: Vec<Bytes> = self.texts.iter().take(calls).cloned().collect();
         dispatch(transaction, self.name, &mut self.turn, &texts);
@@ -407,7 +430,7 @@ impl Candidate<'_> {
 
 #[must_use]
 pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
-    Write::Leave {
+    Write::RemoveMember {
         set: keys::throttle_queue(counter),
         member: name.to_string().into(),
         queue_of: Some(counter.clone()),
@@ -423,8 +446,8 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
 }
 
 /// Guards that the counter's window is still open, because the refusal is valid only until the window ends.
-fn guard_refusal(refusal: &Refusal, transaction: &mut Transaction) {
-    if let Some(until_ms) = refusal.until_ms {
+fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
+    if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));
     }
 }

@@ -49,7 +49,7 @@ impl fmt::Debug for Due<'_> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fired {
+pub enum DueResult {
     Gone,
     /// Nothing to do before this time (ms).
     Later(i64),
@@ -62,25 +62,25 @@ pub enum Fired {
     /// The turn ends at this time (ms). Until this time, a worker may report results.
     Ending(i64),
     Ended,
-    /// The slice is on the queue of an external runtime, so [`crate::task::external::Lapse`] must handle the timer.
-    /// Nothing was written.
+    /// The slice is on the queue of an external runtime, so [`crate::task::external::HandleLeaseTimer`] must handle the
+    /// timer. Nothing was written.
     External,
 }
 
 impl Decision for Due<'_> {
-    type Output = Fired;
+    type Output = DueResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Fired>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<DueResult>, Undecided> {
         let name = self.name;
         let record = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());
         let Some(stored) = view.record::<Turn>(&record)? else {
             transaction.guard(Guard::Absent(record)).write(Write::ClearTimer(name.timer().into()));
-            return Ok(Step::Commit(transaction, Fired::Gone));
+            return Ok(Step::Commit(transaction, DueResult::Gone));
         };
         if !mutant!("due_guards_the_version") {
             transaction.guard(Guard::Version(record, stored.version.clone()));
@@ -88,7 +88,7 @@ impl Decision for Due<'_> {
         let canceled = self.guard_cancellation(&mut transaction, &stored.value, view)?;
         let mut case = Case { due: self, stored: &stored, canceled, view, context, transaction };
         let fired = case.decide()?;
-        Ok(if fired == Fired::External { Step::Return(fired) } else { Step::Commit(case.transaction, fired) })
+        Ok(if fired == DueResult::External { Step::Return(fired) } else { Step::Commit(case.transaction, fired) })
     }
 }
 
@@ -124,11 +124,12 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn decide(&mut self) -> Result<Fired, Undecided> {
+    fn decide(&mut self) -> Result<DueResult, Undecided> {
         let turn = &self.stored.value;
-        let is_external = matches!(turn.destination, Destination::External { .. }) && turn.state.out().is_some();
+        let is_external =
+            matches!(turn.destination, Destination::External { .. }) && turn.state.in_flight_upto().is_some();
         if is_external {
-            return Ok(Fired::External);
+            return Ok(DueResult::External);
         }
         if let State::Ending { reason, due_ms } = &turn.state {
             return if self.is_past(*due_ms) {
@@ -176,8 +177,8 @@ impl Case<'_> {
     }
 
     /// Sets the timer to check the turn again at `due_ms`.
-    pub(super) fn later(&mut self, due_ms: i64) -> Fired {
+    pub(super) fn later(&mut self, due_ms: i64) -> DueResult {
         self.transaction.timer(self.due.name.timer(), due_ms, TimerRule::Set);
-        Fired::Later(due_ms)
+        DueResult::Later(due_ms)
     }
 }

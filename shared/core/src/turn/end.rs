@@ -14,7 +14,7 @@ use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
 use crate::record::{Debited, Record};
-use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 /// A result with its message and audit entry, as stored.
@@ -43,7 +43,7 @@ pub struct ReplyFrame {
 
 /// What is known about a call that ends without its own result. A call that began is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum ExecutionState {
     NotRun,
     /// The call failed this many times, and was waiting for its next attempt.
     Tried(u32),
@@ -54,7 +54,7 @@ pub enum Fate {
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
     /// The call began work elsewhere, and was waiting for it.
-    WorkedElsewhere,
+    BeganChild,
 }
 
 /// A call that ends without its own result.
@@ -67,7 +67,7 @@ pub struct EndedCall<'a> {
     pub call: Option<&'a Call>,
     /// Why the turn ends.
     pub reason: &'a EndReason,
-    pub fate: Fate,
+    pub execution: ExecutionState,
     pub now_ms: i64,
 }
 
@@ -81,20 +81,24 @@ pub trait Render: Sync {
 impl Turn {
     /// Returns what is known about the call at `position`, if the turn ends before the call has a result.
     #[must_use]
-    pub fn fate(&self, position: usize) -> Fate {
+    pub fn execution_state(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
-            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::Begun };
+            return if begun.by == RUNTIME { ExecutionState::TakenByRuntime } else { ExecutionState::Begun };
         }
         let is_next = position == self.position;
-        if is_next && self.worked_elsewhere {
-            return Fate::WorkedElsewhere;
+        if is_next && self.began_child {
+            return ExecutionState::BeganChild;
         }
         // After a crash, the dead worker may have begun another attempt.
         if is_next && self.attempts > 0 && self.crashes == 0 {
-            return Fate::Tried(self.attempts);
+            return ExecutionState::Tried(self.attempts);
         }
-        let was_out = position < self.debited;
-        if was_out && (self.crashes > 0 || self.may_have_run) { Fate::MayHaveRun } else { Fate::NotRun }
+        let was_in_flight = position < self.debited;
+        if was_in_flight && (self.crashes > 0 || self.may_have_run) {
+            ExecutionState::MayHaveRun
+        } else {
+            ExecutionState::NotRun
+        }
     }
 }
 
@@ -213,11 +217,11 @@ impl Ending<'_> {
             agent: reply.is_empty().then(|| turn.head.agent.clone()),
             reply,
         };
-        transaction.proof = Some(name.finished());
+        transaction.dedupe_record = Some(name.finished());
         transaction.put_for(&name.finished(), &finished, bounds.retain_ms);
         transaction.write(Write::Delete(name.record())).write(Write::ClearTimer(name.timer().into()));
         leave_waits(transaction, name, turn, now_ms);
-        count_out(transaction, name, turn);
+        count_in_flight(transaction, name, turn);
         if turn.given {
             let given = GivenId { digest: turn.head.digest.clone(), state: GivenState::Ended };
             transaction.put_for(&name.given(), &given, bounds.dedupe_ms);
@@ -263,7 +267,7 @@ impl Ending<'_> {
                 _ => 0,
             };
             let left = task.budget.saturating_sub(used);
-            transaction.guard(Guard::Room(Room {
+            transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: left,
                 max: task.budget,
@@ -300,7 +304,7 @@ impl Ending<'_> {
     fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
         let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
         let member: Arc<str> = self.name.turn.as_str().into();
-        transaction.write(Write::Leave { set: above.descendants(), member, queue_of: None });
+        transaction.write(Write::RemoveMember { set: above.descendants(), member, queue_of: None });
     }
 }
 
@@ -356,7 +360,7 @@ fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String
 }
 
 /// Subtracts a turn from the tenant's counters.
-fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
+fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     let mut add = |limit, amount: u64| {
         let amount = i64::try_from(amount).map_or(i64::MIN, |amount| -amount);
         let counter = CounterKey::new(limit, name.tenant.as_str());
@@ -364,8 +368,8 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     };
     add(limits::UNFINISHED, 1);
     add(limits::BYTES, turn.bytes);
-    if turn.counts_as_out() {
-        add(limits::OUT, 1);
+    if turn.is_in_flight() {
+        add(limits::IN_FLIGHT, 1);
     }
 }
 
@@ -375,10 +379,10 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
         let set = keys::budget_queue(counter);
         let member = name.to_string().into();
-        transaction.write(Write::Leave { set, member, queue_of: None });
+        transaction.write(Write::RemoveMember { set, member, queue_of: None });
     }
     if let State::Throttled { counter, .. } = &turn.state {
-        transaction.write(Write::Leave {
+        transaction.write(Write::RemoveMember {
             set: keys::throttle_queue(counter),
             member: name.to_string().into(),
             queue_of: Some(counter.clone()),

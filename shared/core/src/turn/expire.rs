@@ -4,32 +4,32 @@
 use bytes::Bytes;
 use tickfleet_model::Call;
 
-use super::due::{Case, Fired};
-use super::end::{EndedCall, Ending, Fate, RenderedCall, leave_waits, parts};
+use super::due::{Case, DueResult};
+use super::end::{EndedCall, Ending, ExecutionState, RenderedCall, leave_waits, parts};
 use super::holder;
 use super::settle::earlier_results;
 use super::slice::fields;
 use super::state::{EndReason, State, Turn};
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::recovery::epoch::marks;
+use crate::recovery::epoch::recovered_calls;
 use crate::section::isolate;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::view::Undecided;
 
 impl Case<'_> {
     /// Ends the turn, unless a worker holds its slice.
-    pub(super) fn expire(&mut self, reason: EndReason) -> Result<Fired, Undecided> {
+    pub(super) fn expire(&mut self, reason: EndReason) -> Result<DueResult, Undecided> {
         let mut turn = self.stored.value.clone();
         turn.canceled.clone_from(&self.canceled);
-        if turn.state.out().is_none() {
+        if turn.state.in_flight_upto().is_none() {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
         // The conflict `Read` describes the record's current entry only if it is the last conflict. After any other
         // conflict, the record may name another entry.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
-        match self.stored.out_entry() {
+        match self.stored.in_flight_entry() {
             Some(entry) if !was_read => {
                 if !mutant!("expire_guards_that_nobody_has_read") {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
@@ -52,19 +52,19 @@ impl Case<'_> {
 
     /// Notifies the holder of a cancel. The holder receives the notice with its next heartbeat, and the turn is checked
     /// again after a lease. An expired deadline needs no notice, because the holder tracks the deadline.
-    fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
+    fn notify(&mut self, consumer: &std::sync::Arc<str>) -> DueResult {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
         let again_ms = now_ms + self.due.bounds.lease_ms;
         if self.canceled.is_none() {
             return self.later(again_ms);
         }
-        let place = u64::try_from(now_ms).unwrap_or(0);
+        let score = u64::try_from(now_ms).unwrap_or(0);
         let set = keys::canceled(consumer);
         let member = name.to_string().into();
-        self.transaction.write(Write::Join { set, member, place, queue_of: None });
+        self.transaction.write(Write::AddMember { set, member, score, queue_of: None });
         self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
-        Fired::Noticed(consumer.clone())
+        DueResult::Noticed(consumer.clone())
     }
 
     /// Removes a slice that a consumer has read and that no consumer holds now. The reader may have run calls.
@@ -74,7 +74,7 @@ impl Case<'_> {
     }
 
     /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
-    pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<Fired, Undecided> {
+    pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<DueResult, Undecided> {
         let due = self.due;
         let now_ms = self.context.now_ms;
         let calls = self.remaining_calls()?;
@@ -88,7 +88,7 @@ impl Case<'_> {
             }
             let kept = calls.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
             begin_ending(&mut self.transaction, due.name, turn, reason, &kept, reported_ms, now_ms);
-            return Ok(Fired::Ending(reported_ms));
+            return Ok(DueResult::Ending(reported_ms));
         }
         if !mutant!("end_guards_the_epoch") {
             let number = self.context.epoch;
@@ -96,7 +96,7 @@ impl Case<'_> {
             self.transaction.guard(Guard::Epoch { number, lease_ms });
         }
         self.finish(&reason, &turn, &calls)?;
-        Ok(Fired::Ended)
+        Ok(DueResult::Ended)
     }
 
     /// Adds the end of the turn to the transaction: earlier results, and a result for each call that has none.
@@ -107,13 +107,15 @@ impl Case<'_> {
         let frame = due.render.frame(name, &turn.head);
         let mut results = earlier_results(self.view, name, turn.position, &frame)?;
         let digest = &turn.head.digest;
-        let marks = marks(self.view, self.context, name, digest, turn.position..turn.head.calls)?;
-        self.transaction.guards.extend(marks.guard);
+        let recovered = recovered_calls(self.view, self.context, name, digest, turn.position..turn.head.calls)?;
+        self.transaction.guards.extend(recovered.guard);
         for (position, call) in (turn.position..).zip(calls) {
             // A result that a worker reported after a restart takes precedence over the turn's record.
-            let mark = marks.calls.get(&position);
-            let reported = mark.and_then(|mark| mark.result.as_ref()).map(RenderedCall::from);
-            let result = reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, mark.is_some()));
+            let recovered_call = recovered.calls.get(&position);
+            let reported =
+                recovered_call.and_then(|recovered_call| recovered_call.result.as_ref()).map(RenderedCall::from);
+            let result =
+                reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, recovered_call.is_some()));
             results.push(result);
         }
         for section in due.sections {
@@ -145,13 +147,13 @@ impl Case<'_> {
         position: usize,
         call: Option<&Bytes>,
         reason: &EndReason,
-        is_marked: bool,
+        is_recovered: bool,
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
-        let fate = if is_marked { Fate::Begun } else { turn.fate(position) };
+        let execution = if is_recovered { ExecutionState::Begun } else { turn.execution_state(position) };
         let name = self.due.name;
         let now_ms = self.context.now_ms;
-        self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
+        self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
     /// Returns the calls without results, from the record's parts and the slice's entry. `None` for a call that is
@@ -161,7 +163,9 @@ impl Case<'_> {
         let turn = &self.stored.value;
         let names = (turn.position..turn.head.calls).map(parts::call).collect();
         let mut calls = self.view.parts(&name.record(), names)?.to_vec();
-        let (Some(upto), Some(entry)) = (turn.state.out(), self.stored.out_entry()) else { return Ok(calls) };
+        let (Some(upto), Some(entry)) = (turn.state.in_flight_upto(), self.stored.in_flight_entry()) else {
+            return Ok(calls);
+        };
         let Some(entry) = self.view.entry(&turn.queue(&name.tenant), entry)? else { return Ok(calls) };
         let in_slice: Vec<&Bytes> =
             entry.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call).collect();
@@ -189,8 +193,8 @@ pub(super) fn begin_ending(
 ) {
     leave_waits(transaction, name, &turn, now_ms);
     turn.permits.clear();
-    if turn.counts_as_out() {
-        holder::count_out(transaction, name, -1);
+    if turn.is_in_flight() {
+        holder::count_in_flight(transaction, name, -1);
     }
     turn.entry = None;
     turn.state = State::Ending { reason, due_ms };

@@ -40,8 +40,8 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
 
 /// Changes the number of the tenant's dispatched slices. `amount` is 1 for a slice that is dispatched to workers, and
 /// -1 for a slice that leaves workers.
-pub(super) fn count_out(transaction: &mut Transaction, name: &TurnName, amount: i64) {
-    let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
+pub(super) fn count_in_flight(transaction: &mut Transaction, name: &TurnName, amount: i64) {
+    let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });
 }
 

@@ -1,8 +1,8 @@
 //! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
 //!
 //! After all guards, the worker offers the slice on a queue of its turn ([`Offer`]). The caller's process takes the
-//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::Touch`]). Its
-//! report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
+//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::RenewTaskLease`]).
+//! Its report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
 //! silent for one lease, the slice comes back as [`Conclusion::Lost`].
 //!
 //! An offer that no process has taken has not run. A call that a process has taken is never reported as not run.
@@ -32,11 +32,11 @@ pub struct Offer<'a> {
     pub message: &'a str,
     pub lease_ms: i64,
     /// True if read-only calls of this slice may have run in parallel without a recorded result.
-    pub beside: bool,
+    pub had_parallel_reads: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
+pub enum OfferResult {
     Offered,
     /// The turn is canceled, and the holder settles the turn. Nothing was written.
     Canceled,
@@ -45,24 +45,24 @@ pub enum Offered {
 }
 
 impl Decision for Offer<'_> {
-    type Output = Offered;
+    type Output = OfferResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Offered>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<OfferResult>, Undecided> {
         let slice = self.slice;
         let name = &slice.name;
         if holder::is_stale(slice, context) {
-            return Ok(Step::Return(Offered::Stale));
+            return Ok(Step::Return(OfferResult::Stale));
         }
         let Destination::Workers(priority) = slice.turn.destination else {
-            return Ok(Step::Return(Offered::Stale));
+            return Ok(Step::Return(OfferResult::Stale));
         };
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
-            return Ok(Step::Return(Offered::Canceled));
+            return Ok(Step::Return(OfferResult::Canceled));
         }
         let mut turn = slice.turn.clone();
-        turn.may_have_run |= self.beside || turn.crashes > 0;
+        turn.may_have_run |= self.had_parallel_reads || turn.crashes > 0;
         turn.clear_suspicion();
         turn.destination = Destination::External { lease_ms: self.lease_ms };
         turn.local = Some(LocalCall {
@@ -83,12 +83,12 @@ impl Decision for Offer<'_> {
         );
         let due_ms = turn.head.deadline_ms.min(context.now_ms + self.lease_ms);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
-        if slice.turn.counts_as_out() {
-            holder::count_out(&mut transaction, name, -1);
+        if slice.turn.is_in_flight() {
+            holder::count_in_flight(&mut transaction, name, -1);
         }
-        transaction.proof = Some(name.record());
+        transaction.dedupe_record = Some(name.record());
         holder::acknowledge(&mut transaction, slice, context);
-        Ok(Step::Commit(transaction, Offered::Offered))
+        Ok(Step::Commit(transaction, OfferResult::Offered))
     }
 }
 
@@ -119,7 +119,7 @@ impl Decision for Conclude {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else {
             return Ok(Step::Return(Concluded::Stale));
         };
-        if !stored.value.is_offered() || stored.out_entry() != Some(&self.entry) {
+        if !stored.value.is_offered() || stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(Concluded::Stale));
         }
         let queue = stored.value.queue(&self.name.tenant);
@@ -162,10 +162,10 @@ impl LocalEnd<'_> {
         }
         turn.clear_suspicion();
         dispatch(transaction, self.name, &mut turn, self.calls);
-        holder::count_out(transaction, self.name, 1);
+        holder::count_in_flight(transaction, self.name, 1);
         transaction.timer(self.name.timer(), due_ms, TimerRule::Set);
         transaction.write(Write::DropQueue(self.queue.clone()));
-        transaction.proof = Some(self.name.record());
+        transaction.dedupe_record = Some(self.name.record());
         if held {
             transaction.guard(Guard::Held(self.queue, self.entry.clone()));
         }

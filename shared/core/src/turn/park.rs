@@ -43,7 +43,7 @@ pub struct Park<'a> {
     /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results
     /// were dropped, or the slice was taken before a restart of the store. If the store lost that the slice was taken,
     /// another worker may have taken the slice, too.
-    pub beside: bool,
+    pub had_parallel_reads: bool,
     /// The conditions of the wait, such as an open approval or a held claim. If one of the guards fails, the wait is
     /// over, and the call continues at once. Only guards on records are allowed.
     pub waits_while: &'a [Guard],
@@ -52,7 +52,7 @@ pub struct Park<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parked {
+pub enum ParkResult {
     /// The timer is due at this time (ms).
     Until(i64),
     /// The turn is canceled, and the holder settles the turn. Nothing was written.
@@ -62,24 +62,24 @@ pub enum Parked {
 }
 
 impl Decision for Park<'_> {
-    type Output = Parked;
+    type Output = ParkResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Parked>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ParkResult>, Undecided> {
         let slice = self.slice;
         let name = &self.slice.name;
         if holder::is_stale(slice, context) {
-            return Ok(Step::Return(Parked::Stale));
+            return Ok(Step::Return(ParkResult::Stale));
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
-            return Ok(Step::Return(Parked::Canceled));
+            return Ok(Step::Return(ParkResult::Canceled));
         }
         let has_ended = self.guard_wait(&mut transaction, context);
         section::add_all(self.sections, &mut transaction, view, context)?;
         let due_ms = self.write(&mut transaction, context.now_ms, has_ended);
         holder::acknowledge(&mut transaction, slice, context);
-        Ok(Step::Commit(transaction, Parked::Until(due_ms)))
+        Ok(Step::Commit(transaction, ParkResult::Until(due_ms)))
     }
 }
 
@@ -106,7 +106,7 @@ impl Park<'_> {
         let name = &self.slice.name;
         let mut turn = slice.turn.clone();
         turn.entry = None;
-        turn.may_have_run |= self.beside;
+        turn.may_have_run |= self.had_parallel_reads;
         let delay_ms = match self.reason {
             ParkReason::Retry { delay_ms, .. } => *delay_ms,
             ParkReason::Wait { .. } if has_ended => 0,
@@ -126,8 +126,8 @@ impl Park<'_> {
             }
             ParkReason::Wait { reason, has_begun, cause, .. } => {
                 turn.wait(reason, *has_begun);
-                if let Some(since_ms) = reason.rests_since_ms() {
-                    turn.note_rest(since_ms, due_ms, cause);
+                if let Some(since_ms) = reason.unavailable_since_ms() {
+                    turn.note_unavailable(since_ms, due_ms, cause);
                 }
                 let is_idle = !has_begun && !has_ended && reason.is_for_others();
                 if is_idle && !turn.permits.is_empty() {
@@ -143,10 +143,10 @@ impl Park<'_> {
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
         join_parked(transaction, name, &turn, now_ms);
-        if slice.turn.counts_as_out() {
-            holder::count_out(transaction, name, -1);
+        if slice.turn.is_in_flight() {
+            holder::count_in_flight(transaction, name, -1);
         }
-        transaction.proof = Some(name.record());
+        transaction.dedupe_record = Some(name.record());
         due_ms
     }
 }
@@ -174,9 +174,9 @@ impl Turn {
             self.clear_suspicion();
             self.forget_begun();
             self.attempts = 0;
-            self.worked_elsewhere = true;
+            self.began_child = true;
         } else if reason.is_for_others() {
-            // The call is no longer under way in its session. Its facts are checked again when it continues.
+            // The call is no longer running in its session. Its facts are checked again when it continues.
             self.session = None;
         }
         if let WaitReason::Approval { approval } = reason {
@@ -186,9 +186,9 @@ impl Turn {
 
     /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with one cause share
     /// one note.
-    fn note_rest(&mut self, since_ms: i64, until: i64, why: &str) {
+    fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
-        if let Some(Note::Rested { position, times, until_ms, cause, .. }) = self.notes.last_mut()
+        if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()
             && *position == next
             && cause == why
         {
@@ -196,15 +196,23 @@ impl Turn {
             *until_ms = until;
             return;
         }
-        self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
+        self.note(Note::ToolUnavailable {
+            at_ms: since_ms,
+            position: next,
+            times: 1,
+            until_ms: until,
+            cause: why.to_owned(),
+        });
     }
 
     /// Returns the start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless
     /// the last note records such a wait with the cause `why`.
     #[must_use]
-    pub fn rests_since(&self, why: &str) -> Option<i64> {
+    pub fn unavailable_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
-            Some(Note::Rested { at_ms, position, cause, .. }) if *position == self.position && cause == why => {
+            Some(Note::ToolUnavailable { at_ms, position, cause, .. })
+                if *position == self.position && cause == why =>
+            {
                 Some(*at_ms)
             }
             _ => None,

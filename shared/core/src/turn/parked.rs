@@ -16,13 +16,13 @@ const fn is_listed(state: &State) -> bool {
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
         let member = name.to_string().into();
-        let place = now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Join { set: keys::parked(), member, place, queue_of: None });
+        let score = now_ms.max(0).unsigned_abs();
+        transaction.write(Write::AddMember { set: keys::parked(), member, score, queue_of: None });
     }
 }
 
 pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     if is_listed(&turn.state) {
-        transaction.write(Write::Leave { set: keys::parked(), member: name.to_string().into(), queue_of: None });
+        transaction.write(Write::RemoveMember { set: keys::parked(), member: name.to_string().into(), queue_of: None });
     }
 }

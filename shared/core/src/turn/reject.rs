@@ -13,7 +13,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Record;
-use crate::recovery::epoch::marks;
+use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
@@ -141,11 +141,11 @@ impl Reject<'_> {
         if let Some(ends_ms) = lease_ends_ms(context, self.bounds) {
             return Ok(Some(ends_ms));
         }
-        let marks = marks(view, context, name, digest, 0..usize::MAX)?;
-        if !marks.calls.is_empty() {
+        let recovered = recovered_calls(view, context, name, digest, 0..usize::MAX)?;
+        if !recovered.calls.is_empty() {
             return Ok(Some(context.now_ms + BEGUN_LOOK_MS));
         }
-        transaction.guards.extend(marks.guard);
+        transaction.guards.extend(recovered.guard);
         Ok(None)
     }
 
@@ -185,7 +185,7 @@ impl Reject<'_> {
             }
             // A message can name any tenant, so these notes are written only without memory pressure.
             Some(RejectedTenant::Absent(tenant)) if !context.failed(|it| *it == Conflict::Pressure) => {
-                transaction.guard(Guard::Calm);
+                transaction.guard(Guard::MemoryAvailable);
                 transaction.put_for(&absent_tenant(tenant), &AbsentTenant { at_ms: context.now_ms }, ABSENT_MS);
                 false
             }

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_model::{Call, RejectionCode};
 
-use super::advance::{Advanced, Candidate, leave_queue};
+use super::advance::{AdvanceResult, Candidate, leave_queue};
 use super::cancellation::Cancellation;
 use super::dead_letter::DeadLetter;
 use super::due::EndSection;
 use super::end::{Render, parts};
 use super::limit::Policy;
-use super::limit::evaluate::PERMIT_LOOK_MS;
+use super::limit::evaluate::PERMIT_CHECK_MS;
 use super::state::{EndReason, State, Turn};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -81,14 +81,14 @@ impl Decision for Rearm {
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
-        transaction.timer(timer, context.now_ms + PERMIT_LOOK_MS, TimerRule::Set);
+        transaction.timer(timer, context.now_ms + PERMIT_CHECK_MS, TimerRule::Set);
         let mut turns = Vec::with_capacity(members.len());
         for (member, _) in members {
             match TurnName::parse(member) {
                 Some(name) => turns.push(name),
                 None => {
                     let queue_of = Some(self.counter.clone());
-                    transaction.write(Write::Leave { set: set.clone(), member: Arc::clone(member), queue_of });
+                    transaction.write(Write::RemoveMember { set: set.clone(), member: Arc::clone(member), queue_of });
                 }
             }
         }
@@ -109,9 +109,9 @@ pub struct Release<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseResult {
     /// The turn has left the queue: its calls were dispatched, it waits for another counter, or it has ended.
-    Advanced(Advanced),
+    Advanced(AdvanceResult),
     /// The turn waits for another event or has ended, and was removed from the queue.
     Gone,
     /// The turn stays at the head of the queue, so the turns behind it stay too.
@@ -121,7 +121,7 @@ pub enum Released {
     PolicyStale,
 }
 
-impl Released {
+impl ReleaseResult {
     /// Returns true if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
@@ -130,31 +130,31 @@ impl Released {
 }
 
 impl Decision for Release<'_> {
-    type Output = Released;
+    type Output = ReleaseResult;
 
     fn reads(&self) -> Vec<Query> {
         vec![Query::Record(self.name.record())]
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Released>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReleaseResult>, Undecided> {
         if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
-            return Ok(Step::Return(Released::PolicyStale));
+            return Ok(Step::Return(ReleaseResult::PolicyStale));
         }
         let not_first = context.conflicts.iter().filter(|conflict| **conflict == Conflict::NoMember).count();
         if not_first >= NOT_FIRST_MAX {
-            return Ok(Step::Return(Released::Behind));
+            return Ok(Step::Return(ReleaseResult::Behind));
         }
         let mut transaction = Transaction::new(context.version.clone());
         let Some(stored) = view.record::<Turn>(&self.name.record())? else {
             transaction.guard(Guard::Absent(self.name.record())).write(leave_queue(&self.name, &self.counter));
-            return Ok(Step::Commit(transaction, Released::Gone));
+            return Ok(Step::Commit(transaction, ReleaseResult::Gone));
         };
         if !mutant!("release_guards_the_version") {
             transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
         }
         if !matches!(&stored.value.state, State::Throttled { counter, .. } if *counter == self.counter) {
             transaction.write(leave_queue(&self.name, &self.counter));
-            return Ok(Step::Commit(transaction, Released::Gone));
+            return Ok(Step::Commit(transaction, ReleaseResult::Gone));
         }
         if !mutant!("release_in_order") {
             transaction.guard(Guard::First(keys::throttle_queue(&self.counter), self.name.to_string().into()));
@@ -176,8 +176,8 @@ impl Release<'_> {
         mut transaction: Transaction,
         view: &View,
         context: &Context,
-    ) -> Result<Step<Released>, Undecided> {
-        transaction.proof = Some(self.name.record());
+    ) -> Result<Step<ReleaseResult>, Undecided> {
+        transaction.dedupe_record = Some(self.name.record());
         let guards = transaction.guards.clone();
         let (ends, canceled) = self.ends(&turn, &mut transaction, view, context)?;
         let (task, over) = match self.task(&turn, &mut transaction, view)? {
@@ -197,17 +197,17 @@ impl Release<'_> {
             }
             None => candidate.advance(&mut transaction, view, context)?,
         };
-        let Advanced::Stays { due_ms, woken, .. } = advanced else {
-            return Ok(Step::Commit(transaction, Released::Advanced(advanced)));
+        let AdvanceResult::Stays { due_ms, woken, .. } = advanced else {
+            return Ok(Step::Commit(transaction, ReleaseResult::Advanced(advanced)));
         };
         if woken {
             // [`Rearm`] has set the timer. If a permit was returned since then, the timer is due again.
-            return Ok(Step::Return(Released::Stays));
+            return Ok(Step::Return(ReleaseResult::Stays));
         }
         let mut transaction = Transaction { guards, ..Transaction::new(context.version.clone()) };
         let due_ms = due_ms.max(context.now_ms + AGAIN_MS);
         transaction.timer(keys::throttle_timer(&self.counter), due_ms, TimerRule::Set);
-        Ok(Step::Commit(transaction, Released::Stays))
+        Ok(Step::Commit(transaction, ReleaseResult::Stays))
     }
 
     /// Returns the reason why the turn ends before its next call, and the reason of its cancel. Adds guards for this

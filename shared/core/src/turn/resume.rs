@@ -2,23 +2,23 @@
 
 use bytes::Bytes;
 
-use super::due::{Case, Fired};
+use super::due::{Case, DueResult};
 use super::end::parts;
 use super::parked::leave_parked;
 use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
-use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Window};
 use crate::view::Undecided;
 
 /// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
-const OUT_DELAY_MS: i64 = 1_000;
+const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
     /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
     /// slice has returned its permits, the turn joins a throttle queue to take permits again.
-    pub(super) fn resume(&mut self, upto: usize) -> Result<Fired, Undecided> {
+    pub(super) fn resume(&mut self, upto: usize) -> Result<DueResult, Undecided> {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
         let mut turn = self.stored.value.clone();
@@ -28,24 +28,28 @@ impl Case<'_> {
             let counter = undecided_queue(name, &turn);
             throttle(&mut self.transaction, name, &mut turn, counter, now_ms, now_ms);
             self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
-            return Ok(Fired::Throttled);
+            return Ok(DueResult::Throttled);
         }
-        let out = CounterKey::new(limits::OUT, name.tenant.as_str());
-        if self.context.failed(|conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == out)) {
-            return Ok(self.later(deadline_ms.min(now_ms + OUT_DELAY_MS)));
+        let in_flight = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
+        if self
+            .context
+            .failed(|conflict| matches!(conflict, Conflict::LimitReached { counter, .. } if *counter == in_flight))
+        {
+            return Ok(self.later(deadline_ms.min(now_ms + IN_FLIGHT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
             // Some calls are lost, so the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        let max = self.due.bounds.tenant_out_max;
+        let max = self.due.bounds.tenant_in_flight_max;
         let counters_max = u64::MAX;
         let window = Window::Total;
         let behind_queue = false;
         let shadow = false;
         if turn.is_for_workers() {
-            let room = Room { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
-            self.transaction.guard(Guard::Room(room));
+            let debit =
+                ConditionalDebit { counter: in_flight, amount: 1, max, window, behind_queue, shadow, counters_max };
+            self.transaction.guard(Guard::Debit(debit));
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
@@ -55,8 +59,8 @@ impl Case<'_> {
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
         };
         self.transaction.timer(name.timer(), due_ms, TimerRule::Set);
-        self.transaction.proof = Some(name.record());
-        Ok(Fired::Dispatched)
+        self.transaction.dedupe_record = Some(name.record());
+        Ok(DueResult::Dispatched)
     }
 
     /// Returns the calls `[position, upto)`, from the record's parts. `None` if a call is missing.

@@ -16,7 +16,7 @@ use crate::view::{Undecided, View};
 /// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
 /// one slice is settled without a read.
 ///
-/// If the same transaction is committed again, the store reports [`crate::Committed::already`].
+/// If the same transaction is committed again, the store reports [`crate::Committed::was_committed`].
 #[derive(Clone, Copy)]
 pub struct Settle<'a> {
     pub slice: &'a Slice,
@@ -33,7 +33,7 @@ pub struct Settle<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settled {
+pub enum SettleResult {
     Ended,
     /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
     Continues {
@@ -46,35 +46,35 @@ pub enum Settled {
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
     /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported a
-    /// call. See [`crate::recovery::epoch::KnownUnrun`]. Nothing was written; ask again.
+    /// call. See [`crate::recovery::epoch::ConfirmedUnrunCalls`]. Nothing was written; ask again.
     Unsure,
 }
 
 impl Decision for Settle<'_> {
-    type Output = Settled;
+    type Output = SettleResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Settled>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SettleResult>, Undecided> {
         let slice = self.slice;
         let turn = &self.slice.turn;
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
         }
         if self.has_unsure_calls(context) {
-            return Ok(Step::Return(Settled::Unsure));
+            return Ok(Step::Return(SettleResult::Unsure));
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
         section::add_readable(self.sections, &mut transaction, view, context, self.bounds)?;
         let done = turn.position + self.results.len();
-        if done < turn.head.calls && turn.state.out().is_some_and(|upto| done < upto) {
-            return Ok(self.go_on(transaction, context.now_ms));
+        if done < turn.head.calls && turn.state.in_flight_upto().is_some_and(|upto| done < upto) {
+            return Ok(self.continue_slice(transaction, context.now_ms));
         }
         let settled = if done < turn.head.calls {
-            self.leave_rest(&mut transaction, context.now_ms);
-            Settled::Throttled
+            self.requeue_rest(&mut transaction, context.now_ms);
+            SettleResult::Throttled
         } else {
             self.end(&mut transaction, view, context)?;
-            Settled::Ended
+            SettleResult::Ended
         };
         holder::acknowledge(&mut transaction, slice, context);
         Ok(Step::Commit(transaction, settled))
@@ -85,14 +85,14 @@ impl Settle<'_> {
     /// Returns the result for a changed record. If the record has these results and the same entry, an earlier commit
     /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
     /// the slice.
-    fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
+    fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
         let is_ours = |stored: &Stored<Turn>| {
-            stored.out_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
+            stored.in_flight_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
         };
         let stored = view.record::<Turn>(&slice.name.record())?.filter(is_ours);
-        Ok(stored.map_or(Settled::Stale, |stored| Settled::Continues {
+        Ok(stored.map_or(SettleResult::Stale, |stored| SettleResult::Continues {
             version: stored.version,
             turn: Box::new(stored.value),
         }))
@@ -100,10 +100,10 @@ impl Settle<'_> {
 
     /// Returns true if an earlier attempt failed because the answer about calls that have not run is outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
-        let marks = keys::marks(&self.slice.name);
+        let recovered = keys::recovered_calls(&self.slice.name);
         context.failed(|conflict| match conflict {
             Conflict::Epoch { .. } => true,
-            Conflict::Record { key, .. } => *key == marks,
+            Conflict::Record { key, .. } => *key == recovered,
             _ => false,
         })
     }
@@ -140,31 +140,31 @@ impl Settle<'_> {
     }
 
     /// Commits the results of a slice that its holder keeps. After this commit, the holder begins the next call.
-    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<Settled> {
+    fn continue_slice(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
-        if let Some(upto) = turn.state.out() {
+        if let Some(upto) = turn.state.in_flight_upto() {
             turn.state = State::Ready { upto };
         }
         turn.entry = Some(slice.entry.clone());
         transaction.put(&slice.name.record(), &turn);
-        transaction.proof = Some(slice.name.record());
+        transaction.dedupe_record = Some(slice.name.record());
         let version = transaction.version.clone();
-        Step::Commit(transaction, Settled::Continues { version, turn: Box::new(turn) })
+        Step::Commit(transaction, SettleResult::Continues { version, turn: Box::new(turn) })
     }
 
     /// Ends the slice: the turn waits until its next calls are dispatched.
-    fn leave_rest(&self, transaction: &mut Transaction, now_ms: i64) {
+    fn requeue_rest(&self, transaction: &mut Transaction, now_ms: i64) {
         let name = &self.slice.name;
         let mut turn = self.keep_results(transaction, now_ms);
         return_permits(transaction, &turn, now_ms);
-        if turn.counts_as_out() {
-            holder::count_out(transaction, name, -1);
+        if turn.is_in_flight() {
+            holder::count_in_flight(transaction, name, -1);
         }
-        turn.leave_slice();
+        turn.clear_slice_state();
         let counter = undecided_queue(name, &turn);
         throttle(transaction, name, &mut turn, counter, self.next_due(now_ms), now_ms);
-        transaction.proof = Some(name.record());
+        transaction.dedupe_record = Some(name.record());
     }
 
     /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its agent's
@@ -222,13 +222,13 @@ impl Turn {
         self.position += calls;
         self.begun = self.begun.take().filter(|begun| begun.position >= self.position);
         self.attempts = 0;
-        self.worked_elsewhere = false;
+        self.began_child = false;
         (self.session, self.approval, self.local) = (None, None, None);
     }
 
     /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before, because those calls may
     /// have run.
-    fn leave_slice(&mut self) {
+    fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
         // `begun` is not cleared: an earlier holder may have begun a later call.

@@ -91,7 +91,7 @@ impl Slice {
         let calls: Vec<Call> = calls
             .map(|(_, value)| serde_json::from_slice(value).map_err(|_| BadSlice::Field(fields::CALL)))
             .collect::<Result<_, _>>()?;
-        if turn.state.out() != Some(turn.position + calls.len()) {
+        if turn.state.in_flight_upto() != Some(turn.position + calls.len()) {
             return Err(BadSlice::State(turn.state.word()));
         }
         Ok(Self { queue, entry, name, version, turn, debited, calls })

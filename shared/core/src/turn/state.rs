@@ -164,7 +164,7 @@ impl State {
     /// Returns the position after the last call of the slice. Returns `None` unless the slice is on a queue or with a
     /// worker.
     #[must_use]
-    pub const fn out(&self) -> Option<usize> {
+    pub const fn in_flight_upto(&self) -> Option<usize> {
         match self {
             Self::Ready { upto } | Self::Running { upto } => Some(*upto),
             _ => None,
@@ -272,7 +272,7 @@ impl WaitReason {
     /// Returns the time (ms) when the call began to wait for a circuit breaker or a paused tool, in milliseconds.
     /// `None` for other reasons. The turn's notes record such a wait with its cause.
     #[must_use]
-    pub const fn rests_since_ms(&self) -> Option<i64> {
+    pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
             Self::Breaker { since_ms } => Some(*since_ms),
             Self::Approval { .. }
@@ -430,7 +430,7 @@ pub enum Note {
         cause: String,
     },
     /// A call waited for a circuit breaker or a paused tool.
-    Rested {
+    ToolUnavailable {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
@@ -491,7 +491,7 @@ pub struct Turn {
     pub may_have_run: bool,
     /// True if the call at `position` began work that continues elsewhere.
     #[serde(rename = "e", default, skip_serializing_if = "is_default")]
-    pub worked_elsewhere: bool,
+    pub began_child: bool,
     /// The intent record of the last call that began.
     #[serde(rename = "be", default, skip_serializing_if = "is_default")]
     pub begun: Option<Begun>,
@@ -548,8 +548,8 @@ impl Turn {
     /// Returns true if the turn has a dispatched slice that counts toward the tenant's bound. A task of an external
     /// runtime does not count, because it can stay there for days and would block the tenant's other turns.
     #[must_use]
-    pub const fn counts_as_out(&self) -> bool {
-        self.state.out().is_some() && self.is_for_workers()
+    pub const fn is_in_flight(&self) -> bool {
+        self.state.in_flight_upto().is_some() && self.is_for_workers()
     }
 
     #[must_use]
@@ -579,8 +579,8 @@ impl Turn {
 impl Stored<Turn> {
     /// Returns the entry of the slice that is on a queue or with a worker.
     #[must_use]
-    pub fn out_entry(&self) -> Option<&EntryId> {
-        self.value.state.out()?;
+    pub fn in_flight_entry(&self) -> Option<&EntryId> {
+        self.value.state.in_flight_upto()?;
         self.entry.as_ref().or(self.value.entry.as_ref())
     }
 }

@@ -86,7 +86,7 @@ impl Submit<'_> {
     /// Guards the bounds for a new message.
     fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
         let bounds = self.bounds;
-        transaction.guard(Guard::Calm).guard(Guard::Within(self.to.stream(), bounds.turns_max));
+        transaction.guard(Guard::MemoryAvailable).guard(Guard::Within(self.to.stream(), bounds.turns_max));
         // Amount 0 only checks the bound. The counter grows at admission.
         transaction.guard(tenant_room(limits::BYTES, self.tenant.as_str(), 0, bytes_left));
         if let Some(inbox) = &self.reply_to {
@@ -144,7 +144,7 @@ impl Decision for Submit<'_> {
         self.guard_bounds(bytes_left, &mut transaction);
         transaction.write(Write::Enqueue(self.to.stream(), self.entry()));
         if let Some((name, digest)) = self.name() {
-            transaction.proof = Some(name.given());
+            transaction.dedupe_record = Some(name.given());
             transaction.put(&name.given(), &GivenId { digest: digest.to_owned(), state: GivenState::Queued });
         }
         Ok(Step::Commit(transaction, Submitted::Accepted))
@@ -154,7 +154,7 @@ impl Decision for Submit<'_> {
 const fn refusal(conflict: &Conflict) -> Option<Submitted> {
     match conflict {
         Conflict::Pressure => Some(Submitted::Pressure),
-        Conflict::Full | Conflict::Room { .. } => Some(Submitted::QueueFull),
+        Conflict::Full | Conflict::LimitReached { .. } => Some(Submitted::QueueFull),
         Conflict::InboxFull => Some(Submitted::InboxFull),
         Conflict::TooManyInboxes => Some(Submitted::TooManyInboxes),
         _ => None,

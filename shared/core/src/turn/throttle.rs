@@ -21,10 +21,10 @@ pub fn throttle(
     turn.state = State::Throttled { counter: counter.clone(), since_ms: now_ms };
     turn.entry = None;
     transaction.put(&name.record(), turn);
-    transaction.write(Write::Join {
+    transaction.write(Write::AddMember {
         set: keys::throttle_queue(&counter),
         member: name.to_string().into(),
-        place: turn.place,
+        score: turn.place,
         queue_of: Some(counter.clone()),
     });
     transaction.timer(keys::throttle_timer(&counter), due_ms, TimerRule::Earlier);

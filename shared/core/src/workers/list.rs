@@ -8,10 +8,10 @@ use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing in the set if it took the entries after [`Bury`](super::Bury) had removed it. A consumer is also
-/// missing if a restart of the store lost the consumer's heartbeat. Without this decision, the entries of such a
-/// consumer would never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues
-/// once per lease.
+/// consumer is missing in the set if it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had
+/// removed it. A consumer is also missing if a restart of the store lost the consumer's heartbeat. Without this
+/// decision, the entries of such a consumer would never be reaped if it crashed before its next heartbeat. Schedulers
+/// check all holders of all queues once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     pub consumer: ConsumerId,
@@ -22,12 +22,12 @@ impl Decision for ListHolder {
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
-        vec![Query::Place(consumers(), self.consumer.as_str().into())]
+        vec![Query::Score(consumers(), self.consumer.as_str().into())]
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
         let name = self.consumer.as_str();
-        if view.place(&consumers(), name)?.is_some() {
+        if view.score(&consumers(), name)?.is_some() {
             return Ok(Step::Return(false));
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
@@ -37,8 +37,8 @@ impl Decision for ListHolder {
         }
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
-        let place = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Join { set: consumers(), member: name.into(), place, queue_of: None });
+        let score = context.now_ms.max(0).unsigned_abs();
+        transaction.write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
         Ok(Step::Commit(transaction, true))
     }
 }
@@ -47,14 +47,14 @@ impl Decision for ListHolder {
 mod tests {
     use super::*;
     use crate::paper::Paper;
-    use crate::workers::{Beat, Burial, Bury, Role};
+    use crate::workers::{Heartbeat, RemoveDeadConsumer, RemoveDeadConsumerResult, Role};
 
     fn consumer() -> ConsumerId {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Beat {
-        Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
+    fn heartbeat() -> Heartbeat {
+        Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
     }
 
     fn list() -> ListHolder {
@@ -66,22 +66,22 @@ mod tests {
         let mut shard = Paper::at(1_000);
         assert!(shard.result(&list()), "its heartbeat was lost");
         assert!(!shard.result(&list()));
-        shard.run(&beat());
+        shard.run(&heartbeat());
         assert!(!shard.result(&list()));
         shard.pass(900);
-        assert_eq!(shard.result(&Bury { consumer: consumer() }), Burial::Done);
+        assert_eq!(shard.result(&RemoveDeadConsumer { consumer: consumer() }), RemoveDeadConsumerResult::Done);
         assert!(shard.set(&consumers()).is_empty());
         assert!(shard.result(&list()));
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the place from the
+    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the score from the
     /// heartbeat.
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);
         let decided = shard.decide(&list());
-        shard.run(&beat());
+        shard.run(&heartbeat());
         assert!(!shard.finish(&list(), decided).result);
         assert_eq!(shard.sets[&consumers()]["w-1-a-0"], 1_900);
     }

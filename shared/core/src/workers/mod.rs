@@ -3,26 +3,27 @@
 //! | Key | Holds |
 //! |---|---|
 //! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; kept for a day after the end of the lease |
-//! | set `consumers` | consumers that may hold entries; a place is the end of the lease in ms |
-//! | set `silent` | silent consumers without entries; a place is the end of the lease in ms; kept for a day |
-//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is the time of the notice in ms |
-//! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
+//! | set `consumers` | consumers that may hold entries; a score is the end of the lease in ms |
+//! | set `silent` | silent consumers without entries; a score is the end of the lease in ms; kept for a day |
+//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a score is the time of the notice in ms |
+//! | record `reaping` | time of the last check for dead consumers, see [`ReapState`] |
 //!
-//! The *place* of a member is the number by which a set is sorted.
+//! The *score* of a member is the number by which a set is sorted.
 //!
 //! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
-//! entries can be redelivered. [`dead`] queries dead consumers. [`Bury`] removes a dead consumer only after a reaper
-//! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
+//! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only
+//! after a reaper has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds
+//! it again.
 
-mod beat;
-mod bury;
+mod heartbeat;
 mod list;
 mod reaping;
+mod remove_dead_consumer;
 
-pub use beat::{Beat, BeatReport, LeaseBefore, Leave, Role, Slots};
-pub use bury::{Burial, Bury};
+pub use heartbeat::{EndLease, Heartbeat, HeartbeatReport, LeaseBefore, Role, Slots};
 pub use list::ListHolder;
-pub use reaping::{MayReap, ReapPermit, Reaping};
+pub use reaping::{ReapPermit, ReapState, RequestReapPermit};
+pub use remove_dead_consumer::{RemoveDeadConsumer, RemoveDeadConsumerResult};
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -45,7 +46,7 @@ pub struct Consumer {
     #[serde(rename = "le")]
     pub lease_ms: i64,
     #[serde(rename = "t")]
-    pub beaten_ms: i64,
+    pub heartbeat_ms: i64,
     #[serde(rename = "r")]
     pub role: Role,
     /// The beginning of the digest of the consumer's policy.
@@ -64,22 +65,22 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Returns the key of the set of consumers that may hold entries. A consumer's place is the end of its lease in
+/// Returns the key of the set of consumers that may hold entries. A consumer's score is the end of its lease in
 /// milliseconds.
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Returns the key of the set of silent consumers that [`Bury`] has removed. The set is kept for operators. A
-/// consumer's place is the end of its lease in milliseconds.
+/// Returns the key of the set of silent consumers that [`RemoveDeadConsumer`] has removed. The set is kept for
+/// operators. A consumer's score is the end of its lease in milliseconds.
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
 }
 
 fn leave_silent(consumer: &str, transaction: &mut Transaction) {
-    transaction.write(Write::Leave { set: silent(), member: consumer.into(), queue_of: None });
+    transaction.write(Write::RemoveMember { set: silent(), member: consumer.into(), queue_of: None });
 }
 
 /// Queries consumers whose lease has ended.
@@ -88,7 +89,7 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's place is the time of the
+/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's score is the time of the
 /// notice in milliseconds.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
@@ -99,8 +100,13 @@ pub fn cancels(consumer: &str) -> SetKey {
 /// the turn's record in which the consumer holds the slice. With this guard, a consumer that was removed as dead gets
 /// no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
-    let place = now_ms.max(0).unsigned_abs();
-    transaction.write(Write::Join { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
+    let score = now_ms.max(0).unsigned_abs();
+    transaction.write(Write::AddMember {
+        set: cancels(holder),
+        member: name.to_string().into(),
+        score,
+        queue_of: None,
+    });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::transaction::{RecordKey, Transaction};
 use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reaping {
+pub struct ReapState {
     #[serde(rename = "t")]
     pub seen_ms: i64,
     /// No consumer counts as dead before this time.
@@ -16,7 +16,7 @@ pub struct Reaping {
     pub hold_until_ms: i64,
 }
 
-impl Record for Reaping {
+impl Record for ReapState {
     const SCHEMA: u32 = 1;
 }
 
@@ -24,7 +24,7 @@ impl Record for Reaping {
 /// probably unreachable. In that case, consumers get the time of one lease to send heartbeats again, as after a restart
 /// of the store.
 #[derive(Debug, Clone, Copy)]
-pub struct MayReap {
+pub struct RequestReapPermit {
     pub lease_ms: i64,
     /// Minimum time between checks.
     pub every_ms: i64,
@@ -44,12 +44,12 @@ fn key() -> RecordKey {
     RecordKey::new("reaping")
 }
 
-impl Decision for MayReap {
+impl Decision for RequestReapPermit {
     type Output = ReapPermit;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<ReapPermit>, Undecided> {
         let now_ms: i64 = context.now_ms;
-        let stored: Option<Stored<Reaping>> = view.record(&key())?;
+        let stored: Option<Stored<ReapState>> = view.record(&key())?;
         let before = stored.as_ref().map(|stored| stored.value);
         if before.is_some_and(|before| now_ms - before.seen_ms < self.every_ms) {
             return Ok(Step::Return(ReapPermit::Recent));
@@ -62,7 +62,7 @@ impl Decision for MayReap {
             hold_until_ms = hold_until_ms.max(context.epoch_began_ms + self.lease_ms);
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref()).put(&key(), &Reaping { seen_ms: now_ms, hold_until_ms });
+        transaction.guard_read(&key(), stored.as_ref()).put(&key(), &ReapState { seen_ms: now_ms, hold_until_ms });
         let permit =
             if now_ms < hold_until_ms { ReapPermit::Hold { until_ms: hold_until_ms } } else { ReapPermit::Granted };
         Ok(Step::Commit(transaction, permit))
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn reaping_waits_for_one_lease_after_an_outage() {
         let mut shard = Paper::at(1_000);
-        let may = MayReap { lease_ms: 800, every_ms: 100 };
+        let may = RequestReapPermit { lease_ms: 800, every_ms: 100 };
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: 1_800 });
         assert_eq!(shard.result(&may), ReapPermit::Recent);
         for _ in 0..2 {
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_reap_permit_does_not_survive_an_outage() {
         let mut shard = Paper::at(1_000);
-        let may = MayReap { lease_ms: 800, every_ms: 0 };
+        let may = RequestReapPermit { lease_ms: 800, every_ms: 0 };
         for _ in 0..3 {
             shard.run(&may);
             shard.pass(400);
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn reaping_waits_for_one_lease_after_a_store_restart() {
-        let may = MayReap { lease_ms: 800, every_ms: 100 };
+        let may = RequestReapPermit { lease_ms: 800, every_ms: 100 };
         let key = crate::view::Query::Record(key());
         let mut view = View::default();
-        let reaping = Reaping { seen_ms: 4_900, hold_until_ms: 0 };
-        let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &reaping.encode());
+        let state = ReapState { seen_ms: 4_900, hold_until_ms: 0 };
+        let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &state.encode());
         view.insert(key, crate::view::Value::Record(Some(stored)));
         let mut context = Paper::at(5_000).context();
         assert!(matches!(may.decide(&view, &context), Ok(Step::Commit(_, ReapPermit::Granted))));

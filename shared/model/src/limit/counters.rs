@@ -66,8 +66,8 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
         }
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
-        if limits[limit].bound.is_held() {
-            share_places(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
+        if limits[limit].bound.holds_permits() {
+            share_permits(&mut amounts, |at| caller.parallel_reads && may_read(tools, meant[at]));
         }
         Debits { limit, key, amounts }
     });
@@ -80,7 +80,7 @@ fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
 
 /// Either the most that a request to a model can use, or the actual usage from the model's response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spend {
+pub struct ModelAmounts {
     /// Tokens of the request and the response together.
     pub tokens: u64,
     /// In millionths of the currency.
@@ -89,7 +89,7 @@ pub struct Spend {
 
 /// Returns the debits of a request to a model, in the order of the limits. Each [`Debits`] has one amount.
 #[must_use]
-pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend) -> Vec<Debits> {
+pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: ModelAmounts) -> Vec<Debits> {
     // A request to a model is not a call, so limits on tools and arguments do not apply to it.
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
@@ -104,14 +104,14 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend
 }
 
 /// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
-/// permit. If `beside` returns true for a call, the call may run at the same time as others, so it needs a permit of
-/// its own.
-fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
-    let mut has_place = false;
+/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs a
+/// permit of its own.
+fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
+    let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
-        if !beside(at) {
-            *amount = Some(u64::from(!has_place));
-            has_place = true;
+        if !runs_in_parallel(at) {
+            *amount = Some(u64::from(!has_permit));
+            has_permit = true;
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::limit::{Every, LimitMode, OnReach};
+    use crate::limit::{LimitMode, LimitWindow, OnReach};
 
     fn limit(tools: &[&str], per: &[LimitKey], bound: LimitBound) -> Limit {
         Limit {
@@ -243,7 +243,7 @@ mod tests {
             matches: LimitMatch { tools: tools.iter().map(ToString::to_string).collect(), ..LimitMatch::default() },
             per: per.iter().cloned().collect::<BTreeSet<_>>(),
             bound,
-            every: Every::Day,
+            every: LimitWindow::Day,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,
@@ -358,7 +358,7 @@ mod tests {
         let policy = &policy;
         let context = &context;
         let caller = LimitCaller { tenant, owner, agent, policy, context, task: None, parallel_reads: false };
-        let found = model_counters(&limits, &caller, Spend { tokens: 700, money: 12 });
+        let found = model_counters(&limits, &caller, ModelAmounts { tokens: 700, money: 12 });
         let of = |limit, key: &str, amount| Debits { limit, key: key.into(), amounts: vec![Some(amount)] };
         assert_eq!(found, [of(0, "acme:kelly", 700), of(3, "", 12)], "without a task, none of a task's is debited");
     }

@@ -1,7 +1,7 @@
 //! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
 //!
 //! A limit defines the calls that it counts ([`LimitMatch`]), and the properties with separate counters ([`LimitKey`]).
-//! It also defines the maximum ([`LimitBound`]) and the window ([`Every`]) of a counter.
+//! It also defines the maximum ([`LimitBound`]) and the window ([`LimitWindow`]) of a counter.
 //! [`counters`](counters::counters) finds the counters that a turn's calls debit. The transaction that dispatches the
 //! calls compares and debits these counters. Redis stores counters, not the definitions of limits.
 
@@ -23,7 +23,7 @@ pub struct Limit {
     /// The properties of calls for which counters are separate. Empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
     pub bound: LimitBound,
-    pub every: Every,
+    pub every: LimitWindow,
     pub on_reach: OnReach,
     pub mode: LimitMode,
     /// Maximum number of counters in one shard. Keys beyond this number share one counter.
@@ -150,7 +150,7 @@ impl LimitBound {
 
     /// Returns true if calls hold permits of this limit while they run.
     #[must_use]
-    pub const fn is_held(&self) -> bool {
+    pub const fn holds_permits(&self) -> bool {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
@@ -185,7 +185,7 @@ impl LimitBound {
             Self::Sum { .. } | Self::Money(_) => amount::parse(text),
             Self::Tokens(_) => text.parse().ok().filter(|tokens| *tokens <= amount::AMOUNT_MAX),
             Self::Calls(_) => text.parse::<u32>().ok().map(u64::from),
-            Self::Concurrent(_) => text.parse::<u32>().ok().filter(|places| *places > 0).map(u64::from),
+            Self::Concurrent(_) => text.parse::<u32>().ok().filter(|permits| *permits > 0).map(u64::from),
             Self::Part(_) => parse_percent(text),
             Self::Share(_) => text.parse::<u64>().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight)),
         }
@@ -220,7 +220,7 @@ pub fn parse_percent(text: &str) -> Option<u64> {
 /// The window of a counter: the time after which debited amounts no longer count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Every {
+pub enum LimitWindow {
     Tick,
     /// Length of a fixed window (ms). The windows of different counters start at different times, so that not all
     /// waiting calls wake at once.
@@ -231,7 +231,7 @@ pub enum Every {
     Day,
     Task,
     /// No window: a permit is returned when the call that holds it ends.
-    Held,
+    Concurrency,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -273,10 +273,10 @@ impl Limit {
     /// Returns the number of permits of one counter in one shard, at least one. If the counter belongs to no tenant,
     /// the permits are divided among the shards.
     #[must_use]
-    pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
-        let places = slots.saturating_mul(percent) / 100;
-        let places = if self.is_of_tenants() { places } else { places / u64::from(shards.max(1)) };
-        places.max(1)
+    pub fn permits_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
+        let permits = slots.saturating_mul(percent) / 100;
+        let permits = if self.is_of_tenants() { permits } else { permits / u64::from(shards.max(1)) };
+        permits.max(1)
     }
 
     /// Returns the length of the window (ms). Returns `None` if the length is not fixed. A task's counter is kept
@@ -284,10 +284,10 @@ impl Limit {
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
-            Every::Tick => Some(tick_ms),
-            Every::Period(ms) | Every::Rolling(ms) => Some(ms),
-            Every::Task => Some(2 * limits::DEADLINE_MS_MAX),
-            Every::Day | Every::Held => None,
+            LimitWindow::Tick => Some(tick_ms),
+            LimitWindow::Period(ms) | LimitWindow::Rolling(ms) => Some(ms),
+            LimitWindow::Task => Some(2 * limits::DEADLINE_MS_MAX),
+            LimitWindow::Day | LimitWindow::Concurrency => None,
         }
     }
 }
@@ -308,18 +308,18 @@ impl fmt::Display for Limit {
             LimitBound::Tokens(max) => write!(f, "{max} tokens of models")?,
             LimitBound::Money(max) => write!(f, "{} for models", amount::show(*max))?,
         }
-        let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != Every::Task);
+        let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != LimitWindow::Task);
         if let Some(first) = keys.next() {
             write!(f, " per {first}")?;
             keys.try_for_each(|key| write!(f, " and {key}"))?;
         }
         match self.every {
-            Every::Tick => f.write_str(" in a tick"),
-            Every::Period(ms) => write!(f, " in {}", period(ms)),
-            Every::Rolling(ms) => write!(f, " in any {}", period(ms)),
-            Every::Day => f.write_str(" in a day"),
-            Every::Task => f.write_str(" in a task"),
-            Every::Held => Ok(()),
+            LimitWindow::Tick => f.write_str(" in a tick"),
+            LimitWindow::Period(ms) => write!(f, " in {}", period(ms)),
+            LimitWindow::Rolling(ms) => write!(f, " in any {}", period(ms)),
+            LimitWindow::Day => f.write_str(" in a day"),
+            LimitWindow::Task => f.write_str(" in a task"),
+            LimitWindow::Concurrency => Ok(()),
         }
     }
 }
@@ -398,28 +398,29 @@ mod tests {
             matches: LimitMatch::default(),
             per: BTreeSet::from([LimitKey::User, LimitKey::Tool]),
             bound: LimitBound::Calls(5),
-            every: Every::Period(3_600_000),
+            every: LimitWindow::Period(3_600_000),
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,
         };
         assert_eq!(limit.to_string(), "5 calls per user and tool in 1h");
-        let limit = Limit { every: Every::Rolling(3_600_000), ..limit };
+        let limit = Limit { every: LimitWindow::Rolling(3_600_000), ..limit };
         assert_eq!(limit.to_string(), "5 calls per user and tool in any 1h");
         let sum = LimitBound::Sum { argument: "/amount".into(), max: 500_500_000 };
-        let limit = Limit { bound: sum, per: BTreeSet::from([LimitKey::Task]), every: Every::Task, ..limit };
+        let limit = Limit { bound: sum, per: BTreeSet::from([LimitKey::Task]), every: LimitWindow::Task, ..limit };
         assert_eq!(limit.to_string(), "500.5 of /amount in a task");
         let per = BTreeSet::from([LimitKey::Tool]);
-        let limit = Limit { bound: LimitBound::Concurrent(3), per, every: Every::Held, ..limit };
+        let limit = Limit { bound: LimitBound::Concurrent(3), per, every: LimitWindow::Concurrency, ..limit };
         assert_eq!(limit.to_string(), "3 calls at once per tool");
         let part = Limit { bound: LimitBound::Part(25), ..limit.clone() };
         assert_eq!(part.to_string(), "25% of the slots at once per tool");
         let per = BTreeSet::from([LimitKey::Tenant]);
         let share = Limit { bound: LimitBound::Share(3), per: per.clone(), ..limit.clone() };
         assert_eq!(share.to_string(), "a share of the slots with weight 3 per tenant");
-        let tokens = Limit { bound: LimitBound::Tokens(200_000), per: per.clone(), every: Every::Day, ..limit.clone() };
+        let tokens =
+            Limit { bound: LimitBound::Tokens(200_000), per: per.clone(), every: LimitWindow::Day, ..limit.clone() };
         assert_eq!(tokens.to_string(), "200000 tokens of models per tenant in a day");
-        let money = Limit { bound: LimitBound::Money(500_000), per, every: Every::Task, ..limit };
+        let money = Limit { bound: LimitBound::Money(500_000), per, every: LimitWindow::Task, ..limit };
         assert_eq!(money.to_string(), "0.5 for models per tenant in a task");
     }
 
@@ -430,7 +431,7 @@ mod tests {
             matches: LimitMatch::default(),
             per: keys.iter().cloned().collect(),
             bound: LimitBound::Calls(10),
-            every: Every::Day,
+            every: LimitWindow::Day,
             on_reach: OnReach::Wait,
             mode: LimitMode::Enforce,
             keys_max: 9,

@@ -143,7 +143,7 @@ impl Fact {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Becomes {
+pub enum FactTransition {
     Set,
     /// The fact may be set. It then violates a prohibition, but does not meet a requirement.
     MaybeSet,
@@ -179,13 +179,13 @@ impl FactRow {
     /// an equal call or of the read cache. If it is uncertain whether the call took effect, its changes are uncertain
     /// too.
     #[must_use]
-    pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
+    pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
     /// Returns the same as [`Self::after`], from the outcome and whether the call ran.
     #[must_use]
-    pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
+    pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
             || ran
                 && match outcome {
@@ -193,7 +193,10 @@ impl FactRow {
                     Outcome::Transient | Outcome::Cancelled | Outcome::Expired => effect == Effect::Idempotent,
                     _ => false,
                 };
-        let of = |changes: &'_ [FactChange], surely: Becomes, maybe: Becomes| -> Vec<(usize, Becomes)> {
+        let of = |changes: &'_ [FactChange],
+                  surely: FactTransition,
+                  maybe: FactTransition|
+         -> Vec<(usize, FactTransition)> {
             let one = |(at, change): (usize, &FactChange)| {
                 if ran && change.on.contains(&outcome) {
                     return Some((at, surely));
@@ -202,11 +205,11 @@ impl FactRow {
             };
             changes.iter().enumerate().filter_map(one).collect()
         };
-        let sets = of(&self.sets, Becomes::Set, Becomes::MaybeSet);
-        let clears = of(&self.clears, Becomes::Cleared, Becomes::MaybeCleared);
+        let sets = of(&self.sets, FactTransition::Set, FactTransition::MaybeSet);
+        let clears = of(&self.clears, FactTransition::Cleared, FactTransition::MaybeCleared);
         // If a call clears and sets the same fact, the fact is set.
-        let clears = clears.into_iter().map(|(at, becomes)| (&self.clears[at], becomes));
-        clears.chain(sets.into_iter().map(|(at, becomes)| (&self.sets[at], becomes))).collect()
+        let clears = clears.into_iter().map(|(at, transition)| (&self.clears[at], transition));
+        clears.chain(sets.into_iter().map(|(at, transition)| (&self.sets[at], transition))).collect()
     }
 }
 
@@ -266,11 +269,11 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_makes_fact_changes_uncertain() {
-        let after = |outcome, attempts, effect| -> Vec<Becomes> {
-            row().after(&result(outcome, attempts), effect).into_iter().map(|(_, becomes)| becomes).collect()
+        let after = |outcome, attempts, effect| -> Vec<FactTransition> {
+            row().after(&result(outcome, attempts), effect).into_iter().map(|(_, transition)| transition).collect()
         };
-        assert_eq!(after(Outcome::Ok, 1, Effect::Once), [Becomes::Cleared, Becomes::Set]);
-        let perhaps = [Becomes::MaybeCleared, Becomes::MaybeSet];
+        assert_eq!(after(Outcome::Ok, 1, Effect::Once), [FactTransition::Cleared, FactTransition::Set]);
+        let perhaps = [FactTransition::MaybeCleared, FactTransition::MaybeSet];
         assert_eq!(after(Outcome::OutcomeUnknown, 0, Effect::Once), perhaps);
         assert_eq!(after(Outcome::Internal, 1, Effect::Once), perhaps);
         assert_eq!(after(Outcome::Transient, 4, Effect::Idempotent), perhaps);

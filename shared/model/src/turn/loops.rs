@@ -11,7 +11,7 @@ pub const IN_CIRCLES: &str = "Doing it again changes nothing: take another way, 
 
 /// Returns the length of the longest run of equal rounds at the end of `rounds`.
 #[must_use]
-pub fn alike_in_a_row<T: PartialEq>(rounds: &[T]) -> usize {
+pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {
     rounds.last().map_or(0, |last| rounds.iter().rev().take_while(|round| *round == last).count())
 }
 
@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn only_trailing_equal_rounds_count() {
-        assert_eq!(alike_in_a_row::<u8>(&[]), 0);
-        assert_eq!(alike_in_a_row(&[1, 1, 2, 1, 1, 1]), 3);
-        assert_eq!(alike_in_a_row(&[1, 2]), 1);
+        assert_eq!(trailing_repeats::<u8>(&[]), 0);
+        assert_eq!(trailing_repeats(&[1, 1, 2, 1, 1, 1]), 3);
+        assert_eq!(trailing_repeats(&[1, 2]), 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Verifier {
             match seals.get(&name) {
                 Some(chain) => self.check_against(&name, chain, &anchors),
                 None if self.expected.tenant.as_ref().is_some_and(|tenant| *tenant != name.tenant) => others += 1,
-                None if !anchors.iter().any(|anchor| self.has_to_be_there(anchor)) => past += 1,
+                None if !anchors.iter().any(|anchor| self.must_exist(anchor)) => past += 1,
                 None => self.chain_is_missing(&name),
             }
         }
@@ -62,7 +62,7 @@ impl Verifier {
         }
     }
 
-    fn has_to_be_there(&self, anchor: &Anchor) -> bool {
+    fn must_exist(&self, anchor: &Anchor) -> bool {
         self.expected.anchors_from_ms.is_none_or(|from_ms| anchor.sealed_ms >= from_ms)
     }
 
@@ -124,7 +124,7 @@ impl Verifier {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);
         let Some(before) = before else { return };
-        if self.expected.anchors_from_ms.is_some() && self.has_to_be_there(before) {
+        if self.expected.anchors_from_ms.is_some() && self.must_exist(before) {
             let what = format!("the export begins with seal {first}; an anchor lists {}", before.number);
             let finding = Finding::of_chain(FindingKind::SealMissing, name, what);
             self.note(Finding { seal: Some(before.number), line: Some(begins.line), ..finding });

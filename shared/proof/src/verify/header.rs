@@ -22,7 +22,7 @@ impl Verifier {
         if self.header.is_none() && self.verdict.entries == 0 {
             self.before = follows.collect();
         } else {
-            follows.for_each(|(shard, id)| self.hold_together(shard, id));
+            follows.for_each(|(shard, id)| self.check_continuity(shard, id));
         }
         let fleet = header.fleet.clone();
         let tenant = header.tenant.clone();
@@ -35,7 +35,7 @@ impl Verifier {
 
     /// Reports a gap between two parts. In a followed log, each part continues where the previous part ends. A gap is a
     /// finding even without a seal that covers it, because later parts with the seals may be missing too.
-    fn hold_together(&mut self, shard: u32, behind: EntryId) {
+    fn check_continuity(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
         let what = format!("this part continues after it, but the part before ends with entry {last}");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tickfleet_core::counters::IDLE_MS;
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{CapRows, Debit, LimitRow, WindowKind, task_debit};
+use tickfleet_core::turn::limit::{Debit, ResolvedCaps, ResolvedLimit, WindowKind, task_debit};
 use tickfleet_core::{CounterKey, CounterState, Window};
 use tickfleet_model::day::{Tz, zone};
 use tickfleet_model::limit::counters::{Debits, LimitCaller, counters};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMode, LimitWindow};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, TaskId, TenantId};
 
@@ -211,21 +211,21 @@ impl CounterLedger {
             returned: 0,
         });
         let counter_debit = |debit: Debit| {
-            let by = if &*debit.row.name == limits::TICK { TICK } else { DAY };
+            let by = if &*debit.limit.name == limits::TICK { TICK } else { DAY };
             let (counter, state) = self.state(turn.shard, &debit, now_ms);
             CounterDebit { counter, queue: queue.clone(), by: by.to_owned(), debit, state, returned: 0 }
         };
-        let rows = CapRows::new(caps, zone).debits(&caller.tenant, &caller.agent, stagger_ms, calls);
+        let rows = ResolvedCaps::new(caps, zone).debits(&caller.tenant, &caller.agent, stagger_ms, calls);
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
     /// Returns the unique name of a debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
-        let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
-        let window = debit.row.window.at(now_ms, debit.stagger_ms);
+        let name = format!("{shard} {}@{}", debit.limit.name, debit.counter.counter);
+        let window = debit.limit.window.at(now_ms, debit.stagger_ms);
         let state = self.counters.get(&name).copied().unwrap_or_default().opened(&window, now_ms);
         match window {
-            Window::Held => {
+            Window::Concurrency => {
                 let used = self.held.get(&name).copied().unwrap_or(0);
                 (name, CounterState { used, ..CounterState::default() })
             }
@@ -283,7 +283,9 @@ impl CounterLedger {
             let key = debits.key.clone();
             let counter_debit = self.limit_debit(fleet, caller, &limit, (debits, max), (turn.shard, now_ms));
             let live = self.live_counters.entry(format!("{} {}", turn.shard, limit.name)).or_default();
-            if limit.every != Every::Held && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms) {
+            if limit.every != LimitWindow::Concurrency
+                && live.may_share(&key, counter_debit.state.ends_ms, limit.keys_max, now_ms)
+            {
                 unknown.extend(crowded);
                 continue;
             }
@@ -299,7 +301,7 @@ impl CounterLedger {
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
-                self.slots.or(fleet.slots).map(|slots| limit.places_of(percent, slots, fleet.shards))
+                self.slots.or(fleet.slots).map(|slots| limit.permits_of(percent, slots, fleet.shards))
             }
             _ => Some(limit.share(shard, fleet.shards)),
         }
@@ -313,14 +315,14 @@ impl CounterLedger {
         (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
     ) -> CounterDebit {
-        let mut row = LimitRow::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
-        row.max = max;
-        let stagger_ms = match row.window {
+        let mut resolved = ResolvedLimit::configured(fleet.policy, caller.owner, limit, (shard, fleet.shards));
+        resolved.max = max;
+        let stagger_ms = match resolved.window {
             WindowKind::Fixed { length_ms } => (fleet.counter_stagger)(&limit.name, &debits.key, length_ms),
             _ => 0,
         };
-        let counter = CounterKey::new(&*row.name, &*debits.key);
-        let debit = Debit { row: Arc::new(row), counter, stagger_ms, amounts: debits.amounts };
+        let counter = CounterKey::new(&*resolved.name, &*debits.key);
+        let debit = Debit { limit: Arc::new(resolved), counter, stagger_ms, amounts: debits.amounts };
         let (counter, state) = self.state(shard, &debit, now_ms);
         let returned = self.returned.get(&counter).copied().unwrap_or(0);
         CounterDebit { queue: counter.clone(), counter, by: super::limit(&limit.name), debit, state, returned }
@@ -328,7 +330,7 @@ impl CounterLedger {
 
     pub(super) fn store_states(&mut self, counter_debits: &[CounterDebit]) {
         for counter_debit in
-            counter_debits.iter().filter(|counter_debit| counter_debit.debit.row.window != WindowKind::Total)
+            counter_debits.iter().filter(|counter_debit| counter_debit.debit.limit.window != WindowKind::Total)
         {
             self.counters.insert(counter_debit.counter.clone(), counter_debit.state);
         }
@@ -339,12 +341,12 @@ impl CounterLedger {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
             let amount = debit.sum(calls);
-            match debit.row.window {
-                WindowKind::Held if amount > 0 => {
+            match debit.limit.window {
+                WindowKind::Concurrency if amount > 0 => {
                     *self.held.entry(counter.clone()).or_default() += amount;
                     permits.push((counter, amount));
                 }
-                WindowKind::Held | WindowKind::Total => {}
+                WindowKind::Concurrency | WindowKind::Total => {}
                 WindowKind::Fixed { .. } | WindowKind::Day { .. } | WindowKind::Rolling { .. } => {
                     let used = state.used.saturating_add(amount);
                     self.counters.insert(counter, CounterState { used, queued: false, ..state });
@@ -364,7 +366,7 @@ fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
 }
 
 fn unknown_reason(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
-    if matches!(limit.every, Every::Rolling(_)) {
+    if matches!(limit.every, LimitWindow::Rolling(_)) {
         return Some(ROLLING);
     }
     let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);

@@ -167,10 +167,10 @@ impl Summary {
     }
 
     pub fn cannot_say_of(&mut self, limit: &str, why: &str, calls: u64) {
-        self.cannot_say(&format!("{limit} {why}"), calls);
+        self.count_undecidable(&format!("{limit} {why}"), calls);
     }
 
-    pub fn cannot_say(&mut self, why: &str, calls: u64) {
+    pub fn count_undecidable(&mut self, why: &str, calls: u64) {
         if calls > 0 {
             add(&mut self.not_decidable, why, calls);
         }

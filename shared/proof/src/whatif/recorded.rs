@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::DateTime;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::PolicyInputs;
-use tickfleet_model::{AdmissionNote, Outcome, PlacesNote, WaitNote};
+use tickfleet_model::{AdmissionNote, Outcome, PermitsNote, WaitNote};
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
@@ -25,7 +25,7 @@ pub struct RecordedCall {
     /// own clock). `None` if the entry lacks this time.
     pub over_ms: Option<i64>,
     /// The times at which the call's slice returned permits before its end, and took permits again.
-    pub places: Vec<PlacesNote>,
+    pub places: Vec<PermitsNote>,
     pub tenant: String,
     pub agent: String,
     pub turn: String,
@@ -38,7 +38,7 @@ pub struct RecordedCall {
     /// The arguments that approvers put in place of `arguments`, if any.
     pub narrowed: Option<Arguments>,
     /// The decision about the call when the call was about to run.
-    pub fate: RecordedFate,
+    pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
     /// The duration of the last attempt (ms).
@@ -82,7 +82,7 @@ impl Arguments {
 
 /// The decision about a call that was about to run. The guards check permission, arguments, rules and consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RecordedFate {
+pub enum RecordedDecision {
     Passed,
     Asked,
     Ended {
@@ -102,7 +102,7 @@ pub enum RecordedFate {
     NotReached,
 }
 
-impl RecordedFate {
+impl RecordedDecision {
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -218,7 +218,7 @@ impl RecordedEntry {
             written_ms,
             ended_ms,
             over_ms: meta.ended_ms,
-            places: PlacesNote::read_all(&meta.places),
+            places: PermitsNote::read_all(&meta.places),
             tenant: raw.tenant.unwrap_or_default(),
             agent,
             turn: meta.turn.to_string(),
@@ -227,7 +227,7 @@ impl RecordedEntry {
             is_task,
             arguments: meta.arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
             narrowed: meta.approved_arguments().map(Arguments::read),
-            fate: fate(&meta, policy_inputs.as_ref()),
+            decision: decision(&meta, policy_inputs.as_ref()),
             refused: refused(&meta, at_ms),
             outcome: meta.outcome.into_owned(),
             duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
@@ -270,37 +270,37 @@ fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<
     Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn fate(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedFate {
+fn decision(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedDecision {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default();
     let reason = detail("reason");
     let rule = detail("rule");
     let is_known_from_others = policy_inputs.is_some_and(|known| known.session.is_some() && !known.ran);
-    let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedFate::NotReached };
+    let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedDecision::NotReached };
     match (outcome, reason.as_str()) {
         // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
         // approved the call.
         (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_known_from_others && meta.approval.is_none() => {
-            RecordedFate::NotReached
+            RecordedDecision::NotReached
         }
         (Outcome::DailyCapReached | Outcome::Rejected | Outcome::Expired | Outcome::Cancelled, _) => {
-            RecordedFate::NotReached
+            RecordedDecision::NotReached
         }
         // A limit could not count the call.
-        (Outcome::InvalidArguments, _) if !detail("limit").is_empty() => RecordedFate::NotReached,
+        (Outcome::InvalidArguments, _) if !detail("limit").is_empty() => RecordedDecision::NotReached,
         (Outcome::Denied, "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
-            RecordedFate::Stopped { reason, rule }
+            RecordedDecision::Stopped { reason, rule }
         }
         (Outcome::ApprovalRefused, "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
-            RecordedFate::Asked
+            RecordedDecision::Asked
         }
         (Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments | Outcome::ApprovalRefused, _) => {
-            RecordedFate::Ended { outcome: outcome.as_str().to_owned(), reason, rule }
+            RecordedDecision::Ended { outcome: outcome.as_str().to_owned(), reason, rule }
         }
         (Outcome::Ok | Outcome::Permanent | Outcome::Transient | Outcome::OutcomeUnknown | Outcome::Internal, _) => {
             if meta.approval.is_some() {
-                RecordedFate::Asked
+                RecordedDecision::Asked
             } else {
-                RecordedFate::Passed
+                RecordedDecision::Passed
             }
         }
     }

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{Limit, LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
-use super::recorded::{Arguments, LogStart, OperatorActions, Pause, RecordedEntry, RecordedFate};
+use super::recorded::{Arguments, LogStart, OperatorActions, Pause, RecordedDecision, RecordedEntry};
 use super::replay::{Fleet, Replay};
 use super::turns::{Decision, DispatchDecision, DispatchNote, Turn, TurnCall, TurnContext};
 use super::{Difference, DifferenceKind};
@@ -25,7 +25,7 @@ fn policy(calls_per_tick: u32, limits: Vec<Limit>) -> Policy {
     policy
 }
 
-fn limit(bound: LimitBound, every: Every, on_reach: OnReach) -> Limit {
+fn limit(bound: LimitBound, every: LimitWindow, on_reach: OnReach) -> Limit {
     Limit {
         name: "few".into(),
         matches: LimitMatch::default(),
@@ -150,7 +150,7 @@ fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
-    let mut few = limit(LimitBound::Calls(4), Every::Period(5_000), OnReach::Wait);
+    let mut few = limit(LimitBound::Calls(4), LimitWindow::Period(5_000), OnReach::Wait);
     few.per = BTreeSet::from([LimitKey::Tenant]);
     let mut policy = policy(3, vec![few]);
     let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
@@ -163,7 +163,7 @@ fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
 fn a_larger_limit_admits_a_rejected_call_and_debits_it() {
     let refused = |at_ms| (at_ms, 0, DispatchDecision::Refuse(1, Some("limits.few".into())));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];
-    let few = |max| policy(3, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
+    let few = |max| policy(3, vec![limit(LimitBound::Calls(max), LimitWindow::Period(60_000), OnReach::Reject)]);
     assert_eq!(differences(&few(1), &turns), []);
     assert_eq!(differences(&few(2), &turns), [("b/0".into(), DifferenceKind::NotRejected, "limits.few".into(), None)]);
     assert_eq!(differences(&few(0), &turns), [("a/0".into(), DifferenceKind::Capped, "limits.few".into(), None)]);
@@ -171,7 +171,7 @@ fn a_larger_limit_admits_a_rejected_call_and_debits_it() {
 
 #[test]
 fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
-    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
+    let mut few = limit(LimitBound::Calls(1), LimitWindow::Period(60_000), OnReach::Reject);
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
@@ -191,7 +191,7 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
         turn("b", &[(1_050, 0, go(1, 2, 5_000))]),
         turn("c", &[(1_200, 0, go(1, 3, 5_000))]),
     ];
-    let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
+    let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), LimitWindow::Concurrency, OnReach::Wait)]);
     assert_eq!(differences(&places(2), &turns), []);
     assert_eq!(
         differences(&places(1), &turns),
@@ -208,7 +208,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 #[test]
 fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
-    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
+    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), LimitWindow::Concurrency, OnReach::Wait)]);
     // Turn b waited although a permit was returned in the same millisecond, because another turn got the permit.
     let waited = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
@@ -227,7 +227,7 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
 
 #[test]
 fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
-    let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
+    let places = policy(9, vec![limit(LimitBound::Concurrent(1), LimitWindow::Concurrency, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
     // First case: the entry is written 60 ms after the slice ended. Second case: a clock stepped back, so the entry's
     // ID is 100 ms earlier than the admission.
@@ -260,7 +260,7 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
         of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
     ];
     assert_eq!(differences(&policy(9, vec![]), &turns), []);
-    let few = |max| policy(9, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
+    let few = |max| policy(9, vec![limit(LimitBound::Calls(max), LimitWindow::Period(60_000), OnReach::Reject)]);
     let differences = |policy: &Policy| -> Vec<_> {
         differences(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect()
     };
@@ -268,7 +268,7 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     assert_eq!(differences(&few(9)), []);
     // A call that a limit rejects uses none of the budget, so the next call can use it.
     let mut refuses_a = few(1);
-    let mut only_a = limit(LimitBound::Calls(0), Every::Period(60_000), OnReach::Reject);
+    let mut only_a = limit(LimitBound::Calls(0), LimitWindow::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
     refuses_a.limits = Arc::new(vec![only_a]);
     assert_eq!(differences(&refuses_a), []);
@@ -294,7 +294,7 @@ fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
 
 #[test]
 fn a_percentage_limit_uses_the_recorded_number_of_slots() {
-    let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), Every::Held, OnReach::Wait)]);
+    let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), LimitWindow::Concurrency, OnReach::Wait)]);
     let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = vec![
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
@@ -321,7 +321,7 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
 
 #[test]
 fn a_wait_for_a_share_of_slots_is_reported_as_undecidable() {
-    let mut share = limit(LimitBound::Share(1), Every::Held, OnReach::Wait);
+    let mut share = limit(LimitBound::Share(1), LimitWindow::Concurrency, OnReach::Wait);
     share.per = BTreeSet::from([LimitKey::Tenant]);
     let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits, (1_400, 0, go(1, 2, 5_000))])];
@@ -416,8 +416,8 @@ fn an_entry_yields_the_decision_and_the_admission() {
     let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
     assert_eq!((call.shard, call.position, call.tool.as_str(), call.written_ms), (2, 1, "pay", 5_100));
     assert!(matches!(call.arguments, Arguments::Hidden(_)));
-    assert_eq!(call.fate.words(), "denied (permissions.pay.rules.few)");
-    assert_ne!(call.fate, RecordedFate::Passed);
+    assert_eq!(call.decision.words(), "denied (permissions.pay.rules.few)");
+    assert_ne!(call.decision, RecordedDecision::Passed);
     let turn = Turn::of(&[*call]).unwrap();
     assert_eq!((turn.first, turn.is_whole), (1, true));
     let decided: Vec<(i64, &DispatchDecision)> = turn.decisions.iter().map(|one| (one.at_ms, &one.what)).collect();
@@ -429,7 +429,7 @@ fn an_entry_yields_the_decision_and_the_admission() {
 fn differences_are_undecidable_when_a_limit_and_a_cap_both_delay_calls() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
-    let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
+    let few = policy(3, vec![limit(LimitBound::Calls(9), LimitWindow::Period(60_000), OnReach::Wait)]);
     // If only the limit applies, the only difference is that turn c would not have waited.
     let alone = differences(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
@@ -453,7 +453,7 @@ fn differences_are_undecidable_when_a_limit_and_a_cap_both_delay_calls() {
 fn an_agent_delayed_only_by_a_cap_stays_decidable() {
     let of = |agent: &str, turn: Turn| Turn { agent: agent.into(), ..turn };
     let policy = |calls_per_tick: u32, per: LimitKey| {
-        let few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Wait);
+        let few = limit(LimitBound::Calls(1), LimitWindow::Period(60_000), OnReach::Wait);
         let pay = LimitMatch { tools: ["pay".to_owned()].into(), ..LimitMatch::default() };
         let few = Limit { per: BTreeSet::from([per]), matches: pay, ..few };
         let mut policy = policy(calls_per_tick, vec![few]);

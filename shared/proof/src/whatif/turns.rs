@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::PolicyInputs;
-use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitNote};
+use tickfleet_model::{AdmissionExtras, AdmissionNote, PermitsNote, WaitCause, WaitNote};
 
 use super::recorded::{Arguments, RecordedCall};
 
@@ -48,7 +48,7 @@ pub struct Decision {
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
     /// When the calls returned their permits because one call waited, and when they took permits again.
-    pub places: Vec<PlacesNote>,
+    pub places: Vec<PermitsNote>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -160,7 +160,7 @@ impl Turn {
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
                 let AdmissionNote { at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap } = note;
-                let AdmissionMore { task, slots } = AdmissionMore::read(&call.admitted);
+                let AdmissionExtras { task, slots } = AdmissionExtras::read(&call.admitted);
                 let note =
                     DispatchNote { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
                 self.decisions.push(Decision {
@@ -178,7 +178,7 @@ impl Turn {
                 let at_ms = call.over_ms.unwrap_or(estimated_ms);
                 let what = DispatchDecision::Refuse(count, refused.by.clone());
                 self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
-            } else if call.fate != super::recorded::RecordedFate::NotReached {
+            } else if call.decision != super::recorded::RecordedDecision::NotReached {
                 self.unknown += count as u64;
             }
             at += count;

@@ -13,7 +13,7 @@ impl NameMap {
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
         // Each dialect has other rules, so its shortened form of a long name can differ. Add the forms of all dialects.
         for dialect in Dialect::ALL {
-            map.lead_back(&Self::of(dialect, names()));
+            map.add_aliases(&Self::of(dialect, names()));
         }
         map
     }

@@ -239,7 +239,7 @@ impl<'a> AnswerReader<'a> {
             return self.give_up(doubt);
         }
         // The error message states that nothing after the unreadable call has run, so drop the later calls.
-        if let Some(bad) = self.calls.iter().skip(before).position(has_to_be_mended) {
+        if let Some(bad) = self.calls.iter().skip(before).position(needs_repair) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
             return;
@@ -321,7 +321,7 @@ fn named(raw: &str) -> String {
 
 /// Returns true if the model must fix the call, so that no later call may run. Empty arguments count as the empty
 /// object, as in all dialects.
-fn has_to_be_mended(call: &Call) -> bool {
+fn needs_repair(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 

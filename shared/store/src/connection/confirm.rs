@@ -89,7 +89,7 @@ impl Connection {
                 Ok(answer) if count(&answer) > 0 => Ok(Confirmed::Yes),
                 Ok(_) => Ok(Confirmed::NotInTime),
                 Err(error) if is_of_this_connection(&error) => {
-                    self.heard_by_a_reader(&error).await;
+                    self.handle_reader_error(&error).await;
                     Err(StoreError::verb(RedisCommand::Confirm.as_str(), error))
                 }
                 // The command is unknown or not permitted, or the append-only file is off.

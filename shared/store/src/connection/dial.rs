@@ -24,7 +24,7 @@ pub trait Dial: fmt::Debug + Send + Sync {
     }
 
     /// Returns the interval between checks of whether the primary has changed. `None` if the address is fixed.
-    fn looks_every(&self) -> Option<Duration> {
+    fn check_interval(&self) -> Option<Duration> {
         None
     }
 
@@ -36,7 +36,7 @@ pub trait Dial: fmt::Debug + Send + Sync {
 
     /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then the slot's
     /// missing keys are on the other node, and are not lost. Returns `None` if this server has all existing keys.
-    async fn is_on_its_way(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
+    async fn migration_redirect(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }
 

@@ -51,10 +51,10 @@ pub enum StoreError {
     Undecided(String),
     /// The process that owns the store does not answer. The store may have applied the call.
     #[error("the fleet at {} does not answer: {source}", path.display())]
-    Lender { path: std::path::PathBuf, source: std::io::Error },
+    DevSocket { path: std::path::PathBuf, source: std::io::Error },
     /// The process that owns the store returned this error.
     #[error("{0}")]
-    Lent(String),
+    Remote(String),
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,
 }

@@ -184,7 +184,7 @@ impl Connection {
     /// connection. Commands do not detect the change, because an old primary accepts commands until it learns that it
     /// was replaced.
     fn watch(&self, made: &OpenConnection, primary: String) {
-        let Some(every) = self.dial.looks_every() else { return };
+        let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);
         let moves = Arc::clone(&self.moves);
         let current = Arc::downgrade(&self.current);
@@ -235,8 +235,8 @@ impl Connection {
 
     /// Drops the connection that caused `error`, if a new connection may help. If another caller has already opened a
     /// new connection, keeps the new one. Otherwise each caller that failed on the old connection would open a new one.
-    async fn look_at(&self, from: &OpenConnection, error: &redis::RedisError) {
-        self.tell_of(error);
+    async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
+        self.notify_observer(error);
         if !is_of_this_connection(error) {
             return;
         }
@@ -249,15 +249,15 @@ impl Connection {
     /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. When
     /// a server stops being a primary, it sends `UNBLOCKED` to blocked readers first. A connection that is not blocked
     /// may get no such message.
-    pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
-        self.tell_of(error);
+    pub(crate) async fn handle_reader_error(&self, error: &redis::RedisError) {
+        self.notify_observer(error);
         if is_of_this_connection(error) && !error.is_io_error() {
             *self.current.lock().await = None;
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn tell_of(&self, error: &redis::RedisError) {
+    fn notify_observer(&self, error: &redis::RedisError) {
         if let (Some(observer), Some(answer)) = (&self.observer, answer_of(error)) {
             observer.redirected(answer);
         }
@@ -265,8 +265,8 @@ impl Connection {
 
     /// Checks why a reader cannot find expected keys on `connection`. Returns the redirection if the keys have moved to
     /// another server. `None` if the keys are lost.
-    pub(crate) async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
-        self.dial.is_on_its_way(connection).await
+    pub(crate) async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
+        self.dial.migration_redirect(connection).await
     }
 
     /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server is
@@ -380,7 +380,7 @@ impl Connection {
         match answer {
             Ok(value) => Ok(value),
             Err(error) => {
-                self.look_at(from, &error).await;
+                self.drop_if_failed(from, &error).await;
                 Err(StoreError::verb(verb, error))
             }
         }

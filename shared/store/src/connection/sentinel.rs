@@ -262,7 +262,7 @@ impl Dial for Sentinels {
         self.found.borrow().clone()
     }
 
-    fn looks_every(&self) -> Option<Duration> {
+    fn check_interval(&self) -> Option<Duration> {
         Some(LOOK_EVERY)
     }
 

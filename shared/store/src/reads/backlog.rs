@@ -6,9 +6,9 @@ use tickfleet_core::turn::Turn;
 use tickfleet_core::{CounterKey, Query, SetKey, Stored, StreamKey};
 use tickfleet_model::TenantId;
 
-use super::{age, counter, members, place_ms, queues, size};
+use super::{age, counter, members, queues, score_ms, size};
 use crate::reads::memory_usage::MemoryUsage;
-use crate::seam::inspect::{QueueState, Range, Vitals};
+use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
@@ -71,11 +71,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<ShardBacklog, StoreError> {
-        let vitals = self.seam().vitals().await?;
+        let shard_stats = self.seam().shard_stats().await?;
         let mut backlog = ShardBacklog {
-            now_ms: vitals.shard.now_ms,
-            pressure: vitals.shard.pressure,
-            memory: MemoryUsage { used: vitals.memory_bytes, max: vitals.memory_max },
+            now_ms: shard_stats.shard.now_ms,
+            pressure: shard_stats.shard.pressure,
+            memory: MemoryUsage { used: shard_stats.memory_bytes, max: shard_stats.memory_max },
             ..ShardBacklog::default()
         };
         self.add_sets(&mut backlog).await?;
@@ -83,10 +83,10 @@ impl Store {
         let (oldest_dead, dead) = self.seam().page(&keys::dead(), &Range::oldest(1)).await?;
         backlog.audit = audit.length;
         backlog.dead = dead.length;
-        backlog.oldest_dead_ms = age(oldest_dead.first().map(|(id, _)| id), vitals.clock_ms);
+        backlog.oldest_dead_ms = age(oldest_dead.first().map(|(id, _)| id), shard_stats.clock_ms);
         let queues = queues();
         let states = self.seam().queue_states(&queues).await?;
-        queues.iter().zip(&states).for_each(|(queue, state)| add_queue(&mut backlog, queue, state, &vitals));
+        queues.iter().zip(&states).for_each(|(queue, state)| add_queue(&mut backlog, queue, state, &shard_stats));
         let (waiting, turns_for_slots, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
         backlog.parked = waiting.saturating_sub(backlog.delayed + backlog.approval + turns_for_slots);
         backlog.ready += turns_for_slots;
@@ -105,7 +105,7 @@ impl Store {
         let mut next = || {
             let count = size(found.next());
             let first = members(found.next());
-            (count, first.first().map_or(0, |(_, place)| (now_ms - place_ms(*place)).max(0)))
+            (count, first.first().map_or(0, |(_, score)| (now_ms - score_ms(*score)).max(0)))
         };
         (backlog.timers, backlog.late_ms) = next();
         (backlog.delayed, backlog.oldest_delayed_ms) = next();
@@ -127,14 +127,14 @@ impl Store {
             let mut queries = Vec::new();
             for tenant in some {
                 let counter = |limit: &str| CounterKey::new(limit, tenant.as_str());
-                queries.extend([limits::UNFINISHED, limits::OUT].map(|limit| Query::Counter(counter(limit))));
+                queries.extend([limits::UNFINISHED, limits::IN_FLIGHT].map(|limit| Query::Counter(counter(limit))));
                 queries.extend(shares.iter().map(|share| Query::Size(keys::throttle_queue(&counter(share)))));
             }
             let mut found = self.values(&queries).await?;
             for tenant in some {
                 let unfinished = counter(found.next()).used;
-                let out = counter(found.next()).used;
-                waiting += unfinished.saturating_sub(out);
+                let in_flight = counter(found.next()).used;
+                waiting += unfinished.saturating_sub(in_flight);
                 for share in shares {
                     let turns = size(found.next());
                     if turns > 0 {
@@ -179,9 +179,9 @@ impl Store {
     }
 }
 
-fn add_queue(backlog: &mut ShardBacklog, queue: &StreamKey, state: &QueueState, vitals: &Vitals) {
-    let waiting_ms = age(state.oldest_waiting.as_ref(), vitals.clock_ms);
-    let held_ms = age(state.oldest_held.as_ref(), vitals.clock_ms);
+fn add_queue(backlog: &mut ShardBacklog, queue: &StreamKey, state: &QueueState, shard_stats: &ShardStats) {
+    let waiting_ms = age(state.oldest_waiting.as_ref(), shard_stats.clock_ms);
+    let held_ms = age(state.oldest_held.as_ref(), shard_stats.clock_ms);
     if *queue == keys::turns() || *queue == keys::tasks() {
         let count = if *queue == keys::turns() { &mut backlog.inbound } else { &mut backlog.tasks };
         *count += state.waiting + state.held;

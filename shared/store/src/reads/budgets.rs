@@ -97,7 +97,7 @@ impl Store {
         let tick = counter(found.next());
         let day = counter(found.next());
         let tenant = counter(found.next());
-        let epoch_began_ms = self.seam().vitals().await?.shard.epoch_began_ms;
+        let epoch_began_ms = self.seam().shard_stats().await?.shard.epoch_began_ms;
         let ahead_on_lane = match waits {
             Some(waits) => self.seam().rank(&keys::throttle_queue(waits), &name.to_string()).await?,
             None => None,

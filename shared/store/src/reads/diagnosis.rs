@@ -94,19 +94,19 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn facts(&self) -> Result<ShardFacts, StoreError> {
-        let vitals = self.seam().vitals().await?;
+        let shard_stats = self.seam().shard_stats().await?;
         let stored: Option<Stored<Policies>> = self.record_of(&policy::key()).await?;
         let policies = stored.map(|stored| stored.value);
         let consumers = self.consumer_records().await?;
         let mut facts = ShardFacts {
-            now_ms: vitals.shard.now_ms,
+            now_ms: shard_stats.shard.now_ms,
             used: policies.is_some(),
             policy_generation: policies.as_ref().map_or(0, |policies| policies.generation),
             shards: policies.as_ref().map(|policies| policies.shards),
             policy_digest: policies.map(|policies| policies.in_force).unwrap_or_default(),
-            offset_ms: vitals.offset_ms,
-            steps: (vitals.steps, vitals.step_ms),
-            pressure: vitals.shard.pressure,
+            offset_ms: shard_stats.offset_ms,
+            steps: (shard_stats.steps, shard_stats.step_ms),
+            pressure: shard_stats.shard.pressure,
             beats: consumers.iter().map(|(name, consumer)| (name.clone(), consumer.lease_ends_ms)).collect(),
             policies: consumers
                 .into_iter()
@@ -183,7 +183,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn pressure(&self) -> Result<bool, StoreError> {
-        Ok(self.seam().vitals().await?.shard.pressure)
+        Ok(self.seam().shard_stats().await?.shard.pressure)
     }
 
     /// Returns shard time minus the store's clock (ms).
@@ -191,7 +191,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn clock_offset_ms(&self) -> Result<i64, StoreError> {
-        Ok(self.seam().vitals().await?.offset_ms)
+        Ok(self.seam().shard_stats().await?.offset_ms)
     }
 }
 

@@ -62,7 +62,7 @@ impl Store {
         let mut transaction = Transaction::new(self.versions().draw());
         let set = SetKey::new(format!("inboxes:{tenant}"));
         let member = inbox.as_str().into();
-        transaction.write(Write::Leave { set, member, queue_of: None });
+        transaction.write(Write::RemoveMember { set, member, queue_of: None });
         self.seam().commit(&[transaction]).await.map(drop)
     }
 }

@@ -16,7 +16,7 @@ pub struct FleetLoad {
     /// Slots of all workers with a lease.
     pub slots: u64,
     /// Slices that wait on queues or that workers have taken.
-    pub out: u64,
+    pub in_flight: u64,
     /// Number of slices that workers have ever taken.
     pub read: Option<u64>,
     pub now_ms: i64,
@@ -42,9 +42,9 @@ impl Store {
         let slots = alive.filter_map(|node| node.slots).map(|slots| slots.all as u64).sum();
         let queues: Vec<_> = worker_queues().collect();
         let states = self.seam().queue_states(&queues).await?;
-        let out = states.iter().map(|queue| queue.waiting + queue.held).sum();
+        let in_flight = states.iter().map(|queue| queue.waiting + queue.held).sum();
         let read = states.iter().map(|queue| queue.added.saturating_sub(queue.waiting)).sum();
-        Ok(FleetLoad { slots, out, read: Some(read), now_ms })
+        Ok(FleetLoad { slots, in_flight, read: Some(read), now_ms })
     }
 
     /// # Errors

@@ -46,9 +46,9 @@ pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Converts a place (the position of a member in a sorted set) to shard time (ms).
-pub(crate) fn place_ms(place: u64) -> i64 {
-    i64::try_from(place).unwrap_or(i64::MAX)
+/// Converts the score of a member of a sorted set to shard time (ms).
+pub(crate) fn score_ms(score: u64) -> i64 {
+    i64::try_from(score).unwrap_or(i64::MAX)
 }
 
 impl Store {
@@ -72,9 +72,9 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// Returns the place of a member, as shard time (ms).
-pub(crate) fn place(value: Option<Value>) -> Option<i64> {
-    if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
+/// Returns the score of a member, as shard time (ms).
+pub(crate) fn score(value: Option<Value>) -> Option<i64> {
+    if let Some(Value::Score(score)) = value { score.map(score_ms) } else { None }
 }
 
 pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {

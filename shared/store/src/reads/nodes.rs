@@ -34,7 +34,7 @@ impl NodeView {
         };
         Self {
             name: name.to_owned(),
-            heartbeat_age_ms: Some((now_ms - consumer.beaten_ms).max(0)),
+            heartbeat_age_ms: Some((now_ms - consumer.heartbeat_ms).max(0)),
             lease_left_ms: consumer.lease_ends_ms - now_ms,
             slots,
             drained: consumer.drained,

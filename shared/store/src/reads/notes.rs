@@ -83,7 +83,7 @@ pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
 }
 
 fn breaker_wait(note: &Note) -> Option<BreakerWait> {
-    let Note::Rested { at_ms, position, times, until_ms, cause } = note else { return None };
+    let Note::ToolUnavailable { at_ms, position, times, until_ms, cause } = note else { return None };
     Some(BreakerWait { at_ms: *at_ms, position: *position, times: *times, until_ms: *until_ms, why: cause.clone() })
 }
 
@@ -110,7 +110,7 @@ mod tests {
             day_used: 40,
             day_cap: 100,
         };
-        let rest = Note::Rested { at_ms: 1, position: 0, times: 2, until_ms: 9, cause: "open".into() };
+        let rest = Note::ToolUnavailable { at_ms: 1, position: 0, times: 2, until_ms: 9, cause: "open".into() };
         assert_eq!(admissions(&[rest.clone(), note.clone()]), [expected]);
         assert_eq!(
             (current_breaker_wait(&[rest.clone(), note.clone()]), breaker_waits(&[rest, note]).len()),

@@ -4,7 +4,7 @@ use tickfleet_core::{Query, Value, keys};
 use tickfleet_model::{TaskId, TenantId};
 
 use super::turn_view::read_turn;
-use super::{place, text};
+use super::{score, text};
 use crate::{Store, StoreError, TurnName};
 
 const STEPS_READ: usize = 32;
@@ -73,13 +73,13 @@ impl Store {
             // The record is read first. If the task ends afterwards, its history entries up to the end are still
             // included.
             Query::Record(task.record()),
-            Query::Place(keys::timers(), task.timer().into()),
+            Query::Score(keys::timers(), task.timer().into()),
             Query::Record(task.finished()),
             Query::Parts(keys::steps(task), names),
         ];
         let mut found = self.values(&queries).await?;
         let live = read_turn(&task.record(), found.next())?.map(|stored| stored.value);
-        let timer_ms = place(found.next());
+        let timer_ms = score(found.next());
         let ended = matches!(found.next(), Some(Value::Record(Some(_))));
         let steps = if let Some(Value::Parts(steps)) = found.next() { steps } else { Vec::new() };
         let steps = steps.into_iter().map_while(|step| step.map(|step| text(&step))).collect();
@@ -96,8 +96,8 @@ impl Store {
         let Some(stored) = read_turn(&name.record(), Some(found))? else { return Ok(None) };
         let due_ms = match &stored.value.state {
             State::Throttled { counter, .. } => {
-                let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
-                place(Some(self.query(timer).await?))
+                let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
+                score(Some(self.query(timer).await?))
             }
             _ => None,
         };

@@ -15,7 +15,7 @@ pub struct TenantUsage {
     /// Unfinished turns and tasks.
     pub unfinished: u64,
     /// Slices that wait on queues or that workers have taken.
-    pub out: u64,
+    pub in_flight: u64,
     /// Calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
     pub day_used: u64,
     /// When the current day ends, in shard time. `None` if no call was counted on this day.
@@ -31,18 +31,18 @@ impl Store {
     /// [`StoreError`].
     pub async fn tenant_usage(&self, tenant: &TenantId, agents: &[AgentId]) -> Result<TenantUsage, StoreError> {
         let of_tenant = |limit: &str| Query::Counter(CounterKey::new(limit, tenant.as_str()));
-        let mut queries = [limits::UNFINISHED, limits::OUT, limits::TENANT_DAY].map(of_tenant).to_vec();
+        let mut queries = [limits::UNFINISHED, limits::IN_FLIGHT, limits::TENANT_DAY].map(of_tenant).to_vec();
         queries.extend(agents.iter().flat_map(|agent| of_agent(&format!("{tenant}:{agent}"))));
         let (mut found, now_ms) = tokio::try_join!(self.values(&queries), self.now_ms())?;
         let unfinished = counter(found.next());
-        let out = counter(found.next());
+        let in_flight = counter(found.next());
         let day = counter(found.next());
         let day_ends_ms = Some(day.ends_ms).filter(|end| *end > now_ms);
         let agents = agents.iter().map(|_| AgentBudget::of(counter(found.next()), counter(found.next())));
         Ok(TenantUsage {
             now_ms,
             unfinished: unfinished.used,
-            out: out.used,
+            in_flight: in_flight.used,
             day_used: if day_ends_ms.is_some() { day.used } else { 0 },
             day_ends_ms,
             agents: agents.collect(),

@@ -11,7 +11,7 @@ use tickfleet_core::turn::{Cancellation, State, Turn};
 use tickfleet_core::{EntryId, Query, RecordKey, Stored, Value, keys};
 use tickfleet_model::{AgentId, Call, TaskGrant, TenantId};
 
-use super::{place, text};
+use super::{score, text};
 use crate::{Store, StoreError, TurnName};
 
 /// Approximate number of keys per step of a scan.
@@ -102,7 +102,7 @@ impl Store {
         let queries = [
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
-            Query::Place(keys::timers(), name.timer().into()),
+            Query::Score(keys::timers(), name.timer().into()),
             Query::Record(name.cancellation()),
             Query::Record(finished.clone()),
         ];
@@ -129,11 +129,11 @@ impl Store {
         Ok(TurnView::Live(Box::new(LiveTurn {
             progress: progress.filter(|progress| progress.position >= stored.value.position),
             canceled: stored.value.canceled.clone().or(asked),
-            entry: stored.out_entry().cloned(),
+            entry: stored.in_flight_entry().cloned(),
             turn: stored.value,
             calls,
             results,
-            timer_ms: place(timer),
+            timer_ms: score(timer),
             throttle_due_ms: None,
             holder: None,
             held_ms: None,
@@ -143,10 +143,10 @@ impl Store {
     /// Reads where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
     async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
-            let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
-            live.throttle_due_ms = place(Some(self.query(timer).await?));
+            let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
+            live.throttle_due_ms = score(Some(self.query(timer).await?));
         }
-        let (Some(entry), Some(upto)) = (live.entry.clone(), live.turn.state.out()) else { return Ok(()) };
+        let (Some(entry), Some(upto)) = (live.entry.clone(), live.turn.state.in_flight_upto()) else { return Ok(()) };
         let queue = live.turn.queue(&name.tenant);
         if let Some((consumer, held_ms)) = self.seam().holder(&queue, &entry).await? {
             (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
@@ -213,10 +213,10 @@ impl Store {
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored
-        && !stored.rooms.is_empty()
+        && !stored.debits.is_empty()
     {
-        let rooms = tickfleet_core::record::Debited::render_all(&stored.rooms);
-        stored.value.note_debited(Some(&rooms));
+        let debits = tickfleet_core::record::Debited::render_all(&stored.debits);
+        stored.value.note_debited(Some(&debits));
     }
     Ok(stored)
 }

@@ -1,4 +1,4 @@
-//! Reads for people and exporters: pages of streams, the counts of queues, and the vital signs of a store.
+//! Reads for people and exporters: pages of streams, the counts of queues, and the statistics of a shard.
 
 use std::ops::Bound;
 
@@ -74,7 +74,7 @@ pub struct FollowRequest {
 
 /// The most important values of a store: shard state, clock and memory. Reading them changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Vitals {
+pub struct ShardStats {
     pub shard: ShardState,
     /// The store's own clock, which numbers the entries.
     pub clock_ms: i64,

@@ -28,7 +28,7 @@ use tickfleet_model::Durability;
 
 use crate::Confirmed;
 use crate::StoreError;
-use inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
 pub const GROUP: &str = "workers";
 
@@ -128,7 +128,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
-    /// with a proof was already committed, its result is then [`Committed::already`].
+    /// with a dedupe record was committed before, its result is then [`Committed::was_committed`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
@@ -174,8 +174,8 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns two numbers of bytes:
-    /// in use, and allowed (0 means unlimited).
+    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::MemoryAvailable`] checks. Returns two
+    /// numbers of bytes: in use, and allowed (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
     /// Returns the approximate size of a stream in bytes.
@@ -225,7 +225,7 @@ pub trait Store: Send + Sync {
     /// its own start. For an entry from such a take, it returns the time since the start.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
-    async fn vitals(&self) -> Result<Vitals, StoreError>;
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError>;
 
     /// Removes a stream with its entries and its group. For an inbox, also removes the number of its last reply.
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;

@@ -22,7 +22,7 @@ use tickfleet_model::Durability;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
@@ -59,7 +59,7 @@ enum SocketRequest {
     Follow(FollowRequest),
     QueueStates(Vec<StreamKey>),
     Holder(StreamKey, EntryId),
-    Vitals,
+    ShardStats,
     DropStream(StreamKey),
 }
 
@@ -98,7 +98,7 @@ impl SocketServer {
                     Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == self.owner) => {
                         let shards = Arc::clone(&shards);
                         connections.spawn(async move {
-                            if let Err(error) = lend(stream, &shards).await {
+                            if let Err(error) = serve_connection(stream, &shards).await {
                                 tracing::debug!(%error, "a command's connection to this fleet broke");
                             }
                         });
@@ -123,7 +123,7 @@ impl Drop for SocketServer {
 }
 
 /// Handles the requests of one connection. If the client disconnects, drops the request in progress.
-async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
+async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
     while let Some(frame) = read_frame(&mut from).await? {
@@ -173,7 +173,7 @@ async fn answer(store: &dyn Store, ask: SocketRequest) -> postcard::Result<Vec<u
         SocketRequest::Follow(follow) => encoded(store.follow(&follow).await),
         SocketRequest::QueueStates(queues) => encoded(store.queue_states(&queues).await),
         SocketRequest::Holder(queue, entry) => encoded(store.holder(&queue, &entry).await),
-        SocketRequest::Vitals => encoded(store.vitals().await),
+        SocketRequest::ShardStats => encoded(store.shard_stats().await),
         SocketRequest::DropStream(stream) => encoded(store.drop_stream(&stream).await),
     }
 }
@@ -217,8 +217,8 @@ impl SocketStore {
 
     async fn request<T: DeserializeOwned>(&self, ask: SocketRequest) -> Result<T, StoreError> {
         let answer: Result<T, String> =
-            self.exchange(&ask).await.map_err(|source| StoreError::Lender { path: self.path.clone(), source })?;
-        answer.map_err(StoreError::Lent)
+            self.exchange(&ask).await.map_err(|source| StoreError::DevSocket { path: self.path.clone(), source })?;
+        answer.map_err(StoreError::Remote)
     }
 
     async fn exchange<T: DeserializeOwned>(&self, ask: &SocketRequest) -> io::Result<T> {
@@ -359,8 +359,8 @@ impl Store for SocketStore {
         self.request(SocketRequest::Holder(queue.clone(), entry.clone())).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.request(SocketRequest::Vitals).await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.request(SocketRequest::ShardStats).await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -24,11 +24,11 @@ pub(crate) mod approvals {
 }
 
 pub(crate) mod tasks {
-    mod retire;
+    mod drop_queue;
+    mod renew_lease;
     mod step;
-    mod touch;
 
-    pub use touch::*;
+    pub use renew_lease::*;
 }
 
 /// Messages: between people and agents in sessions, and between agents.

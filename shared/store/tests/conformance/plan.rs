@@ -72,7 +72,7 @@ pub enum ReadUpto {
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// True if the first record that the transaction puts is its proof.
-    pub proof: bool,
+    pub dedupe_record: bool,
     pub stamped: bool,
     pub guards: Vec<GuardDraft>,
     pub writes: Vec<WriteDraft>,
@@ -101,7 +101,7 @@ pub enum Belief {
 pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
-    Room(RoomDraft),
+    Debit(DebitDraft),
     /// A time relative to shard time, in milliseconds.
     Before(i64),
     Since(i64),
@@ -122,7 +122,7 @@ pub enum GuardDraft {
     },
     Member(usize, usize),
     First(usize, usize),
-    Calm,
+    MemoryAvailable,
     Inbox {
         inbox: usize,
         unread_max: u64,
@@ -133,7 +133,7 @@ pub enum GuardDraft {
 }
 
 #[derive(Debug, Clone)]
-pub struct RoomDraft {
+pub struct DebitDraft {
     pub limit: usize,
     pub counter: usize,
     /// The kind of the window, by the variant's number. Each limit starts with its own kind; its settings may change.
@@ -174,12 +174,12 @@ pub enum WriteDraft {
         rule: usize,
     },
     ClearTimer(usize),
-    Join {
+    AddMember {
         set: usize,
         member: usize,
-        place: u64,
+        score: u64,
     },
-    Leave {
+    RemoveMember {
         set: usize,
         member: usize,
     },
@@ -225,7 +225,7 @@ pub enum QueryDraft {
         upto: Option<i64>,
         count: usize,
     },
-    Place(Option<usize>, usize),
+    Score(Option<usize>, usize),
     Size(Option<usize>),
     Entry(usize, Pick),
     Holder(usize, Pick),
@@ -300,7 +300,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {
-        proof: dice.chance(50),
+        dedupe_record: dice.chance(50),
         stamped: dice.chance(50),
         guards: dice.list(least, most, guard),
         writes: dice.list(0, 8, write),
@@ -322,7 +322,7 @@ fn guard(dice: &mut Dice<'_>) -> GuardDraft {
             GuardDraft::Record(dice.below(RECORDS.len()), beliefs[dice.weighted(&[20, 1, 1, 1])])
         }
         1 => GuardDraft::Present(dice.below(RECORDS.len())),
-        2 => GuardDraft::Room(room(dice)),
+        2 => GuardDraft::Debit(debit(dice)),
         3 => GuardDraft::Before(if dice.chance(75) { dice.within(1, 200) } else { dice.within(-2, 2) }),
         4 => GuardDraft::Since(if dice.chance(75) { dice.within(-200, 1) } else { dice.within(-2, 3) }),
         5 => GuardDraft::Generation { policy: dice.within(-1, 2), settings: dice.within(-1, 2) },
@@ -333,7 +333,7 @@ fn guard(dice: &mut Dice<'_>) -> GuardDraft {
         7 => GuardDraft::Within(dice.below(STREAMS), dice.below(12) as u64),
         8 => GuardDraft::Fits { set: dice.below(SETS), member: dice.below(MEMBERS.len()), max: dice.below(4) as u64 },
         9 => GuardDraft::Member(dice.below(SETS), dice.below(MEMBERS.len())),
-        10 => GuardDraft::Calm,
+        10 => GuardDraft::MemoryAvailable,
         11 => GuardDraft::Inbox {
             inbox: dice.below(INBOXES.len()),
             unread_max: dice.below(5) as u64,
@@ -349,9 +349,9 @@ fn guard(dice: &mut Dice<'_>) -> GuardDraft {
     }
 }
 
-fn room(dice: &mut Dice<'_>) -> RoomDraft {
+fn debit(dice: &mut Dice<'_>) -> DebitDraft {
     let limit = dice.below(LIMITS.len());
-    RoomDraft {
+    DebitDraft {
         limit,
         // One counter is more frequent than the others, so that several debits use the same window.
         counter: dice.weighted(&[3, 1, 1, 1]),
@@ -398,12 +398,12 @@ fn write(dice: &mut Dice<'_>) -> WriteDraft {
         5 => WriteDraft::Remove(dice.below(QUEUES.len()), pick(dice)),
         6 => WriteDraft::Timer { timer: dice.below(TIMERS.len()), due: dice.within(-50, 500), rule: dice.below(3) },
         7 => WriteDraft::ClearTimer(dice.below(TIMERS.len())),
-        8 => WriteDraft::Join {
+        8 => WriteDraft::AddMember {
             set: dice.below(SETS),
             member: dice.below(MEMBERS.len()),
-            place: if dice.chance(80) { dice.below(5) as u64 } else { 1 << 53 },
+            score: if dice.chance(80) { dice.below(5) as u64 } else { 1 << 53 },
         },
-        9 => WriteDraft::Leave { set: dice.below(SETS), member: dice.below(MEMBERS.len()) },
+        9 => WriteDraft::RemoveMember { set: dice.below(SETS), member: dice.below(MEMBERS.len()) },
         10 => WriteDraft::Add {
             limit: dice.below(LIMITS.len()),
             counter: dice.below(COUNTERS.len()),
@@ -436,7 +436,7 @@ fn question(dice: &mut Dice<'_>) -> QueryDraft {
         2 => QueryDraft::AllParts(dice.below(RECORDS.len())),
         3 => QueryDraft::Counter(dice.below(LIMITS.len()), dice.below(COUNTERS.len())),
         4 => QueryDraft::First { set, upto: dice.chance(50).then(|| dice.within(0, 6)), count },
-        5 => QueryDraft::Place(set, dice.below(TIMERS.len())),
+        5 => QueryDraft::Score(set, dice.below(TIMERS.len())),
         6 => QueryDraft::Size(set),
         7 => QueryDraft::Entry(dice.below(STREAMS), pick(dice)),
         8 => QueryDraft::Holder(dice.below(QUEUES.len()), pick(dice)),

@@ -41,7 +41,7 @@ pub struct Table<'a, A, B> {
     pub seen: Seen,
 }
 
-/// Counts of events, for example: `Put` was written, `Room` held, `Full` was the conflict.
+/// Counts of events, for example: `Put` was written, `Debit` held, `Full` was the conflict.
 #[derive(Debug, Default)]
 pub struct Seen(BTreeMap<String, usize>);
 
@@ -207,7 +207,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 
     fn learn(&mut self, transaction: &Transaction, result: &Result<Committed, Conflict>) {
         match result {
-            Ok(committed) if committed.already => self.seen.count("is", &"already"),
+            Ok(committed) if committed.was_committed => self.seen.count("is", &"repeated"),
             Ok(committed) => {
                 self.seen.count("is", &"committed");
                 transaction.guards.iter().for_each(|guard| self.seen.count("held", guard));
@@ -342,8 +342,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.compare_sets().await?;
         self.compare_streams().await?;
         both!(self, "vital signs".to_owned(), store => async {
-            let vitals = store.vitals().await?;
-            Ok::<_, StoreError>((comparable_shard(vitals.shard), vitals.clock_ms, vitals.offset_ms))
+            let shard_stats = store.shard_stats().await?;
+            Ok::<_, StoreError>((comparable_shard(shard_stats.shard), shard_stats.clock_ms, shard_stats.offset_ms))
         });
         self.scan("", 3).await
     }

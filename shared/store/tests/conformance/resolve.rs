@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tickfleet_core::keys::timers;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::{
-    CounterKey, CounterState, EntryId, Guard, Query, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Value,
-    Version, Window, Write,
+    ConditionalDebit, CounterKey, CounterState, EntryId, Guard, Query, RecordKey, SetKey, StreamKey, TimerRule,
+    Transaction, Value, Version, Window, Write,
 };
 use tickfleet_store::seam::{ShardState, Store};
 
-use super::plan::{Belief, Draft, GuardDraft, Pick, QueryDraft, RoomDraft, WriteDraft};
+use super::plan::{Belief, DebitDraft, Draft, GuardDraft, Pick, QueryDraft, WriteDraft};
 use super::universe::{
     COUNTERS, LIMITS, LOGS, QUEUES, RECORDS, STREAMS, TIMERS, content, counter, fields, inbox, member, part, queue,
     record, set, stream,
@@ -91,8 +91,8 @@ impl StoreModel {
             match write {
                 Write::Put { key, .. } => {
                     self.versions.insert(key.clone(), transaction.version.clone());
-                    if draft.proof && transaction.proof.is_none() {
-                        transaction.proof = Some(key.clone());
+                    if draft.dedupe_record && transaction.dedupe_record.is_none() {
+                        transaction.dedupe_record = Some(key.clone());
                     }
                 }
                 Write::Delete(key) => {
@@ -119,7 +119,7 @@ impl StoreModel {
                 Guard::Version(record(*index), version)
             }
             GuardDraft::Present(index) => Guard::Present(record(*index)),
-            GuardDraft::Room(room) => Guard::Room(self.room(room)),
+            GuardDraft::Debit(debit) => Guard::Debit(self.debit(debit)),
             GuardDraft::Before(delta) => Guard::Before(now + delta),
             GuardDraft::Since(delta) => Guard::Since(now + delta),
             GuardDraft::Generation { policy, settings } => Guard::Generation {
@@ -135,7 +135,7 @@ impl StoreModel {
             }
             GuardDraft::Member(index, of) => Guard::Member(set(*index).0, member(*of)),
             GuardDraft::First(index, of) => Guard::First(set(*index).0, member(*of)),
-            GuardDraft::Calm => Guard::Calm,
+            GuardDraft::MemoryAvailable => Guard::MemoryAvailable,
             GuardDraft::Inbox { inbox: index, unread_max, inboxes_max } => {
                 Guard::Inbox { inbox: inbox(*index), unread_max: *unread_max, inboxes_max: *inboxes_max }
             }
@@ -152,7 +152,7 @@ impl StoreModel {
         }
     }
 
-    fn room(&self, draft: &RoomDraft) -> Room {
+    fn debit(&self, draft: &DebitDraft) -> ConditionalDebit {
         let now = self.shard.now_ms;
         let window = |lengths: [i64; 3]| {
             let length = lengths[draft.length];
@@ -169,10 +169,10 @@ impl StoreModel {
                 Window::Day { start_ms, end_ms }
             }
             2 => Window::Rolling { length_ms: [160, 333, 5][draft.length] },
-            3 => Window::Held,
+            3 => Window::Concurrency,
             _ => Window::Total,
         };
-        Room {
+        ConditionalDebit {
             counter: counter(draft.limit, draft.counter),
             amount: draft.amount,
             max: draft.max,
@@ -204,13 +204,13 @@ impl StoreModel {
                 rule: [TimerRule::Set, TimerRule::Earlier, TimerRule::Wake][*rule],
             },
             WriteDraft::ClearTimer(timer) => Write::ClearTimer(TIMERS[*timer].into()),
-            WriteDraft::Join { set: index, member: of, place } => {
+            WriteDraft::AddMember { set: index, member: of, score } => {
                 let (set, queue_of) = set(*index);
-                Write::Join { set, member: member(*of), place: *place, queue_of }
+                Write::AddMember { set, member: member(*of), score: *score, queue_of }
             }
-            WriteDraft::Leave { set: index, member: of } => {
+            WriteDraft::RemoveMember { set: index, member: of } => {
                 let (set, queue_of) = set(*index);
-                Write::Leave { set, member: member(*of), queue_of }
+                Write::RemoveMember { set, member: member(*of), queue_of }
             }
             WriteDraft::Add { limit, counter: index, amount, window } => {
                 let counter = counter(*limit, *index);
@@ -251,8 +251,8 @@ impl StoreModel {
                 let upto = upto.map(|upto| u64::try_from(now + upto).unwrap_or_default());
                 Query::First { set: set_of(index), upto, count: *count }
             }
-            QueryDraft::Place(Some(index), of) => Query::Place(set(*index).0, member(*of)),
-            QueryDraft::Place(None, timer) => Query::Place(SetKey::new("timers"), TIMERS[*timer].into()),
+            QueryDraft::Score(Some(index), of) => Query::Score(set(*index).0, member(*of)),
+            QueryDraft::Score(None, timer) => Query::Score(SetKey::new("timers"), TIMERS[*timer].into()),
             QueryDraft::Size(index) => Query::Size(set_of(index)),
             QueryDraft::Entry(index, entry) => Query::Entry(stream(*index), self.entry(&stream(*index), *entry)),
             QueryDraft::Holder(index, entry) => Query::Holder(queue(*index), self.entry(&queue(*index), *entry)),

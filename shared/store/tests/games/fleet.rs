@@ -14,18 +14,20 @@ use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::recovery::Lease;
 use tickfleet_core::recovery::inbound::{ReapInbound, TakenInbound};
 use tickfleet_core::recovery::journal::Journal;
-use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
+use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
 use tickfleet_core::task::cancel::Cancel;
 use tickfleet_core::task::cascade::{Cascade, CascadeStep};
-use tickfleet_core::turn::admit::{Admit, Admitted};
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Policy, Rules, WindowKind};
+use tickfleet_core::turn::admit::{Admit, AdmitResult};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit, WindowKind};
 use tickfleet_core::turn::release::{QueueHead, Rearm, Release};
 use tickfleet_core::turn::slice::Delivery;
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 use tickfleet_core::turn::{Due, Head};
-use tickfleet_core::workers::{self, Beat, Bury, ListHolder, MayReap, ReapPermit, Role, Slots};
+use tickfleet_core::workers::{
+    self, Heartbeat, ListHolder, ReapPermit, RemoveDeadConsumer, RequestReapPermit, Role, Slots,
+};
 use tickfleet_core::{CounterKey, Decision, EntryId, Query, Record, SetKey, StreamKey, Value};
 use tickfleet_model::day::Tz;
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -110,9 +112,9 @@ struct Message {
 }
 
 struct Rulebook {
-    caps: CapRows,
-    permits: Arc<LimitRow>,
-    payments: Arc<LimitRow>,
+    caps: ResolvedCaps,
+    permits: Arc<ResolvedLimit>,
+    payments: Arc<ResolvedLimit>,
 }
 
 impl Rulebook {
@@ -124,38 +126,38 @@ impl Rulebook {
             tenant_calls_per_day: None,
             on_day_cap: DayCapAction::Reject,
         };
-        let row = |name: &str, max, window| {
+        let resolved = |name: &str, max, window| {
             let on_reach = OnReach::Wait;
             let mode = LimitMode::Enforce;
-            Arc::new(LimitRow { name: name.into(), max, window, on_reach, mode, counters_max: 100 })
+            Arc::new(ResolvedLimit { name: name.into(), max, window, on_reach, mode, counters_max: 100 })
         };
         Self {
-            caps: CapRows::new(&caps, Tz::UTC),
-            permits: row("looks", 2, WindowKind::Held),
-            payments: row("payments", PAYMENTS_MAX, WindowKind::Rolling { length_ms: PAYMENTS_MS }),
+            caps: ResolvedCaps::new(&caps, Tz::UTC),
+            permits: resolved("looks", 2, WindowKind::Concurrency),
+            payments: resolved("payments", PAYMENTS_MAX, WindowKind::Rolling { length_ms: PAYMENTS_MS }),
         }
     }
 }
 
 impl Policy for Rulebook {
-    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules {
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         let mut debits = self.caps.debits(&name.tenant, &head.agent, 7, calls.len());
-        for (row, tool) in [(&self.permits, "look"), (&self.payments, "pay")] {
+        for (resolved, tool) in [(&self.permits, "look"), (&self.payments, "pay")] {
             let mut seen = false;
             let amounts: Vec<Option<u64>> = calls
                 .iter()
                 .map(|call| {
-                    let counts = call.tool == tool && !(row.window == WindowKind::Held && seen);
+                    let counts = call.tool == tool && !(resolved.window == WindowKind::Concurrency && seen);
                     seen |= counts;
                     Some(u64::from(counts))
                 })
                 .collect();
             if amounts.iter().any(|amount| *amount != Some(0)) {
-                let counter = CounterKey::new(&row.name, "all");
-                debits.push(Debit { row: Arc::clone(row), counter, stagger_ms: 0, amounts });
+                let counter = CounterKey::new(&resolved.name, "all");
+                debits.push(Debit { limit: Arc::clone(resolved), counter, stagger_ms: 0, amounts });
             }
         }
-        Rules::Debits(debits)
+        LimitDecision::Debits(debits)
     }
 
     fn generations(&self) -> Generations {
@@ -167,14 +169,14 @@ pub struct TestRenderer;
 
 impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
-        let fate = match call.fate {
-            Fate::NotRun => "not_run",
-            Fate::Tried(_) => "tried",
-            Fate::Begun | Fate::MayHaveRun | Fate::TakenByRuntime => "may_have_run",
-            Fate::WorkedElsewhere => "elsewhere",
+        let execution = match call.execution {
+            ExecutionState::NotRun => "not_run",
+            ExecutionState::Tried(_) => "tried",
+            ExecutionState::Begun | ExecutionState::MayHaveRun | ExecutionState::TakenByRuntime => "may_have_run",
+            ExecutionState::BeganChild => "elsewhere",
         };
-        let is_late = matches!(call.reason, EndReason::Expired) && fate == "not_run";
-        rendered(if is_late { "late" } else { fate }, true)
+        let is_late = matches!(call.reason, EndReason::Expired) && execution == "not_run";
+        rendered(if is_late { "late" } else { execution }, true)
     }
 
     fn frame(&self, name: &TurnName, _: &Head) -> ReplyFrame {
@@ -207,7 +209,7 @@ pub struct Process {
 
 /// The state that all slots of a worker share. Other processes have one slot.
 pub struct ProcessState {
-    pub beaten_ms: i64,
+    pub heartbeat_ms: i64,
     /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
     /// True while a slot sends a heartbeat.
@@ -224,7 +226,7 @@ pub struct ProcessState {
 impl Default for ProcessState {
     fn default() -> Self {
         Self {
-            beaten_ms: 0,
+            heartbeat_ms: 0,
             journal: Journal::new(KEPT_MS, 1 << 20),
             beats: false,
             running: HashSet::new(),
@@ -285,34 +287,34 @@ impl Process {
     }
 
     /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process does this at a time.
-    pub async fn beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
+    pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
             let mut state = self.state();
-            if state.beats || state.beaten_ms > 0 && sent_ms < state.beaten_ms + LEASE_MS / 4 {
+            if state.beats || state.heartbeat_ms > 0 && sent_ms < state.heartbeat_ms + LEASE_MS / 4 {
                 return Ok(());
             }
             state.beats = true;
         }
-        let beaten = self.send_beat(is_worker).await;
+        let beaten = self.send_heartbeat(is_worker).await;
         let mut state = self.state();
         state.beats = false;
         // A lease counts only once the worker has reported to a restarted store.
         if beaten.is_ok() {
-            state.beaten_ms = sent_ms;
+            state.heartbeat_ms = sent_ms;
         }
         beaten
     }
 
-    async fn send_beat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
+    async fn send_heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let role = if is_worker {
             Role::Worker { worker: self.consumer.clone(), slots: Slots { busy: 0, all: 2 } }
         } else {
             Role::Scheduler
         };
         let consumer = ConsumerId::new(&self.consumer).unwrap();
-        let beat = Beat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
-        let report = self.decide(beat).await?.ok_or(ProcessEnded)?;
+        let heartbeat = Heartbeat { consumer, role, lease_ms: LEASE_MS, policy: "p".to_owned() };
+        let report = self.decide(heartbeat).await?.ok_or(ProcessEnded)?;
         {
             let mut state = self.state();
             let canceled: Vec<Delivery> =
@@ -323,7 +325,7 @@ impl Process {
     }
 
     pub fn is_leased(&self) -> bool {
-        self.shared.clock.now_ms() < self.state().beaten_ms + LEASE_MS / 2
+        self.shared.clock.now_ms() < self.state().heartbeat_ms + LEASE_MS / 2
     }
 }
 
@@ -405,7 +407,7 @@ async fn schedule(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 
 impl Process {
     async fn schedule_once(&mut self) -> Result<(), ProcessEnded> {
-        self.beat(false).await?;
+        self.heartbeat(false).await?;
         self.intake().await?;
         // A longer pause between two requests would count as an outage of the store.
         self.may_reap(LEASE_MS / 8).await?;
@@ -462,7 +464,7 @@ impl Process {
             });
         }
         for admitted in self.decide_all(&admits).await?.into_iter().flatten() {
-            if let Admitted::Refused(code) = admitted {
+            if let AdmitResult::Refused(code) = admitted {
                 self.shared.oracle.lock().unwrap().violate(format!("refused: {code:?}"));
             }
         }
@@ -532,7 +534,7 @@ impl Process {
     }
 
     async fn may_reap(&mut self, every_ms: i64) -> Result<bool, ProcessEnded> {
-        Ok(self.decide(MayReap { lease_ms: LEASE_MS, every_ms }).await? == Some(ReapPermit::Granted))
+        Ok(self.decide(RequestReapPermit { lease_ms: LEASE_MS, every_ms }).await? == Some(ReapPermit::Granted))
     }
 
     async fn reap(&mut self) -> Result<(), ProcessEnded> {
@@ -588,12 +590,17 @@ impl Process {
         for _ in 0..64 {
             let held = self.held(&queues, consumer).await?;
             if held.is_empty() {
-                self.decide(Bury { consumer: ConsumerId::new(consumer).unwrap() }).await?;
+                self.decide(RemoveDeadConsumer { consumer: ConsumerId::new(consumer).unwrap() }).await?;
                 return Ok(());
             }
             let reap = Reap { consumer: consumer.into(), lease: lease(), held, bounds: &shared.bounds };
             match self.decide(reap).await? {
-                Some(Reaped::Redelivered(_) | Reaped::Removed { .. } | Reaped::Quarantined(_) | Reaped::Nothing) => {}
+                Some(
+                    ReapResult::Redelivered(_)
+                    | ReapResult::Removed { .. }
+                    | ReapResult::Quarantined(_)
+                    | ReapResult::Nothing,
+                ) => {}
                 _ => return Ok(()),
             }
         }
@@ -803,7 +810,7 @@ impl Game {
                 *self.words.entry(word.to_owned()).or_default() += 1;
             }
         }
-        for limit in [limits::UNFINISHED, limits::BYTES, limits::OUT] {
+        for limit in [limits::UNFINISHED, limits::BYTES, limits::IN_FLIGHT] {
             if let Value::Counter(Some(state)) = self.peek(Query::Counter(CounterKey::new(limit, "acme")))
                 && state.used > 0
             {
@@ -823,8 +830,8 @@ impl Game {
             let Value::Record(Some(stored)) = self.peek(Query::Record(key)) else { continue };
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let session = Session::decode(&text.content).unwrap();
-            if !session.under_way.is_empty() {
-                violations.push(format!("calls of {agent} are under way: {:?}", session.under_way));
+            if !session.running.is_empty() {
+                violations.push(format!("calls of {agent} are under way: {:?}", session.running));
             }
         }
         for timer in [SetKey::new("timers")] {

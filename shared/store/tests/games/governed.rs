@@ -8,16 +8,17 @@ use rand::Rng;
 use serde_json::json;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::approval::{
-    self, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, Shown, UseConsent, Verdict, VoidApproval,
+    self, ApprovalPreview, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, UseConsent, Verdict,
+    VoidApproval,
 };
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::call::claim::{ClaimEffect, Claimant, EffectEnd, EffectName, EndClaim, WaitForClaim};
 use tickfleet_core::call::facts::{
-    Changed, CheckFacts, Condition, EndCalls, EndedCall, MayChange, SessionName, WaitForFacts,
+    AppliedFactChange, CheckFacts, Condition, EndCalls, EndedCall, PossibleFactChange, SessionName, WaitForFacts,
 };
-use tickfleet_core::turn::{Park, ParkReason, Parked, Slice, WaitReason};
+use tickfleet_core::turn::{Park, ParkReason, ParkResult, Slice, WaitReason};
 use tickfleet_core::{Query, Section, Value};
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 use tickfleet_model::{Call, TenantId};
 
 use crate::executor::yield_now;
@@ -45,7 +46,7 @@ impl Governed {
         let tool = call.tool.clone();
         let head = &slice.turn.head;
         let mut governed = Self { call: name.clone(), tool: tool.clone(), facts: None, consent: None, claim: None };
-        let changes = |sets| vec![MayChange { fact: "quoted".into(), sets, kept_ms: KEPT_MS }];
+        let changes = |sets| vec![PossibleFactChange { fact: "quoted".into(), sets, kept_ms: KEPT_MS }];
         let session = SessionName { tenant: tenant(), session: format!("agent:{}", head.agent) };
         if tool == "quote" {
             governed.facts = Some(CheckFacts { session, conditions: Vec::new(), changes: changes(true) });
@@ -69,8 +70,8 @@ impl Governed {
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
-            let becomes = if self.tool == "quote" { Becomes::Set } else { Becomes::Cleared };
-            let changed = Changed { fact: "quoted".into(), becomes, kept_ms: KEPT_MS };
+            let transition = if self.tool == "quote" { FactTransition::Set } else { FactTransition::Cleared };
+            let changed = AppliedFactChange { fact: "quoted".into(), transition, kept_ms: KEPT_MS };
             let changes = ran.map(|ran| if ran { vec![changed] } else { Vec::new() });
             let calls = vec![EndedCall { call: self.call.clone(), changes }];
             sections.push(Box::new(EndCalls { session: facts.session.clone(), calls }));
@@ -96,7 +97,7 @@ impl Governed {
             id,
             call: self.call.clone(),
             binding: "b".into(),
-            shown: Shown {
+            shown: ApprovalPreview {
                 tool: self.tool.clone(),
                 version: "1".into(),
                 arguments: "{}".into(),
@@ -147,7 +148,7 @@ impl Process {
         slice: &Slice,
         governed: &Governed,
         reason: WaitReason,
-    ) -> Result<Parked, ProcessEnded> {
+    ) -> Result<ParkResult, ProcessEnded> {
         let own = slice.turn.clone();
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
@@ -172,7 +173,7 @@ impl Process {
             _ => claim.iter().map(|one| one as &dyn Section).collect(),
         };
         let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-        let park = Park { slice, reason: &reason, beside: false, waits_while: &[], sections: &sections };
+        let park = Park { slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &sections };
         self.decide(park).await?.ok_or(ProcessEnded)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tickfleet_core::turn::Slice;
-use tickfleet_core::{Committed, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
+use tickfleet_core::{Committed, ConditionalDebit, CounterKey, EntryId, Guard, Transaction, Window, Write};
 
 pub struct Debit {
     at_ms: i64,
@@ -62,15 +62,15 @@ impl Oracle {
             }
         }
         for guard in &transaction.guards {
-            let Guard::Room(room) = guard else { continue };
-            if room.amount == 0 || room.shadow || &*room.counter.counter == Room::OTHERS {
+            let Guard::Debit(debit) = guard else { continue };
+            if debit.amount == 0 || debit.shadow || &*debit.counter.counter == ConditionalDebit::OTHERS {
                 continue;
             }
-            self.debits.entry(room.counter.clone()).or_default().push(Debit {
+            self.debits.entry(debit.counter.clone()).or_default().push(Debit {
                 at_ms: committed.now_ms,
-                amount: room.amount,
-                max: room.max,
-                window: room.window,
+                amount: debit.amount,
+                max: debit.max,
+                window: debit.window,
             });
         }
     }
@@ -150,7 +150,7 @@ impl Oracle {
                     // its bound.
                     Window::Rolling { .. } if !self.losses.is_empty() => continue,
                     Window::Rolling { length_ms } => (debit.at_ms - length_ms + 1, debit.at_ms + 1),
-                    Window::Held | Window::Total => continue,
+                    Window::Concurrency | Window::Total => continue,
                 };
                 let within = debits.iter().filter(|one| (from..to).contains(&one.at_ms));
                 let sum: u64 = within.map(|one| one.amount).sum();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
-use tickfleet_store::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use tickfleet_store::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use tickfleet_store::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use tickfleet_store::{Confirmed, StoreError};
 
@@ -38,7 +38,7 @@ impl<S: Store> Store for Watched<S> {
             for (transaction, result) in batch.iter().zip(&answer.results) {
                 oracle.commits += 1;
                 match result {
-                    Ok(committed) if !committed.already => oracle.see(transaction, committed),
+                    Ok(committed) if !committed.was_committed => oracle.see(transaction, committed),
                     Ok(_) => {}
                     Err(_) => oracle.conflicts += 1,
                 }
@@ -145,8 +145,8 @@ impl<S: Store> Store for Watched<S> {
         self.inner.holder(queue, entry).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.inner.vitals().await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.inner.shard_stats().await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -8,11 +8,15 @@ use tickfleet_core::Section;
 use tickfleet_core::call::begin::{Begin, BeginResult};
 use tickfleet_core::call::claim::{Claimant, EffectEnd, EndClaim};
 use tickfleet_core::keys;
-use tickfleet_core::recovery::epoch::{AskUnrun, Assert, KnownUnrun, Outcome, Unrun};
+use tickfleet_core::recovery::epoch::{
+    ConfirmedUnrunCalls, JournaledOutcome, QueryUnrunCalls, ReportBegunCall, UnrunCallsResult,
+};
 use tickfleet_core::recovery::journal::{JournalCall, Report};
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{HandBack, HandBackReason, Park, ParkReason, Parked, Settle, Settled, Slice, WaitReason};
+use tickfleet_core::turn::{
+    Park, ParkReason, ParkResult, RequeueReason, RequeueSlice, Settle, SettleResult, Slice, WaitReason,
+};
 use tickfleet_model::{Call, Priority};
 use tickfleet_store::seam::{Store, TakeRequest, Versions};
 
@@ -33,7 +37,7 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
         let kind = if again == 0 { "w".to_owned() } else { format!("w{again}") };
         {
             let mut state = state.lock().unwrap();
-            (state.beaten_ms, state.ends) = (0, false);
+            (state.heartbeat_ms, state.ends) = (0, false);
         }
         let slot = |slot| {
             let seed = seed ^ slot << 56;
@@ -71,7 +75,7 @@ impl Process {
     }
 
     async fn work_once(&mut self) -> Result<(), ProcessEnded> {
-        self.beat(true).await?;
+        self.heartbeat(true).await?;
         if self.state().beats {
             yield_now().await;
             return Ok(());
@@ -127,7 +131,7 @@ impl Process {
             slices.retain(|slice| before.contains(&slice.entry));
         }
         for slice in slices {
-            self.decide(HandBack { slice: &slice, reason: &HandBackReason::Unknown }).await?;
+            self.decide(RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown }).await?;
         }
         Ok(())
     }
@@ -160,7 +164,7 @@ impl Process {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
         while results.len() < slice.calls.len() {
-            self.beat(true).await?;
+            self.heartbeat(true).await?;
             if self.state().canceled.contains(&slice.delivery()) {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
@@ -177,7 +181,7 @@ impl Process {
                     self.undo(&slice, slice.turn.position).await?;
                     let now_ms = self.shard.now_ms;
                     self.state().journal.confirm(&slice.delivery(), usize::MAX, now_ms);
-                    self.decide(HandBack { slice: &slice, reason: &HandBackReason::Beside }).await?;
+                    self.decide(RequeueSlice { slice: &slice, reason: &RequeueReason::ParallelReads }).await?;
                 }
                 return Ok(());
             }
@@ -213,7 +217,7 @@ impl Process {
                     continue;
                 }
                 Next::Waits(reason) => {
-                    if self.wait(&slice, &governed, reason).await? == Parked::Canceled {
+                    if self.wait(&slice, &governed, reason).await? == ParkResult::Canceled {
                         return self.end(slice, results, EndReason::Canceled).await;
                     }
                     return Ok(());
@@ -327,11 +331,11 @@ impl Process {
             return Ok(());
         }
         let now_ms = self.shard.now_ms;
-        let reports: Vec<Assert> = {
+        let reports: Vec<ReportBegunCall> = {
             let state = self.state();
             let positions = slice.turn.position..upto;
             let all = positions.filter_map(|position| state.journal.report_of(&slice.delivery(), position, now_ms));
-            all.filter(|report| report.once && matches!(report.outcome, Outcome::Ended(_))).collect()
+            all.filter(|report| report.once && matches!(report.outcome, JournaledOutcome::Ended(_))).collect()
         };
         for report in reports {
             self.decide(report).await?;
@@ -404,8 +408,8 @@ impl Process {
         let delay_ms = 30;
         let cause = "it failed".to_owned();
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
-        let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
-        if let Some(Parked::Canceled) = self.decide(park).await? {
+        let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
+        if let Some(ParkResult::Canceled) = self.decide(park).await? {
             // Another worker may have reported a begin of this call that the store had lost.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
@@ -423,10 +427,12 @@ impl Process {
             let name = &slice.name;
             let digest = slice.turn.head.digest.as_str();
             self.shard = self.shared.store.shard().await?;
-            let unrun =
-                self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
-            let Unrun::Known(known) = unrun else {
-                self.beat(true).await?;
+            let unrun = self
+                .decide(QueryUnrunCalls { name, digest, from, upto, lease_ms: LEASE_MS })
+                .await?
+                .ok_or(ProcessEnded)?;
+            let UnrunCallsResult::Confirmed(known) = unrun else {
+                self.heartbeat(true).await?;
                 if !self.is_leased() {
                     return Err(ProcessEnded);
                 }
@@ -435,22 +441,22 @@ impl Process {
             results.extend((from..upto).map(|position| self.ended(&slice, position, &why, &known)));
             let mut sections = unreported(&slice);
             sections.push(Box::new(known));
-            if self.settled(&slice, &results, Some(&why), &sections).await? != Settled::Unsure {
+            if self.settled(&slice, &results, Some(&why), &sections).await? != SettleResult::Unsure {
                 return Ok(());
             }
         }
     }
 
-    fn ended(&self, slice: &Slice, position: usize, why: &EndReason, known: &KnownUnrun) -> RenderedCall {
+    fn ended(&self, slice: &Slice, position: usize, why: &EndReason, known: &ConfirmedUnrunCalls) -> RenderedCall {
         let mark = known.began.get(&position);
         if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
             return reported.into();
         }
-        let fate = if mark.is_some() { Fate::MayHaveRun } else { slice.turn.fate(position) };
+        let execution = if mark.is_some() { ExecutionState::MayHaveRun } else { slice.turn.execution_state(position) };
         let name = &slice.name;
         let turn = &slice.turn;
         let now_ms = self.shard.now_ms;
-        TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
+        TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, execution, now_ms })
     }
 
     async fn settle(
@@ -470,7 +476,7 @@ impl Process {
         reason: Option<&EndReason>,
         ends: &[Box<dyn Section>],
     ) -> Result<Option<Slice>, ProcessEnded> {
-        let Settled::Continues { version, turn } = self.settled(slice, results, reason, ends).await? else {
+        let SettleResult::Continues { version, turn } = self.settled(slice, results, reason, ends).await? else {
             return Ok(None);
         };
         let mut next = slice.clone();
@@ -485,7 +491,7 @@ impl Process {
         results: &[RenderedCall],
         reason: Option<&EndReason>,
         ends: &[Box<dyn Section>],
-    ) -> Result<Settled, ProcessEnded> {
+    ) -> Result<SettleResult, ProcessEnded> {
         let shared = Arc::clone(&self.shared);
         let frame = TestRenderer.frame(&slice.name, &slice.turn.head);
         let canceled = reason.filter(|why| **why == EndReason::Canceled).map(|_| "enough");
@@ -498,8 +504,8 @@ impl Process {
                 Ok(Some(settled)) => {
                     let now_ms = self.shard.now_ms;
                     match settled {
-                        Settled::Unsure => {}
-                        Settled::Stale => {
+                        SettleResult::Unsure => {}
+                        SettleResult::Stale => {
                             self.report_results(slice, upto).await?;
                             self.state().journal.confirm(&slice.delivery(), usize::MAX, now_ms);
                         }

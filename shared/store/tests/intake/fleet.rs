@@ -7,11 +7,11 @@ use bytes::Bytes;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::{Admit, Admitted, place_of};
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::admit::{Admit, AdmitResult, place_of};
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{CapRows, Debit, Generations, LimitRow, Policy, Rules};
-use tickfleet_core::turn::release::{QueueHead, Rearm, Release, Released};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit};
+use tickfleet_core::turn::release::{QueueHead, Rearm, Release, ReleaseResult};
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 use tickfleet_core::turn::{Due, Head, Note, Park, ParkReason, Settle, Slice, State, Turn, WaitReason};
@@ -30,10 +30,10 @@ pub const TICK_MS: i64 = 5_000;
 /// The rules of the test: caps and limits. Each limit counts the calls of the tool with the same name.
 pub struct Table {
     pub caps: Caps,
-    pub rows: Vec<Arc<LimitRow>>,
+    pub resolved_limits: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
     /// If set, every evaluation returns these rules.
-    pub fixed: Option<Rules>,
+    pub fixed: Option<LimitDecision>,
 }
 
 impl Table {
@@ -45,21 +45,21 @@ impl Table {
             tenant_calls_per_day: None,
             on_day_cap: DayCapAction::Reject,
         };
-        Self { caps, rows: Vec::new(), generations: Generations::default(), fixed: None }
+        Self { caps, resolved_limits: Vec::new(), generations: Generations::default(), fixed: None }
     }
 }
 
 impl Policy for Table {
-    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules {
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         if let Some(rules) = &self.fixed {
             return rules.clone();
         }
-        let mut debits = CapRows::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
-        for row in &self.rows {
-            let held = row.window == tickfleet_core::turn::limit::WindowKind::Held;
+        let mut debits = ResolvedCaps::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
+        for resolved in &self.resolved_limits {
+            let held = resolved.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
             let mut has_permit = false;
             let amount = |call: &Call| {
-                let counts = call.tool == *row.name && !(held && has_permit);
+                let counts = call.tool == *resolved.name && !(held && has_permit);
                 has_permit |= counts;
                 // The argument is the amount of the debit.
                 let amount = if call.arguments.is_empty() { Some(1) } else { call.arguments.parse().ok() };
@@ -67,11 +67,11 @@ impl Policy for Table {
             };
             let amounts: Vec<Option<u64>> = calls.iter().map(amount).collect();
             if amounts.iter().any(|amount| *amount != Some(0)) {
-                let counter = CounterKey::new(&row.name, "all");
-                debits.push(Debit { row: Arc::clone(row), counter, stagger_ms: 0, amounts });
+                let counter = CounterKey::new(&resolved.name, "all");
+                debits.push(Debit { limit: Arc::clone(resolved), counter, stagger_ms: 0, amounts });
             }
         }
-        Rules::Debits(debits)
+        LimitDecision::Debits(debits)
     }
 
     fn generations(&self) -> Generations {
@@ -168,7 +168,7 @@ impl Fleet {
         self.shard = shard;
         if let Some(by) = by {
             let of_agents = ["kelly", "robin"].map(|agent| CounterKey::new(limits::TICK, format!("acme:{agent}")));
-            let of_rows = self.table.rows.iter().map(|row| CounterKey::new(&row.name, "all"));
+            let of_rows = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
             let counters = of_agents.into_iter().chain(of_rows);
             self.beliefs[by] = counters.filter_map(|key| Some((key.clone(), view.counter(&key)?))).collect();
         }
@@ -196,7 +196,7 @@ impl Fleet {
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 
-    pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<Admitted> {
+    pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<AdmitResult> {
         self.admit_as(by, turns, None).await
     }
 
@@ -205,7 +205,7 @@ impl Fleet {
         by: usize,
         turns: &[(EntryId, Head, Vec<Call>)],
         given: Option<&str>,
-    ) -> Vec<Admitted> {
+    ) -> Vec<AdmitResult> {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
         let admit = |(entry, head, calls): &'_ (EntryId, Head, Vec<Call>)| (entry.clone(), head.clone(), calls.clone());
@@ -233,7 +233,7 @@ impl Fleet {
         let results = self.run(Some(by), &decisions).await;
         for (decision, (admitted, at_ms)) in decisions.iter().zip(&results) {
             self.agents.insert(decision.name.clone(), decision.head.agent.to_string());
-            if let Admitted::Advanced(Advanced::Dispatched { calls, resumed: false }) = admitted {
+            if let AdmitResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = admitted {
                 self.dispatched.push(Dispatched { name: decision.name.clone(), calls: *calls, at_ms: *at_ms });
             }
         }
@@ -241,7 +241,7 @@ impl Fleet {
     }
 
     /// A scheduler releases all throttle queues that are due. Returns the outcome of each turn, in order.
-    pub async fn release(&mut self, by: usize) -> Vec<(TurnName, Released)> {
+    pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
         let upto = u64::try_from(self.shard.now_ms).unwrap();
@@ -254,7 +254,7 @@ impl Fleet {
         all
     }
 
-    async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, Released)> {
+    async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, ReleaseResult)> {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
         let mut all = Vec::new();
@@ -272,7 +272,7 @@ impl Fleet {
             let decisions: Vec<Release<'_>> = turns.iter().map(release).collect();
             let results = self.run(Some(by), &decisions).await;
             for (name, (released, at_ms)) in turns.iter().zip(&results) {
-                if let Released::Advanced(Advanced::Dispatched { calls, resumed: false }) = released {
+                if let ReleaseResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = released {
                     self.dispatched.push(Dispatched { name: name.clone(), calls: *calls, at_ms: *at_ms });
                 }
             }
@@ -311,7 +311,8 @@ impl Fleet {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
             let reason = WaitReason::Approval { approval: "a".into() };
             let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-            let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+            let park =
+                Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
             self.run(None, &[park]).await;
         }
     }
@@ -378,11 +379,11 @@ impl Fleet {
             CounterKey::new(limits::TICK, "acme:kelly"),
             CounterKey::new(limits::TICK, "acme:robin"),
             CounterKey::new(limits::DAY, "acme:kelly"),
-            CounterKey::new(limits::OUT, "acme"),
+            CounterKey::new(limits::IN_FLIGHT, "acme"),
         ];
-        let rows = self.table.rows.iter().map(|row| CounterKey::new(&row.name, "all"));
+        let resolved_limits = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
         let mut queues = Vec::new();
-        for counter in counters.into_iter().chain(rows) {
+        for counter in counters.into_iter().chain(resolved_limits) {
             let members = self.members(keys::throttle_queue(&counter), None).await;
             if members.contains(&name.to_string()) {
                 queues.push(counter);
@@ -420,9 +421,9 @@ fn check_stamp(slice: &Slice) {
     }
 }
 
-pub fn ended(admitted: &Admitted) -> Option<&EndReason> {
+pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     match admitted {
-        Admitted::Advanced(Advanced::Ended { reason }) => reason.as_ref(),
+        AdmitResult::Advanced(AdvanceResult::Ended { reason }) => reason.as_ref(),
         _ => None,
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::turn::State;
-use tickfleet_core::turn::admit::Admitted;
-use tickfleet_core::turn::advance::Advanced;
-use tickfleet_core::turn::limit::{LimitRow, WindowKind};
+use tickfleet_core::turn::admit::AdmitResult;
+use tickfleet_core::turn::advance::AdvanceResult;
+use tickfleet_core::turn::limit::{ResolvedLimit, WindowKind};
 use tickfleet_core::{CounterKey, EntryId};
 use tickfleet_core::{mutants, transaction};
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -34,8 +34,8 @@ const PERMITS: u64 = 2;
 const FETCHES: u64 = 3;
 const FETCH_MS: i64 = 3_000;
 
-pub fn row(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Arc<LimitRow> {
-    Arc::new(LimitRow { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: 100 })
+pub fn resolved(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Arc<ResolvedLimit> {
+    Arc::new(ResolvedLimit { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: 100 })
 }
 
 struct Game {
@@ -48,13 +48,13 @@ struct Game {
 impl Game {
     async fn new(seed: u64) -> Self {
         let mut table = Table::new(PER_TICK as u32, PER_DAY as u32);
-        table.rows = vec![
-            row("search", SEARCHES, WindowKind::Fixed { length_ms: SEARCH_MS }, OnReach::Wait),
-            row("browse", PERMITS, WindowKind::Held, OnReach::Wait),
-            row("fetch", FETCHES, WindowKind::Rolling { length_ms: FETCH_MS }, OnReach::Wait),
+        table.resolved_limits = vec![
+            resolved("search", SEARCHES, WindowKind::Fixed { length_ms: SEARCH_MS }, OnReach::Wait),
+            resolved("browse", PERMITS, WindowKind::Concurrency, OnReach::Wait),
+            resolved("fetch", FETCHES, WindowKind::Rolling { length_ms: FETCH_MS }, OnReach::Wait),
         ];
         let mut fleet = Fleet::new(table).await;
-        fleet.bounds.tenant_out_max = 6;
+        fleet.bounds.tenant_in_flight_max = 6;
         Self { fleet, dice: Dice(seed), turns: Vec::new(), held: [Vec::new(), Vec::new()] }
     }
 
@@ -105,10 +105,10 @@ impl Game {
         let admitted = self.fleet.admit(by, &batch).await;
         let still = self.waiting().await;
         for (admitted, (entry, head, _)) in admitted.iter().zip(&batch) {
-            assert!(matches!(admitted, Admitted::Advanced(_)), "{admitted:?}");
+            assert!(matches!(admitted, AdmitResult::Advanced(_)), "{admitted:?}");
             let queue = CounterKey::new(limits::TICK, format!("acme:{}", head.agent));
             let others = waiting.iter().filter(|(name, of)| **of == queue && still.get(*name) == Some(&queue));
-            if matches!(admitted, Admitted::Advanced(Advanced::Dispatched { .. })) {
+            if matches!(admitted, AdmitResult::Advanced(AdvanceResult::Dispatched { .. })) {
                 assert_eq!(others.count(), 0, "t{entry} has overtaken those that wait");
             }
         }
@@ -172,12 +172,12 @@ impl Game {
             self.fleet.check_place(name).await;
             if let Some(turn) = self.fleet.turn(name).await {
                 permits += turn.permits.iter().map(|(_, permits)| permits).sum::<u64>();
-                out += u64::from(turn.state.out().is_some());
+                out += u64::from(turn.state.in_flight_upto().is_some());
             }
         }
-        assert!(permits <= PERMITS && out <= self.fleet.bounds.tenant_out_max, "{permits} permits, {out} slices");
+        assert!(permits <= PERMITS && out <= self.fleet.bounds.tenant_in_flight_max, "{permits} permits, {out} slices");
         assert_eq!(self.fleet.counter("browse", "all").await.used, permits);
-        assert_eq!(self.fleet.counter(limits::OUT, "acme").await.used, out);
+        assert_eq!(self.fleet.counter(limits::IN_FLIGHT, "acme").await.used, out);
     }
 
     async fn drain(&mut self) {
@@ -217,7 +217,7 @@ fn play(seed: u64) {
             let results = ended("\"ok ") + ended("DailyCapReached") + ended("Expired");
             assert_eq!(results, calls.len(), "{}", finished.reply);
         }
-        for limit in [limits::UNFINISHED, limits::BYTES, limits::OUT] {
+        for limit in [limits::UNFINISHED, limits::BYTES, limits::IN_FLIGHT] {
             assert_eq!(game.fleet.counter(limit, "acme").await.used, 0, "{limit}");
         }
         // If a queue became empty without a release, its timer stays until it fires.

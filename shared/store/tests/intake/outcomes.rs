@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
-use tickfleet_core::recovery::epoch::{Assert, Outcome};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::Admitted;
-use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::admit::AdmitResult;
+use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, return_permits};
-use tickfleet_core::turn::limit::{Generations, Rules, WindowKind};
+use tickfleet_core::turn::limit::{Generations, LimitDecision, WindowKind};
 use tickfleet_core::turn::reject::{Reject, Rejected, RejectedTenant};
-use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, Released};
+use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, ReleaseResult};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::submit::{Inbound, Submitted};
 use tickfleet_core::turn::throttle::throttle;
@@ -26,7 +26,7 @@ use tickfleet_store::seam::{Store, run_with};
 
 use crate::block_on;
 use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, TestRenderer, call, ended, head, turn_name};
-use crate::games::row;
+use crate::games::resolved;
 
 const LATER_MS: i64 = BEGIN_MS + 1_000_000_000;
 const FIXED: WindowKind = WindowKind::Fixed { length_ms: 60_000 };
@@ -44,19 +44,19 @@ async fn inbound(fleet: &mut Fleet) -> EntryId {
     fleet.take(0, 1).await.remove(0)
 }
 
-async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, Admitted) {
+async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, AdmitResult) {
     let entry = inbound(fleet).await;
     let name = turn_name(&format!("t{entry}"));
     (name, fleet.admit(0, &[(entry, head, calls)]).await.remove(0))
 }
 
-fn dispatched(calls: usize) -> Admitted {
-    Admitted::Advanced(Advanced::Dispatched { calls, resumed: false })
+fn dispatched(calls: usize) -> AdmitResult {
+    AdmitResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false })
 }
 
-fn waits_for(admitted: &Admitted) -> &str {
+fn waits_for(admitted: &AdmitResult) -> &str {
     match admitted {
-        Admitted::Advanced(Advanced::Throttled { counter, .. }) => &counter.limit,
+        AdmitResult::Advanced(AdvanceResult::Throttled { counter, .. }) => &counter.limit,
         other => panic!("{other:?}"),
     }
 }
@@ -108,9 +108,9 @@ fn an_entry_is_admitted_once() {
         let entry = inbound(&mut fleet).await;
         let turn = (entry, kelly(), others(1));
         assert_eq!(fleet.admit(0, std::slice::from_ref(&turn)).await, [dispatched(1)]);
-        assert_eq!(fleet.admit(1, std::slice::from_ref(&turn)).await, [Admitted::Refused(RejectionCode::Conflict)]);
+        assert_eq!(fleet.admit(1, std::slice::from_ref(&turn)).await, [AdmitResult::Refused(RejectionCode::Conflict)]);
         fleet.work(1).await;
-        assert_eq!(fleet.admit(1, &[turn]).await, [Admitted::NotHeld]);
+        assert_eq!(fleet.admit(1, &[turn]).await, [AdmitResult::NotHeld]);
     });
 }
 
@@ -126,11 +126,11 @@ fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
         let first = inbound(&mut fleet).await;
         assert_eq!(fleet.admit_as(0, &[(first, kelly(), others(1))], Some("a")).await, [dispatched(1)]);
         let second = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(0, &[(second, kelly(), others(1))], Some("a")).await, [Admitted::Duplicate]);
+        assert_eq!(fleet.admit_as(0, &[(second, kelly(), others(1))], Some("a")).await, [AdmitResult::Duplicate]);
         let third = inbound(&mut fleet).await;
         let other = Head { digest: "other".into(), ..kelly() };
         let admitted = fleet.admit_as(0, &[(third, other, others(1))], Some("a")).await;
-        assert_eq!(admitted, [Admitted::Refused(RejectionCode::Conflict)]);
+        assert_eq!(admitted, [AdmitResult::Refused(RejectionCode::Conflict)]);
         let backlog = fleet.store.backlog(&keys::turns()).await.unwrap();
         assert_eq!((backlog.waiting, backlog.held), (0, 1), "the conflict alone is to be rejected");
     });
@@ -195,7 +195,7 @@ fn nothing_ends_within_the_lease_after_a_restart() {
 fn no_call_is_refused_within_the_lease_after_a_restart() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
@@ -222,7 +222,7 @@ fn an_expired_turn_ends_one_lease_after_a_restart() {
 fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 2, WindowKind::Held, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 2, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), others(1)).await;
         fleet.clock.step(1);
@@ -246,7 +246,7 @@ fn a_stale_policy_decides_nothing() {
         table.generations = Generations { policy: 4, settings: 0 };
         let mut fleet = Fleet::new(table).await;
         fleet.write(vec![Write::PolicyGeneration(5)]).await;
-        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, Admitted::PolicyStale);
+        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, AdmitResult::PolicyStale);
     });
 }
 
@@ -260,7 +260,7 @@ fn a_tenant_has_bounds() {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.bounds.tenant_turns_max = 1;
         assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, dispatched(1));
-        let full = Admitted::Refused(RejectionCode::TenantQueueFull);
+        let full = AdmitResult::Refused(RejectionCode::TenantQueueFull);
         assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, full);
         fleet.bounds.tenant_turns_max = 9;
         fleet.bounds.tenant_bytes_max = fleet.counter(limits::BYTES, "acme").await.used + 2;
@@ -314,7 +314,7 @@ fn a_turn_without_calls_ends_at_once() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let (name, admitted) = arrive(&mut fleet, head("kelly", 0), Vec::new()).await;
-        assert_eq!(admitted, Admitted::Advanced(Advanced::Ended { reason: None }));
+        assert_eq!(admitted, AdmitResult::Advanced(AdvanceResult::Ended { reason: None }));
         assert!(reply(&fleet, &name).await.ends_with("\"results\":[]}"));
     });
 }
@@ -378,7 +378,7 @@ fn a_tenants_daily_cap_counts_the_calls_of_all_agents() {
 fn a_rejecting_limit_ends_only_its_own_calls() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("mail", 1, FIXED, OnReach::Reject)];
+        table.resolved_limits = vec![resolved("mail", 1, FIXED, OnReach::Reject)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("mail", ""), call("mail", ""), call("other", "")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls.clone()).await;
@@ -407,7 +407,7 @@ fn a_rejecting_limit_ends_only_its_own_calls() {
 fn a_sum_limit_rejects_amounts_that_can_never_fit() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let calls = vec![call("pay", "101"), call("pay", "much"), call("pay", "60"), call("pay", "60")];
         let (name, admitted) = arrive(&mut fleet, kelly(), calls).await;
@@ -428,9 +428,9 @@ fn a_sum_limit_rejects_amounts_that_can_never_fit() {
 fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        let mut shadow = (*row("mail", 1, FIXED, OnReach::Reject)).clone();
+        let mut shadow = (*resolved("mail", 1, FIXED, OnReach::Reject)).clone();
         shadow.mode = LimitMode::Shadow;
-        table.rows = vec![Arc::new(shadow)];
+        table.resolved_limits = vec![Arc::new(shadow)];
         let mut fleet = Fleet::new(table).await;
         assert_eq!(arrive(&mut fleet, kelly(), vec![call("mail", ""); 3]).await.1, dispatched(3));
         assert_eq!(fleet.counter("mail", "all").await.used, 3);
@@ -441,7 +441,7 @@ fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
 fn a_returned_permit_wakes_the_waiting_turn() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let browse = || vec![call("browse", "")];
         arrive(&mut fleet, kelly(), browse()).await;
@@ -463,7 +463,7 @@ fn a_returned_permit_wakes_the_waiting_turn() {
 fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
+        table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
         // Simulates a parked slice whose call waits for an external event.
@@ -478,14 +478,14 @@ fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
             Write::PutPart(name.record(), tickfleet_core::turn::end::parts::call(at), text)
         };
         park.writes.extend([call(0), call(1)]);
-        park.write(Write::Add { counter: CounterKey::new(limits::OUT, "acme"), amount: -1, ends_ms: None });
+        park.write(Write::Add { counter: CounterKey::new(limits::IN_FLIGHT, "acme"), amount: -1, ends_ms: None });
         fleet.store.commit(&[park]).await.unwrap().results.remove(0).unwrap();
         assert_eq!(fleet.counter("browse", "all").await.used, 0);
         fleet.release(0).await;
         let turn = fleet.turn(&name).await.unwrap();
         assert_eq!((turn.state, turn.permits, turn.debited), (State::Ready { upto: 2 }, vec![(browse, 1)], 2));
         assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 2, "they were debited before");
-        assert_eq!(fleet.counter(limits::OUT, "acme").await.used, 1);
+        assert_eq!(fleet.counter(limits::IN_FLIGHT, "acme").await.used, 1);
     });
 }
 
@@ -508,7 +508,7 @@ fn under_task() -> Head {
 fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
-        let unknown = Admitted::Refused(RejectionCode::UnknownTask);
+        let unknown = AdmitResult::Refused(RejectionCode::UnknownTask);
         assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown);
         put_task(&fleet, 2, "robin").await;
         assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown, "the task of another agent");
@@ -523,9 +523,9 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
 
         put_task(&fleet, 9, "kelly").await;
         fleet.write(vec![Write::DeleteCounter(CounterKey::new(limits::TASK, "acme:job"))]).await;
-        fleet.bounds.tenant_out_max = 0;
+        fleet.bounds.tenant_in_flight_max = 0;
         let (name, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
-        assert_eq!(waits_for(&admitted), limits::OUT);
+        assert_eq!(waits_for(&admitted), limits::IN_FLIGHT);
         fleet.write(vec![Write::Delete(turn_name("job").record())]).await;
         fleet.clock.step(1_000);
         fleet.release(0).await;
@@ -551,7 +551,7 @@ fn no_turn_begins_under_a_canceled_task() {
         assert_eq!(admitted, dispatched(1), "an earlier task of this ID was canceled");
         fleet.write(vec![cancel(0)]).await;
         let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
-        assert_eq!(admitted, Admitted::Refused(RejectionCode::UnknownTask));
+        assert_eq!(admitted, AdmitResult::Refused(RejectionCode::UnknownTask));
     });
 }
 
@@ -581,7 +581,7 @@ fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
             let expected = match way {
                 0 => {
                     let mut table = Table::new(1, 100);
-                    table.fixed = Some(Rules::AgentRemoved);
+                    table.fixed = Some(LimitDecision::AgentRemoved);
                     fleet.table = Arc::new(table);
                     EndReason::AgentRemoved
                 }
@@ -609,21 +609,21 @@ fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
 fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
     block_on(async {
         let mut table = Table::new(10, 100);
-        table.rows = vec![row("mail", 1, FIXED, OnReach::Wait)];
-        let rows = table.rows.clone();
+        table.resolved_limits = vec![resolved("mail", 1, FIXED, OnReach::Wait)];
+        let resolved_limits = table.resolved_limits.clone();
         let mut fleet = Fleet::new(table).await;
         arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
         let (name, admitted) = arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
         assert_eq!(waits_for(&admitted), "mail");
         let mut table = Table::new(10, 100);
-        table.fixed = Some(Rules::Withheld);
+        table.fixed = Some(LimitDecision::Withheld);
         fleet.table = Arc::new(table);
         fleet.clock.step(60_000);
         fleet.release(0).await;
         let state = fleet.turn(&name).await.unwrap().state;
         assert!(matches!(state, State::Throttled { counter, .. } if &*counter.limit == limits::TICK));
         let mut table = Table::new(10, 100);
-        table.rows = rows;
+        table.resolved_limits = resolved_limits;
         fleet.table = Arc::new(table);
         assert_eq!(fleet.release(0).await.len(), 0, "it is not looked at before a second has passed");
         fleet.clock.step(1_000);
@@ -669,17 +669,17 @@ fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
         let mut fleet = Fleet::new(Table::new(1, 100)).await;
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
         let set = keys::throttle_queue(&counter);
-        let join = |member: &str, place| Write::Join {
+        let join = |member: &str, score| Write::AddMember {
             set: set.clone(),
             member: member.into(),
-            place,
+            score,
             queue_of: Some(counter.clone()),
         };
         fleet.write(vec![join("acme:gone", 1), join("no name", 2)]).await;
         let due_ms = BEGIN_MS;
         let timer = keys::throttle_timer(&counter).into();
         fleet.write(vec![Write::Timer { name: timer, due_ms, rule: tickfleet_core::TimerRule::Set }]).await;
-        assert_eq!(fleet.release(0).await, [(turn_name("gone"), Released::Gone)]);
+        assert_eq!(fleet.release(0).await, [(turn_name("gone"), ReleaseResult::Gone)]);
         assert!(fleet.members(set.clone(), None).await.is_empty());
         assert!(fleet.members(keys::timers(), None).await.is_empty());
         assert!(!fleet.counter(limits::TICK, "acme:kelly").await.queued);
@@ -701,12 +701,12 @@ fn who_joins_before_the_first_is_not_put_off() {
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
         let set = keys::throttle_queue(&counter);
         let timer = keys::throttle_timer(&counter);
-        let join = |member: &str, place| {
+        let join = |member: &str, score| {
             let set = set.clone();
             let queue_of = Some(counter.clone());
             let timer = timer.as_str().into();
-            let join = Write::Join { set, member: member.into(), place, queue_of };
-            vec![join, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
+            let add = Write::AddMember { set, member: member.into(), score, queue_of };
+            vec![add, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
         };
         fleet.write(join("acme:b", 2)).await;
         let mut stale = View::default();
@@ -782,10 +782,10 @@ fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
         fleet.taken_epoch = Some(fleet.shard.epoch);
         fleet.store.restart().await.unwrap();
         let admitted = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
-        assert_eq!(admitted, Admitted::NotHeld);
+        assert_eq!(admitted, AdmitResult::NotHeld);
         fleet.taken_epoch = None;
         let taken_again = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
-        assert!(matches!(taken_again, Admitted::Advanced(_)), "{taken_again:?}");
+        assert!(matches!(taken_again, AdmitResult::Advanced(_)), "{taken_again:?}");
     });
 }
 
@@ -802,7 +802,7 @@ fn what_has_begun_is_never_refused() {
             let mut table = Table::new(10, 100);
             let mut under = kelly();
             match reason {
-                "agent" => table.fixed = Some(Rules::AgentRemoved),
+                "agent" => table.fixed = Some(LimitDecision::AgentRemoved),
                 "task" => under = under_task(),
                 _ => {}
             }
@@ -815,7 +815,7 @@ fn what_has_begun_is_never_refused() {
             fleet.shard = fleet.store.shard().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
-            let Admitted::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
+            let AdmitResult::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
             let bounds = fleet.bounds.clone();
             let reject = Reject {
                 from: Inbound::Turns,
@@ -828,13 +828,13 @@ fn what_has_begun_is_never_refused() {
                 bounds: &bounds,
             };
             let Rejected::Later(at_ms) = fleet.run(None, &[reject]).await[0].0 else { panic!("{reason}: rejected") };
-            let mark = Assert {
+            let mark = ReportBegunCall {
                 name: turn_name("a"),
                 digest: "d".to_owned(),
                 position: 0,
                 by: "w1.1".to_owned(),
                 once: true,
-                outcome: Outcome::Ended(Box::new(RenderedCall {
+                outcome: JournaledOutcome::Ended(Box::new(RenderedCall {
                     result: "\"paid\"".into(),
                     ..RenderedCall::default()
                 })),
@@ -847,7 +847,10 @@ fn what_has_begun_is_never_refused() {
             match reason {
                 "bounds" => assert_eq!(admitted, dispatched(1)),
                 _ => {
-                    assert!(matches!(admitted, Admitted::Advanced(Advanced::Ended { .. })), "{reason}: {admitted:?}");
+                    assert!(
+                        matches!(admitted, AdmitResult::Advanced(AdvanceResult::Ended { .. })),
+                        "{reason}: {admitted:?}"
+                    );
                     assert!(reply(&fleet, &turn_name("a")).await.contains("[\"paid\"]"), "{reason}");
                 }
             }
@@ -863,7 +866,7 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
 #[test]
 fn outcomes_detect_missing_guards() {
     let guards: [(&str, fn()); 14] = [
-        ("refusals_look_at_marks", what_has_begun_is_never_refused),
+        ("refusals_read_recovered_calls", what_has_begun_is_never_refused),
         ("an_inbound_entry_is_of_its_epoch", an_entry_that_was_taken_before_a_restart_is_not_decided),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),

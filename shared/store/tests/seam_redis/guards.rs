@@ -11,7 +11,7 @@ async fn record_guards_check_version_absence_and_presence() {
     on_each(false, async |b| {
         let first = with(vec![Guard::Absent(key("r"))], vec![put("r", "1{}")]);
         let version = first.version.clone();
-        assert_eq!(b.commit(first).await.map(|done| (done.already, done.entries)), Ok((false, vec![])));
+        assert_eq!(b.commit(first).await.map(|done| (done.was_committed, done.entries)), Ok((false, vec![])));
         let stored = format!("{version} - - 1{{}}");
         assert_eq!(b.record("r").await.as_deref(), Some(stored.as_str()));
         let is = |stored: Option<Bytes>| Err(Conflict::Record { key: key("r"), stored });
@@ -136,7 +136,7 @@ async fn inboxes_are_bounded() {
             vec![],
         );
         assert!(b.commit(refused).await.is_err());
-        assert_eq!(b.read(Query::Place(set("inboxes:acme"), "d".into())).await, Value::Place(None));
+        assert_eq!(b.read(Query::Score(set("inboxes:acme"), "d".into())).await, Value::Score(None));
     })
     .await;
 }
@@ -150,7 +150,7 @@ async fn a_transaction_with_a_failed_guard_writes_nothing() {
             Guard::Version(key("there"), Version::new("z")),
             Guard::Absent(key("there")),
             Guard::Present(key("n")),
-            Guard::Room(room("full", 2, 1)),
+            Guard::Debit(debit("full", 2, 1)),
             Guard::Before(now),
             Guard::Since(now + 1_000_000),
             Guard::Epoch { number: 9, lease_ms: 0 },
@@ -162,9 +162,9 @@ async fn a_transaction_with_a_failed_guard_writes_nothing() {
         ];
         let held = b.held("h").await;
         let holding = [
-            Guard::Room(room("one", 1, 9)),
+            Guard::Debit(debit("one", 1, 9)),
             Guard::Absent(key("n")),
-            Guard::Room(room("two", 1, 9)),
+            Guard::Debit(debit("two", 1, 9)),
             Guard::Member(set("s"), "a".into()),
             Guard::Held(queue("h"), held.clone()),
         ];

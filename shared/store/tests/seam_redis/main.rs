@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, Room, SetKey, StreamKey, Transaction,
-    Value, Version, Window, Write,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, SetKey, StreamKey,
+    Transaction, Value, Version, Window, Write,
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};
@@ -67,8 +67,8 @@ pub fn counter(name: &str) -> CounterKey {
     CounterKey::new("tick", name)
 }
 
-pub fn room(name: &str, amount: u64, max: u64) -> Room {
-    Room {
+pub fn debit(name: &str, amount: u64, max: u64) -> ConditionalDebit {
+    ConditionalDebit {
         counter: counter(name),
         amount,
         max,
@@ -87,8 +87,8 @@ pub fn set(name: &str) -> SetKey {
     SetKey::new(name)
 }
 
-pub fn join(name: &str, member: &str, place: u64) -> Write {
-    Write::Join { set: set(name), member: member.into(), place, queue_of: None }
+pub fn join(name: &str, member: &str, score: u64) -> Write {
+    Write::AddMember { set: set(name), member: member.into(), score, queue_of: None }
 }
 
 impl Bench {

@@ -7,20 +7,21 @@ use tickfleet_core::CounterState;
 async fn a_repeated_transaction_is_recognized() {
     on_each(false, async |b| {
         let held = b.held("q").await;
-        let guards = vec![Guard::Room(room("a", 1, 5)), Guard::Held(queue("q"), held)];
-        let settle = Transaction { proof: Some(key("done")), ..with(guards, vec![put("done", "1{}")]) };
+        let guards = vec![Guard::Debit(debit("a", 1, 5)), Guard::Held(queue("q"), held)];
+        let settle = Transaction { dedupe_record: Some(key("done")), ..with(guards, vec![put("done", "1{}")]) };
         let first = b.commit(settle.clone()).await.unwrap();
-        assert!(!first.already);
+        assert!(!first.was_committed);
         let again = b.commit(settle.clone()).await.unwrap();
-        assert!(again.already && again.entries.is_empty());
+        assert!(again.was_committed && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
         // A repetition is also recognized within a batch, without guards, and if the repetition makes a guard fail.
-        let bare = Transaction { proof: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
+        let bare =
+            Transaction { dedupe_record: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
-        let reported = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
+        let reported = Transaction { dedupe_record: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
         let results = b.commit_all(&[bare.clone(), bare, reported.clone(), reported]).await;
-        let already: Vec<_> = results.into_iter().map(|result| result.unwrap().already).collect();
-        assert_eq!(already, vec![false, true, false, true]);
+        let was_committed: Vec<_> = results.into_iter().map(|result| result.unwrap().was_committed).collect();
+        assert_eq!(was_committed, vec![false, true, false, true]);
         // Another transaction has written the record in the meantime.
         b.commit(with(vec![], vec![put("done", "1{}")])).await.unwrap();
         assert_eq!(b.commit(settle).await, Err(Conflict::NotHeld));
@@ -37,8 +38,11 @@ async fn a_key_of_the_wrong_type_fails_only_its_own_transaction() {
         let results = b
             .commit_all(&[
                 with(vec![Guard::Version(key("r"), Version::new("t"))], vec![]),
-                with(vec![Guard::Room(room("a", 1, 1))], vec![]),
-                with(vec![Guard::Room(Room { counter: CounterKey::new("other", "a"), ..room("a", 1, 1) })], vec![]),
+                with(vec![Guard::Debit(debit("a", 1, 1))], vec![]),
+                with(
+                    vec![Guard::Debit(ConditionalDebit { counter: CounterKey::new("other", "a"), ..debit("a", 1, 1) })],
+                    vec![],
+                ),
                 with(vec![], vec![Write::Reply(inbox("a"), Bytes::from_static(b"r")), put("ok", "1{}")]),
                 with(vec![], vec![join("r", "m", 1)]),
             ])
@@ -91,9 +95,9 @@ async fn commits_run_as_a_script_when_the_function_cannot_load() {
             for command in [["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"]] {
                 let _: String = b.command(&command).await;
             }
-            let limited = Room { counters_max: 2, ..room("l", 1, 9) };
+            let limited = ConditionalDebit { counters_max: 2, ..debit("l", 1, 9) };
             let done =
-                b.commit(with(vec![Guard::Room(limited)], vec![put("a", "1{}"), enqueue("q", "v")])).await.unwrap();
+                b.commit(with(vec![Guard::Debit(limited)], vec![put("a", "1{}"), enqueue("q", "v")])).await.unwrap();
             assert_eq!(done.entries.len(), 1);
         }
         let libraries: Vec<redis::Value> = b.command(&["FUNCTION", "LIST"]).await;
@@ -110,9 +114,10 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
         let fixed = |name: &str, length_ms| {
             let start_ms = before.now_ms - 1;
             let window = Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms };
-            with(vec![Guard::Room(Room { window, ..room(name, 1, 9) })], vec![])
+            with(vec![Guard::Debit(ConditionalDebit { window, ..debit(name, 1, 9) })], vec![])
         };
-        let permit = || with(vec![Guard::Room(Room { window: Window::Held, ..room("h", 1, 9) })], vec![]);
+        let permit =
+            || with(vec![Guard::Debit(ConditionalDebit { window: Window::Concurrency, ..debit("h", 1, 9) })], vec![]);
         for t in [fixed("f", 60_000), fixed("long", 60_001), permit()] {
             b.commit(t).await.unwrap();
         }
@@ -129,12 +134,12 @@ async fn a_restart_blocks_short_windows_and_held_counters() {
         let start = before.now_ms - 1;
         assert_eq!(
             b.commit(fixed("f", 60_000)).await,
-            Err(Conflict::Room { counter: counter("f"), state: refused(9, start + 60_000, start) })
+            Err(Conflict::LimitReached { counter: counter("f"), state: refused(9, start + 60_000, start) })
         );
         assert!(b.commit(fixed("long", 60_001)).await.is_ok());
         assert_eq!(
             b.commit(permit()).await,
-            Err(Conflict::Room { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
+            Err(Conflict::LimitReached { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
         );
         let number = after.epoch;
         let began_ms = after.epoch_began_ms;
@@ -209,11 +214,11 @@ async fn implausible_shard_time_is_ignored() {
         let in_centuries = (first + 110_000 * 86_400_000).to_string();
         for last_ms in [in_centuries.as_str(), "inf", "nan", "x"] {
             let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", last_ms]).await;
-            assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms), "{last_ms}");
+            assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms), "{last_ms}");
             assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms), "{last_ms}");
         }
         change_state(&b, 0, "9504000000000").await;
-        assert!((first..first + 60_000).contains(&b.store.vitals().await.unwrap().shard.now_ms));
+        assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms));
         assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
         let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
         assert!(last_ms < first + 60_000, "the record stays");
@@ -228,7 +233,7 @@ async fn implausible_shard_time_is_ignored() {
 #[tokio::test]
 async fn memory_pressure_follows_the_last_sample() {
     on_each(false, async |b| {
-        let calm = || with(vec![Guard::Calm], vec![]);
+        let calm = || with(vec![Guard::MemoryAvailable], vec![]);
         assert!(b.commit(calm()).await.is_ok());
         let (used, max) = b.store.sample_memory().await.unwrap();
         assert!(used > 0 && max == 0);
@@ -253,10 +258,10 @@ async fn a_batch_of_3000_transactions_commits() {
         let batch: Vec<Transaction> = (0..3_000)
             .map(|at| {
                 let name = format!("n{at}");
-                let counters = vec![Guard::Room(room(&name, 1, 1)), Guard::Absent(key(&name))];
+                let counters = vec![Guard::Debit(debit(&name, 1, 1)), Guard::Absent(key(&name))];
                 let counters_max = |mut guards: Vec<Guard>| {
-                    if let Some(Guard::Room(room)) = guards.first_mut() {
-                        room.counters_max = 10_000;
+                    if let Some(Guard::Debit(debit)) = guards.first_mut() {
+                        debit.counters_max = 10_000;
                     }
                     guards
                 };

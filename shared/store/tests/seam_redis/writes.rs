@@ -47,7 +47,7 @@ async fn records_and_their_parts_expire_together() {
 }
 
 #[tokio::test]
-async fn timers_and_sets_are_ordered_by_place() {
+async fn timers_and_sets_are_ordered_by_score() {
     on_each(false, async |b| {
         let mut t = transaction();
         t.timer("a", 50, TimerRule::Set).timer("b", 20, TimerRule::Set).timer("none", 1, TimerRule::Wake);
@@ -56,18 +56,18 @@ async fn timers_and_sets_are_ordered_by_place() {
         t.write(Write::ClearTimer("d".into())).timer("e", 0, TimerRule::Set);
         b.commit(t).await.unwrap();
         let first = |upto, count| Query::First { set: set("timers"), upto, count };
-        let member = |name: &str, place| (arc(name), place);
+        let member = |name: &str, score| (arc(name), score);
         assert_eq!(
             b.read(first(None, 9)).await,
             Value::Members(vec![member("e", 0), member("c", 9), member("b", 10), member("a", 90)])
         );
         assert_eq!(b.read(first(Some(10), 2)).await, Value::Members(vec![member("e", 0), member("c", 9)]));
-        assert_eq!(b.read(Query::Place(set("timers"), "a".into())).await, Value::Place(Some(90)));
-        assert_eq!(b.read(Query::Place(set("timers"), "d".into())).await, Value::Place(None));
+        assert_eq!(b.read(Query::Score(set("timers"), "a".into())).await, Value::Score(Some(90)));
+        assert_eq!(b.read(Query::Score(set("timers"), "d".into())).await, Value::Score(None));
         let far = 1 << 53;
         b.commit(with(vec![], vec![join("s", "x", far), join("s", "y", 3), join("s", "x", far - 1)])).await.unwrap();
-        assert_eq!(b.read(Query::Place(set("s"), "x".into())).await, Value::Place(Some(far - 1)));
-        let leave = Write::Leave { set: set("s"), member: "y".into(), queue_of: None };
+        assert_eq!(b.read(Query::Score(set("s"), "x".into())).await, Value::Score(Some(far - 1)));
+        let leave = Write::RemoveMember { set: set("s"), member: "y".into(), queue_of: None };
         b.commit(with(vec![], vec![leave])).await.unwrap();
         assert_eq!(b.read(Query::Size(set("s"))).await, Value::Size(1));
     })
@@ -216,7 +216,7 @@ async fn replies_are_numbered_per_inbox() {
             assert_eq!(found, numbers);
             assert_eq!(all[0].1[0], (arc("reply"), Bytes::from_static(b"r")));
         }
-        let Value::Place(Some(used)) = b.read(Query::Place(set("inboxes:acme"), "a".into())).await else { panic!() };
+        let Value::Score(Some(used)) = b.read(Query::Score(set("inboxes:acme"), "a".into())).await else { panic!() };
         assert!(used >= now.unsigned_abs());
     })
     .await;

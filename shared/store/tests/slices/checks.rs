@@ -7,8 +7,8 @@ impl Game {
         let mut out = 0;
         for turn in 0..self.calls.len() {
             let Some(record) = self.record(turn) else { continue };
-            out += u64::from(record.state.out().is_some());
-            let Value::Place(due) = self.read(&Query::Place(keys::timers(), name(turn).timer().into())) else {
+            out += u64::from(record.state.in_flight_upto().is_some());
+            let Value::Score(due) = self.read(&Query::Score(keys::timers(), name(turn).timer().into())) else {
                 unreachable!()
             };
             let due = due.and_then(|due| i64::try_from(due).ok());
@@ -30,7 +30,7 @@ impl Game {
                 );
             }
         }
-        prop_assert_eq!(self.used(&counter(limits::OUT)), out);
+        prop_assert_eq!(self.used(&counter(limits::IN_FLIGHT)), out);
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl Game {
         for turn in 0..self.calls.len() {
             prop_assert!(self.record(turn).is_none(), "turn {turn} did not end");
         }
-        for limit in [limits::OUT, limits::UNFINISHED, limits::BYTES] {
+        for limit in [limits::IN_FLIGHT, limits::UNFINISHED, limits::BYTES] {
             prop_assert_eq!(self.used(&counter(limit)), 0, "{}", limit);
         }
         prop_assert_eq!(self.used(&permit()), 0);

@@ -19,17 +19,18 @@ use tickfleet_core::decision::{Context, Decision, Step};
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::mutants;
 use tickfleet_core::recovery::Lease;
-use tickfleet_core::recovery::epoch::{Assert, Marks, Outcome};
-use tickfleet_core::recovery::reap::{HeldEntry, Reap, Reaped};
-use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame, parts};
+use tickfleet_core::recovery::epoch::{JournaledOutcome, RecoveredCalls, ReportBegunCall};
+use tickfleet_core::recovery::reap::{HeldEntry, Reap, ReapResult};
+use tickfleet_core::turn::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame, parts};
 use tickfleet_core::turn::slice::dispatch;
 use tickfleet_core::turn::{
-    Begun, Cancellation, Destination, Due, Fired, HandBack, HandBackReason, HandBackUnreadable, HandedBack, Head, Park,
-    ParkReason, Parked, Settle, Settled, Slice, State, Turn, WaitReason,
+    Begun, Cancellation, Destination, Due, DueResult, Head, Park, ParkReason, ParkResult, RequeueReason, RequeueResult,
+    RequeueSlice, RequeueUnreadable, Settle, SettleResult, Slice, State, Turn, WaitReason,
 };
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{
-    Conflict, CounterKey, Guard, Query, RecordKey, Room, StreamKey, TimerRule, Transaction, Value, View, Window, Write,
+    ConditionalDebit, Conflict, CounterKey, Guard, Query, RecordKey, StreamKey, TimerRule, Transaction, Value, View,
+    Window, Write,
 };
 use tickfleet_model::{AgentId, Call, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_store::seam::memory::faults::FaultyStore;
@@ -94,7 +95,7 @@ struct TestRenderer;
 impl Render for TestRenderer {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
         let known = call.call.is_some();
-        let word = if call.fate == Fate::NotRun { "not_run" } else { "other" };
+        let word = if call.execution == ExecutionState::NotRun { "not_run" } else { "other" };
         let text = format!("{{\"p\":{},\"is\":\"{word}\",\"known\":{known}}}", call.position);
         RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: true }
     }
@@ -274,7 +275,7 @@ impl Game {
         let total = self.calls[turn];
         let play = |mut turn: Turn, transaction: &mut Transaction, _: &View, context: &Context| {
             let State::Throttled { counter: queue, .. } = turn.state.clone() else { return Ok(false) };
-            if context.failed(|conflict| matches!(conflict, Conflict::Room { .. } | Conflict::Record { .. })) {
+            if context.failed(|conflict| matches!(conflict, Conflict::LimitReached { .. } | Conflict::Record { .. })) {
                 return Ok(false);
             }
             transaction.guard(Guard::Absent(turn_name.cancellation()));
@@ -283,16 +284,16 @@ impl Game {
                 let behind_queue = false;
                 let shadow = false;
                 let counters_max = 100;
-                Guard::Room(Room { counter, amount, max, window, behind_queue, shadow, counters_max })
+                Guard::Debit(ConditionalDebit { counter, amount, max, window, behind_queue, shadow, counters_max })
             };
             let permits = (upto - turn.position) as u64;
-            transaction.guard(room(permit(), permits, 4, Window::Held));
-            transaction.guard(room(counter(limits::OUT), 1, 100, Window::Total));
+            transaction.guard(room(permit(), permits, 4, Window::Concurrency));
+            transaction.guard(room(counter(limits::IN_FLIGHT), 1, 100, Window::Total));
             turn.permits = vec![(permit(), permits)];
             turn.debited = turn.debited.max(upto);
             let member = turn_name.to_string().into();
             let set = keys::throttle_queue(&queue);
-            transaction.write(Write::Leave { set, member, queue_of: Some(queue) });
+            transaction.write(Write::RemoveMember { set, member, queue_of: Some(queue) });
             let calls: Vec<Bytes> = (turn.position..upto).map(|position| text(&call(position))).collect();
             dispatch(transaction, &turn_name, &mut turn, &calls);
             Ok(true)
@@ -351,8 +352,8 @@ fn a_repeated_settle_is_recognized() {
         let Ok(Step::Commit(transaction, _)) = settle.decide(&View::default(), &context) else { panic!("it reads") };
         let commit =
             || block_on(game.store.commit(std::slice::from_ref(&transaction))).unwrap().results.remove(0).unwrap();
-        assert!(!commit().already);
-        assert!(commit().already);
+        assert!(!commit().was_committed);
+        assert!(commit().was_committed);
     }
     game.check().unwrap();
 }

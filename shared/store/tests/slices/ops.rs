@@ -54,9 +54,9 @@ pub(super) enum Act {
         begins: bool,
     },
     Rest,
-    HandBack,
+    Requeue,
     /// The worker cannot read the slice, or does not know the slice that the store assigned to it.
-    HandBackUntouched {
+    RequeueUntouched {
         unreadable: bool,
     },
     /// The worker counts as dead, but continues to run.
@@ -71,8 +71,8 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
         3 => Just(Act::Retry),
         4 => (0..TURNS, any::<bool>()).prop_map(|(for_turn, begins)| Act::Wait { for_turn, begins }),
         1 => Just(Act::Rest),
-        2 => Just(Act::HandBack),
-        1 => any::<bool>().prop_map(|unreadable| Act::HandBackUntouched { unreadable }),
+        2 => Just(Act::Requeue),
+        1 => any::<bool>().prop_map(|unreadable| Act::RequeueUntouched { unreadable }),
         1 => Just(Act::Outlive),
     ]
 }
@@ -108,16 +108,16 @@ impl Game {
             }
             Act::Wait { for_turn, begins } => self.wait(worker, held, for_turn, begins),
             Act::Rest if !has_run && one.begun.is_none() => {
-                let since_ms = one.slice.turn.rests_since("open").unwrap_or_else(|| self.shard().now_ms);
+                let since_ms = one.slice.turn.unavailable_since("open").unwrap_or_else(|| self.shard().now_ms);
                 let reason = WaitReason::Breaker { since_ms };
                 let cause = "open".to_owned();
                 self.park(worker, held, &ParkReason::Wait { reason, most_ms: 30, has_begun: false, cause });
             }
             Act::Retry | Act::Rest => {}
-            Act::HandBack => self.hand_back(worker, held),
-            Act::HandBackUntouched { unreadable } => {
+            Act::Requeue => self.requeue(worker, held),
+            Act::RequeueUntouched { unreadable } => {
                 if one.ran.is_empty() && one.slice.turn.entry.is_none() {
-                    self.hand_back_untouched(worker, held, unreadable);
+                    self.requeue_untouched(worker, held, unreadable);
                 }
             }
             Act::Outlive => self.crash(worker),

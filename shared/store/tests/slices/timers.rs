@@ -22,7 +22,10 @@ impl Game {
             }
             let lease = Lease { heartbeat: heartbeat.clone(), version: None, ends_ms: 0 };
             let reap = Reap { consumer: consumer.clone(), lease, held, bounds: &bounds() };
-            if !matches!(self.decide(&reap), Reaped::Redelivered(_) | Reaped::Quarantined(_) | Reaped::Removed { .. }) {
+            if !matches!(
+                self.decide(&reap),
+                ReapResult::Redelivered(_) | ReapResult::Quarantined(_) | ReapResult::Removed { .. }
+            ) {
                 return;
             }
         }
@@ -39,8 +42,8 @@ impl Game {
     }
 
     pub(super) fn is_due(&self, turn: usize) -> bool {
-        let place = self.read(&Query::Place(keys::timers(), name(turn).timer().into()));
-        matches!(place, Value::Place(Some(place)) if i64::try_from(place).unwrap() <= self.shard().now_ms)
+        let score = self.read(&Query::Score(keys::timers(), name(turn).timer().into()));
+        matches!(score, Value::Score(Some(score)) if i64::try_from(score).unwrap() <= self.shard().now_ms)
     }
 
     pub(super) fn fire(&mut self, turn: usize, view: Option<(View, ShardState)>) {
@@ -48,7 +51,7 @@ impl Game {
         let (mut view, shard) = view.unwrap_or_else(|| (View::default(), self.shard()));
         let due = Due { name: &name, render: &TestRenderer, sections: &[], bounds: &bounds() };
         let fired = self.decide_from(&due, &mut view, shard);
-        if fired == Fired::Ended {
+        if fired == DueResult::Ended {
             let shard = self.shard();
             let spoken_ms = if shard.epoch_began_ms > 0 { shard.epoch_began_ms + LEASE_MS } else { 0 };
             assert!(shard.now_ms >= spoken_ms, "a turn ends before workers could report what it ran");
@@ -61,8 +64,8 @@ impl Game {
         for (turn, position, by) in &self.journal {
             let name = name(*turn);
             let digest = "d".to_owned();
-            let outcome = Outcome::Ended(Box::new(result(*position)));
-            self.decide(&Assert {
+            let outcome = JournaledOutcome::Ended(Box::new(result(*position)));
+            self.decide(&ReportBegunCall {
                 name,
                 digest,
                 position: *position,

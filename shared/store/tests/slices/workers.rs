@@ -50,7 +50,7 @@ impl Game {
         }
         let mut turn = slice.turn.clone();
         // If another worker began a call, that call is resolved, and not run again.
-        let Some(upto) = turn.state.out().filter(|_| turn.begun.is_none()) else { return };
+        let Some(upto) = turn.state.in_flight_upto().filter(|_| turn.begun.is_none()) else { return };
         // Two kinds of slices begin before any of their calls runs: redelivered slices, and slices that were taken
         // before a restart.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
@@ -68,7 +68,7 @@ impl Game {
         if once {
             let shard = self.shard();
             transaction.guard(Guard::Epoch { number: shard.epoch, lease_ms: LEASE_MS });
-            if self.is_marked(&slice.name, position) {
+            if self.is_recovered(&slice.name, position) {
                 return;
             }
         }
@@ -94,12 +94,14 @@ impl Game {
     }
 
     /// True if a worker reported that it ran the call.
-    pub(super) fn is_marked(&self, name: &TurnName, position: usize) -> bool {
-        let key = keys::marks(name);
+    pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
+        let key = keys::recovered_calls(name);
         let mut view = View::default();
         let query = Query::Record(key.clone());
         view.insert(query.clone(), self.read(&query));
-        view.record::<Marks>(&key).unwrap().is_some_and(|marks| marks.value.calls.contains_key(&position))
+        view.record::<RecoveredCalls>(&key)
+            .unwrap()
+            .is_some_and(|recovered| recovered.value.calls.contains_key(&position))
     }
 
     pub(super) fn run_beside(&mut self, worker: usize, held: usize, offset: usize) {
@@ -130,29 +132,31 @@ impl Game {
             bounds: &bounds(),
         };
         match self.decide(&settle) {
-            Settled::Continues { version, turn } => {
+            SettleResult::Continues { version, turn } => {
                 let one = &mut self.workers[worker][held];
                 one.begun = None;
                 one.slice.advance(version, *turn);
             }
-            Settled::Ended | Settled::Throttled | Settled::Stale | Settled::Unsure => self.drop_held(worker, held),
+            SettleResult::Ended | SettleResult::Throttled | SettleResult::Stale | SettleResult::Unsure => {
+                self.drop_held(worker, held)
+            }
         }
     }
 
     pub(super) fn park(&mut self, worker: usize, held: usize, reason: &ParkReason) {
         let Some(one) = self.held(worker, held) else { return };
         let next = one.slice.turn.position;
-        let beside = one.ran.iter().any(|at| *at > next) || one.taken_epoch != self.shard().epoch;
-        let park = Park { slice: &one.slice, reason, beside, waits_while: &[], sections: &[] };
+        let had_parallel_reads = one.ran.iter().any(|at| *at > next) || one.taken_epoch != self.shard().epoch;
+        let park = Park { slice: &one.slice, reason, had_parallel_reads, waits_while: &[], sections: &[] };
         match self.decide(&park) {
-            Parked::Until(_) => {
+            ParkResult::Until(_) => {
                 if let ParkReason::Wait { reason: WaitReason::Child { turn }, .. } = reason {
                     self.waits_for.insert(Self::index(&one.slice), turn.as_str()[1..].parse().unwrap());
                 }
                 self.drop_held(worker, held);
             }
-            Parked::Stale => self.drop_held(worker, held),
-            Parked::Canceled => {}
+            ParkResult::Stale => self.drop_held(worker, held),
+            ParkResult::Canceled => {}
         }
     }
 
@@ -175,27 +179,27 @@ impl Game {
         self.park(worker, held, &ParkReason::Wait { reason, most_ms: 500, has_begun: begins, cause });
     }
 
-    pub(super) fn hand_back(&mut self, worker: usize, held: usize) {
+    pub(super) fn requeue(&mut self, worker: usize, held: usize) {
         let Some(one) = self.held(worker, held) else { return };
         let next = one.slice.turn.position;
         let reason = match one.begun {
             Some((_, true)) => return,
-            _ if one.taken_epoch != self.shard().epoch => HandBackReason::Beside,
-            Some((_, false)) => HandBackReason::Unsent { nonce: Some(one.nonce.clone()) },
-            None if one.ran.iter().any(|at| *at > next) => HandBackReason::Beside,
-            None if one.ran.contains(&next) => HandBackReason::Tried,
-            None => HandBackReason::Unsent { nonce: Some(one.nonce.clone()) },
+            _ if one.taken_epoch != self.shard().epoch => RequeueReason::ParallelReads,
+            Some((_, false)) => RequeueReason::Unsent { nonce: Some(one.nonce.clone()) },
+            None if one.ran.iter().any(|at| *at > next) => RequeueReason::ParallelReads,
+            None if one.ran.contains(&next) => RequeueReason::Interrupted,
+            None => RequeueReason::Unsent { nonce: Some(one.nonce.clone()) },
         };
-        let handed_back = self.decide(&HandBack { slice: &one.slice, reason: &reason });
-        assert!(matches!(handed_back, HandedBack::Redelivered | HandedBack::Stale));
+        let requeued = self.decide(&RequeueSlice { slice: &one.slice, reason: &reason });
+        assert!(matches!(requeued, RequeueResult::Redelivered | RequeueResult::Stale));
         self.drop_held(worker, held);
     }
 
-    pub(super) fn hand_back_untouched(&mut self, worker: usize, held: usize, unreadable: bool) {
+    pub(super) fn requeue_untouched(&mut self, worker: usize, held: usize, unreadable: bool) {
         let slice = self.workers[worker].remove(held).slice;
         if !unreadable {
-            let handed_back = self.decide(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
-            assert!(matches!(handed_back, HandedBack::Redelivered | HandedBack::Stale));
+            let requeued = self.decide(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
+            assert!(matches!(requeued, RequeueResult::Redelivered | RequeueResult::Stale));
             return;
         }
         let Value::Entry(fields) = self.read(&Query::Entry(slice.queue.clone(), slice.entry.clone())) else {
@@ -203,6 +207,6 @@ impl Game {
         };
         let fields = fields.unwrap_or_default();
         let entry = HeldEntry { queue: slice.queue, entry: slice.entry, fields };
-        self.decide(&HandBackUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 });
+        self.decide(&RequeueUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 });
     }
 }

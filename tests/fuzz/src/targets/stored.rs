@@ -25,7 +25,7 @@ pub(super) fn records(bytes: &[u8]) {
     }
     let fields = bytes.split(|byte| *byte == b'\n').map(field).collect();
     if let Ok(slice) = Slice::read(keys::ready(Priority::Normal), EntryId::new("1700000000000-0"), &fields) {
-        assert_eq!(slice.turn.state.out(), Some(slice.turn.position + slice.calls.len()));
+        assert_eq!(slice.turn.state.in_flight_upto(), Some(slice.turn.position + slice.calls.len()));
     }
     if let Ok(policy) = fuzzing::tenant(bytes) {
         let back: TenantPolicy = serde_json::from_value(serde_json::to_value(&policy).unwrap()).unwrap();

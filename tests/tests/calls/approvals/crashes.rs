@@ -9,7 +9,7 @@ use tickfleet_core::call::approval;
 use tickfleet_core::call::begin::{Begin, BeginResult, ConsentCheck};
 use tickfleet_core::keys;
 use tickfleet_core::turn::Slice;
-use tickfleet_core::workers::{Beat, Role, Slots};
+use tickfleet_core::workers::{Heartbeat, Role, Slots};
 use tickfleet_model::{ConsumerId, Policy, Priority};
 use tickfleet_store::seam::TakeRequest;
 use tickfleet_testkit::{RedisOptions, RedisServer};
@@ -69,7 +69,7 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
 async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
     let lease_ms = fleet.plan().store.lease_ms;
-    let beat = Beat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
+    let beat = Heartbeat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
     fleet.store.decide(beat).await.unwrap();
     let queue = keys::ready(Priority::Normal);
     // A scheduler must dispatch the slice first.

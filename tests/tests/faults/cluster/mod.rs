@@ -31,7 +31,7 @@ const SHARDS: u32 = 4;
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, JsonSchema)]
-struct Mark {
+struct RecoveredCall {
     /// The mark of the run.
     mark: String,
 }
@@ -46,7 +46,7 @@ type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 /// A `once` tool that counts each run.
 fn act(runs: &Runs) -> TypedTool {
     let runs = runs.clone();
-    TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
+    TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
         let runs = runs.clone();
         async move {
             *runs.lock().unwrap().entry(args.mark).or_default() += 1;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::day::{day_bounds, zone};
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect, Limit, Policy, SessionName, TenantId};
 use tickfleet_store::{Side, StoreOptions};
@@ -94,7 +94,7 @@ fn governed(policy: &mut Policy) {
         matches: LimitMatch::default(),
         per: [LimitKey::Tenant].into(),
         bound: LimitBound::Tokens(1_000_000),
-        every: Every::Day,
+        every: LimitWindow::Day,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1,

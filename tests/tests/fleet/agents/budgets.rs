@@ -1,6 +1,6 @@
 //! Budgets and usage of models, compared with the answers that the model itself counted.
 
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_store::Used;
 use tickfleet_tests::killable::KillableProcess;
@@ -13,7 +13,7 @@ const TOKENS_PER_ANSWER: u64 = 110;
 const TOKENS_MAX: u64 = 6_000;
 const TASKS: usize = 100;
 
-fn tokens(max: u64, every: Every) -> Limit {
+fn tokens(max: u64, every: LimitWindow) -> Limit {
     Limit {
         name: "tokens".into(),
         matches: LimitMatch::default(),
@@ -71,7 +71,10 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     })
     .await;
     let policy = |policy: &mut Policy| {
-        with(policy, vec![Limit { bound: LimitBound::Money(5_000), name: "money".into(), ..tokens(0, Every::Day) }]);
+        with(
+            policy,
+            vec![Limit { bound: LimitBound::Money(5_000), name: "money".into(), ..tokens(0, LimitWindow::Day) }],
+        );
     };
     let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
     let mut refused = None;
@@ -91,7 +94,7 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     assert!(error["message"].as_str().unwrap().contains("0.005 for models per tenant in a day"), "{error}");
     assert!(error["details"]["resets_at"].as_str().unwrap().ends_with("00:00:00Z"), "{error}");
     // A request that may use more than the whole limit would wait forever, so its task ends.
-    let small = |policy: &mut Policy| with(policy, vec![tokens(100, Every::Day)]);
+    let small = |policy: &mut Policy| with(policy, vec![tokens(100, LimitWindow::Day)]);
     fleet.stop().await;
     let mut fleet = Fleet::start(Plan { policy: small, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("large", "kelly", "Say hi.")).await;
@@ -107,7 +110,7 @@ async fn a_waiting_task_runs_once_other_requests_return_unused_budget() {
     // A request may use some 2,000 tokens, but uses 110. So one or two requests run at a time, and all run within one
     // day.
     let policy = |policy: &mut Policy| {
-        with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, Every::Day) }]);
+        with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, LimitWindow::Day) }]);
     };
     let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
     for n in 0..6 {
@@ -125,7 +128,7 @@ async fn a_waiting_task_runs_once_other_requests_return_unused_budget() {
 async fn a_budget_in_shadow_mode_counts_but_does_not_block() {
     let model = ScriptedModel::start(|_: &ModelRequest| ModelReply::words("Done.")).await;
     let policy = |policy: &mut Policy| {
-        with(policy, vec![Limit { mode: LimitMode::Shadow, ..tokens(100, Every::Task) }]);
+        with(policy, vec![Limit { mode: LimitMode::Shadow, ..tokens(100, LimitWindow::Task) }]);
     };
     let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("job-1", "kelly", "Say hi.")).await;
@@ -141,7 +144,7 @@ async fn a_budget_in_shadow_mode_counts_but_does_not_block() {
 async fn a_budget_is_not_exceeded_when_workers_are_killed() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
-    let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);
+    let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, LimitWindow::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
     // A request may use only slightly more than it does use.
     for handler in plan.handlers.values_mut() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Limit, Policy};
 use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::PATIENCE;
@@ -24,7 +24,7 @@ fn limited(policy: &mut Policy) {
         matches: LimitMatch { tools: ["count".to_owned()].into(), ..LimitMatch::default() },
         per: [LimitKey::Tenant].into(),
         bound: LimitBound::Concurrent(PLACES),
-        every: Every::Held,
+        every: LimitWindow::Concurrency,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 1,

@@ -14,8 +14,8 @@ use seccompiler::{
 };
 
 use super::{Refusal, raw, step, syscalls};
-use crate::abilities::ABI_SCOPES;
 use crate::spec::{Level, Network};
+use crate::support::ABI_SCOPES;
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 

@@ -465,7 +465,7 @@ print('done')";
 #[tokio::test]
 async fn a_cgroup_limits_the_memory_of_a_command() {
     for (level, sandbox) in each_level().await {
-        if let Some(why) = &sandbox.abilities().cgroup {
+        if let Some(why) = &sandbox.support().cgroup {
             eprintln!("skipped: {level}: {why}");
             continue;
         }

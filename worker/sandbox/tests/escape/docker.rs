@@ -34,7 +34,7 @@ async fn a_container_gets_no_network_no_privilege_and_one_mount() {
     let tools = tempfile::tempdir().unwrap();
     let engine = recorder(tools.path(), "cat; echo problem >&2; exit 4");
     let sandbox = sandbox_with(engine, folder.path()).await;
-    assert_eq!(sandbox.abilities().docker, None);
+    assert_eq!(sandbox.support().docker, None);
     let mut spec = Spec::new(["sort", "-r", "a b; c"], folder.path());
     spec.stdin = b"input".to_vec();
     let outcome = run(&sandbox, Level::Docker, spec).await;
@@ -117,5 +117,5 @@ async fn docker_rejects_grants_and_reports_a_missing_engine() {
     assert!(matches!(try_run(&sandbox, Level::Docker, spec).await, Err(RunError::Machine(_))));
     let engine = Engine { program: "/no/such/engine".into(), image: "x".into() };
     let sandbox = sandbox_with(engine, folder.path()).await;
-    assert!(sandbox.abilities().docker.as_ref().unwrap().contains("/no/such/engine"));
+    assert!(sandbox.support().docker.as_ref().unwrap().contains("/no/such/engine"));
 }

@@ -129,7 +129,7 @@ async fn a_command_can_see_the_kernel_release() {
     let Some(sandbox) = sandbox(Level::Strict).await else { return };
     let folder = workspace();
     let script = "print(os.uname().release == open('/proc/sys/kernel/osrelease').read().strip())";
-    if sandbox.abilities().proc {
+    if sandbox.support().proc {
         assert_eq!(attack(&sandbox, Level::Strict, script, folder.path()).await, "True");
     }
 }

@@ -82,7 +82,7 @@ async fn only_a_granted_tcp_port_is_reachable() {
     let other_port = port(&other);
     for (level, sandbox) in each_level().await {
         let network = Network::Tcp(vec![granted_port]);
-        if let Err(why) = sandbox.abilities().check(level, &network) {
+        if let Err(why) = sandbox.support().check(level, &network) {
             eprintln!("skipped: {why}");
             continue;
         }
@@ -114,7 +114,7 @@ async fn a_granted_port_is_reachable_on_any_host() {
     let port = listener.local_addr().unwrap().port();
     let Some(sandbox) = sandbox(Level::Basic).await else { return };
     let network = Network::Tcp(vec![port]);
-    if sandbox.abilities().check(Level::Basic, &network).is_err() {
+    if sandbox.support().check(Level::Basic, &network).is_err() {
         eprintln!("skipped: Landlock restricts no ports here");
         return;
     }

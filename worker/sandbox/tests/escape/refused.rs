@@ -24,7 +24,7 @@ async fn a_launcher_that_confines_nothing_supports_no_level() {
 async fn a_missing_launcher_is_reported() {
     let folder = workspace();
     let sandbox = Sandbox::probe(Launcher::program("/no/such/launcher"), None, folder.path()).await;
-    let reported = sandbox.abilities().to_string();
+    let reported = sandbox.support().to_string();
     assert!(reported.contains("/no/such/launcher") && reported.contains("basic: no"), "{reported}");
     assert!(
         reported.contains("a cgroup for each command: no (this machine supports no level that needs one)"),
@@ -70,8 +70,8 @@ os.execv('{0}', ['{0}'])
 async fn a_machine_without_namespaces_or_landlock_rejects_the_affected_levels() {
     let folder = workspace();
     let whole = Sandbox::probe(launcher(), None, folder.path()).await;
-    let basic = whole.abilities().basic.is_none();
-    let strict = whole.abilities().strict.is_none();
+    let basic = whole.support().basic.is_none();
+    let strict = whole.support().strict.is_none();
     for (restrict, basic, strict) in [
         ("no_namespaces()", basic, false),
         ("no_landlock()", false, strict),
@@ -79,7 +79,7 @@ async fn a_machine_without_namespaces_or_landlock_rejects_the_affected_levels() 
     ] {
         let tools = tempfile::tempdir().unwrap();
         let sandbox = Sandbox::probe(lesser(tools.path(), folder.path(), restrict), None, folder.path()).await;
-        let found = sandbox.abilities();
+        let found = sandbox.support();
         assert_eq!((found.basic.is_none(), found.strict.is_none()), (basic, strict), "{restrict}: {found}");
         for (level, holds) in [(Level::Basic, basic), (Level::Strict, strict)] {
             let ran = try_run(&sandbox, level, shell("touch ran", folder.path())).await;

@@ -91,7 +91,7 @@ except OSError as error: print(errno.errorcode[error.errno])";
         let listed = attack(&sandbox, level, script, folder.path()).await;
         match level {
             Level::Basic => assert_eq!(listed, "EACCES"),
-            _ if sandbox.abilities().proc => assert_eq!(listed, "[1, 2]"),
+            _ if sandbox.support().proc => assert_eq!(listed, "[1, 2]"),
             _ => assert_eq!(listed, "[]"),
         }
     }

@@ -47,7 +47,7 @@ pub fn workspace() -> TempDir {
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
-    match sandbox.abilities().check(level, &tickfleet_sandbox::Network::None) {
+    match sandbox.support().check(level, &tickfleet_sandbox::Network::None) {
         Ok(()) => Some(sandbox),
         Err(why) => {
             eprintln!("skipped: {why}");

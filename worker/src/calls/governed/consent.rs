@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_core::call::approval::{self, Approval, AskApproval, Consent, Demand, Shown, UseConsent, consent};
+use tickfleet_core::call::approval::{
+    self, Approval, ApprovalPreview, AskApproval, Consent, Demand, UseConsent, consent,
+};
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::turn::WaitReason;
 use tickfleet_core::{Guard, InboxKey, View, keys};
@@ -159,7 +161,7 @@ impl Calls {
             id: uses.id.clone(),
             call: attempt.name(),
             binding: uses.binding.clone(),
-            shown: Shown {
+            shown: ApprovalPreview {
                 tool: spec.name.clone(),
                 version: spec.version.clone(),
                 abridged: short.is_some(),

@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::facts::{
-    Changed, CheckFacts, Condition, EndedCall, FactState, KnownFact, MayChange, SessionName,
+    AppliedFactChange, CheckFacts, Condition, EndedCall, FactState, KnownFact, PossibleFactChange, SessionName,
 };
 use tickfleet_core::turn::Slice;
 use tickfleet_engine::time::rfc3339;
@@ -61,9 +61,9 @@ pub(in crate::calls) fn end_of(
     // Use the arguments that the call ran with: a person may have changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
-    let changes = changed.into_iter().map(|(change, becomes)| Changed {
+    let changes = changed.into_iter().map(|(change, transition)| AppliedFactChange {
         fact: change.fact.key(&arguments),
-        becomes,
+        transition,
         kept_ms: change.kept_ms,
     });
     let call = CallName::new(slice.name.turn.clone(), slice.turn.position + index);
@@ -100,7 +100,8 @@ pub(in crate::calls) fn check_of<'a>(
         shadow: !condition.mode.is_enforced(),
     };
     let changes = row.clears.iter().map(|it| (it, false)).chain(row.sets.iter().map(|it| (it, true)));
-    let changes = changes.map(|(it, sets)| MayChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
+    let changes =
+        changes.map(|(it, sets)| PossibleFactChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
     let check = CheckFacts {
         session: session_of(attempt.slice, row),
         conditions: conditions.iter().map(condition).collect(),

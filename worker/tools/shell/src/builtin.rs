@@ -46,7 +46,7 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {
-        let why = format!("The tool '{}' cannot run: it needs a sandbox. {}.", tool.spec().name, shell.abilities());
+        let why = format!("The tool '{}' cannot run: it needs a sandbox. {}.", tool.spec().name, shell.support());
         tool.not_configured_here(why)
     };
     running(shell, Level::Basic).into_iter().map(refused).collect()

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tickfleet_sandbox::{Abilities, Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, Spec, StopCause};
+use tickfleet_sandbox::{
+    Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, SandboxSupport, Spec, StopCause,
+};
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
@@ -35,16 +37,16 @@ impl Shell {
     /// Returns the sandbox levels that this machine supports. The first call probes the levels, which takes some tens
     /// of milliseconds, and logs the result.
     #[must_use]
-    pub fn abilities(&self) -> Abilities {
-        self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
+    pub fn support(&self) -> SandboxSupport {
+        self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
     /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. `None` if it
     /// supports neither.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
-        let abilities = self.abilities();
-        [Level::Strict, Level::Basic].into_iter().find(|level| abilities.check(*level, &Default::default()).is_ok())
+        let support = self.support();
+        [Level::Strict, Level::Basic].into_iter().find(|level| support.check(*level, &Default::default()).is_ok())
     }
 
     /// Returns the workspace of a call.
@@ -101,7 +103,7 @@ impl Shell {
         let engine = Engine { program: self.engine.clone(), image: String::new() };
         let found = apart(Sandbox::probe(self.launcher.clone(), Some(engine), &scratch.path))?;
         let found = self.sandbox.get_or_init(|| found);
-        tracing::info!(abilities = %found.abilities(), "sandbox support of this machine");
+        tracing::info!(support = %found.support(), "sandbox support of this machine");
         Ok(found)
     }
 }

@@ -65,7 +65,7 @@ impl ShellTool {
     }
 
     pub(crate) fn fits_the_machine(&self) -> Result<(), DeclarationError> {
-        self.shell.abilities().check(self.level, &self.plan.network).map_err(DeclarationError::Machine)
+        self.shell.support().check(self.level, &self.plan.network).map_err(DeclarationError::Machine)
     }
 }
 

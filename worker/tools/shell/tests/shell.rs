@@ -60,7 +60,7 @@ fn builtin_tool(shell: &Arc<Shell>, name: &str) -> Option<Arc<dyn Handler>> {
 fn level(shell: &Arc<Shell>) -> Option<String> {
     let level = shell.strictest();
     if level.is_none() {
-        eprintln!("skipped: {}", shell.abilities());
+        eprintln!("skipped: {}", shell.support());
     }
     level.map(|level| level.to_string())
 }

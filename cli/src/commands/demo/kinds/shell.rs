@@ -38,7 +38,7 @@ impl ShellTool {
     /// Confines a process to check whether this machine can provide the sandbox.
     pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
-        let held = shell.abilities().check(Level::Basic, &Network::None);
+        let held = shell.support().check(Level::Basic, &Network::None);
         Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
     }
 

@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result
 
 /// Runs the fleet and serves its tools until the client disconnects.
 async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
-    let agent = setup.somebody().map(|(tenant, agent)| (tenant.clone(), agent.clone()));
+    let agent = setup.example_caller().map(|(tenant, agent)| (tenant.clone(), agent.clone()));
     let agent = agent.context("the configuration has no tenant with an agent")?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -118,7 +118,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     write_link(&link, &console.link())?;
     let approver = approver(setup, &console, &link)?;
     // Other commands can still read the audit log in the console if the path is too long for a socket.
-    let lending = match socket::lend_in(dir) {
+    let lending = match socket::listen_in(dir) {
         Ok((lender, _)) => Some(tokio::spawn(lender.serve(setup.stores()?))),
         Err(failure) => {
             tracing::warn!(reason = failure.message().unwrap_or_default(), "no socket for other commands");

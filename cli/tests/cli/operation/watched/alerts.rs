@@ -195,7 +195,7 @@ impl AlertScenario {
         self.minutes_of_work(30).await;
         let seen = self.until("no turn waits for its cap", |s| s.is_calm() && s.backlog("parked_capped") == 0.0).await;
         for (what, count) in [
-            ("were released from lanes", seen.sum("tickfleet_released_total", &[])),
+            ("were released from throttle queues", seen.sum("tickfleet_released_total", &[])),
             ("were denied", seen.sum("tickfleet_calls_total", &["outcome=\"denied\""])),
             ("were repeated", seen.sum("tickfleet_retries_total", &[])),
         ] {

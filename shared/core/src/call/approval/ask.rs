@@ -8,7 +8,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use super::super::{CallName, due_at_once, guard_unchanged};
 use super::write::Writing;
-use super::{Approval, ApprovalState, Demand, EXACT, Shown, VoidApproval, waiting_of, waiting_of_agent};
+use super::{Approval, ApprovalPreview, ApprovalState, Demand, EXACT, VoidApproval, waiting_of, waiting_of_agent};
 use crate::decision::Context;
 use crate::mutant;
 use crate::section::Section;
@@ -28,7 +28,7 @@ pub struct AskApproval {
     pub id: String,
     pub call: CallName,
     pub binding: String,
-    pub shown: Shown,
+    pub shown: ApprovalPreview,
     /// The exact arguments as JSON.
     pub exact: Bytes,
     pub demands: Vec<Demand>,
@@ -182,7 +182,7 @@ impl AskApproval {
             transaction.write(Write::PutPart(writing.key(), EXACT.into(), self.exact.clone()));
         }
         writing.join(transaction, agent, until_ms);
-        let Shown { tool, version, arguments, abridged, bytes, why, .. } = &self.shown;
+        let ApprovalPreview { tool, version, arguments, abridged, bytes, why, .. } = &self.shown;
         let event = [
             ("agent", agent.to_string()),
             ("tool", tool.clone()),

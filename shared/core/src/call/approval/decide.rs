@@ -175,7 +175,7 @@ impl DecideApproval<'_> {
     fn end(&self, context: &Context, stored: &Stored<Approval>, state: ApprovalState) -> Transaction {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(writing.key());
+        transaction.dedupe_record = Some(writing.key());
         guard_unchanged(&mut transaction, &writing.key(), Some(stored));
         writing.end(&mut transaction, &stored.value, state, context.now_ms);
         transaction
@@ -228,7 +228,7 @@ impl Decision for DecideApproval<'_> {
             return Ok(Step::Return(DecideResult::Role));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.proof = Some(writing.key());
+        transaction.dedupe_record = Some(writing.key());
         if !mutant!("decide_guards_the_approval") {
             guard_unchanged(&mut transaction, &writing.key(), Some(&stored));
         }

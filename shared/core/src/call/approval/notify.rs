@@ -107,7 +107,7 @@ impl Decision for Notify {
             transaction.put(&key, &notified);
         }
         transaction.put(&lease_key, &Followed { lease, position: String::new() });
-        transaction.proof = Some(lease_key);
+        transaction.dedupe_record = Some(lease_key);
         Ok(Step::Commit(transaction, true))
     }
 }

@@ -26,7 +26,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
         id: ID.into(),
         call: call("t", 0),
         binding: "bound".into(),
-        shown: Shown {
+        shown: ApprovalPreview {
             tool: "pay".into(),
             version: "1".into(),
             arguments: "{}".into(),

@@ -39,8 +39,8 @@ impl Writing<'_> {
     }
 
     pub(super) fn join(&self, transaction: &mut Transaction, agent: &AgentId, until_ms: i64) {
-        let mut join = |set, member: Arc<str>, place: i64| {
-            transaction.write(Write::Join { set, member, place: place.unsigned_abs(), queue_of: None });
+        let mut join = |set, member: Arc<str>, score: i64| {
+            transaction.write(Write::AddMember { set, member, score: score.unsigned_abs(), queue_of: None });
         };
         join(waiting(), format!("{}:{}", self.tenant, self.id).into(), self.now_ms);
         join(waiting_of(self.tenant), self.id.into(), until_ms);
@@ -49,7 +49,7 @@ impl Writing<'_> {
 
     pub(super) fn leave(&self, transaction: &mut Transaction, agent: &AgentId) {
         let mut leave = |set, member: Arc<str>| {
-            transaction.write(Write::Leave { set, member, queue_of: None });
+            transaction.write(Write::RemoveMember { set, member, queue_of: None });
         };
         leave(waiting(), format!("{}:{}", self.tenant, self.id).into());
         leave(waiting_of(self.tenant), self.id.into());

@@ -111,7 +111,7 @@ pub enum Refusal {
     },
     /// The approval with this ID belongs to another call.
     NotAsked,
-    /// An equal call is under way, and waits for the end of this turn.
+    /// An equal call is running, and waits for the end of this turn.
     EqualAbove {
         by: CallName,
     },

@@ -1,18 +1,20 @@
 use proptest::prelude::*;
 
-use super::super::approval::{ApprovalState, AskApproval, AskResult, Demand, RequestApproval, Shown};
+use super::super::approval::{ApprovalPreview, ApprovalState, AskApproval, AskResult, Demand, RequestApproval};
 use super::super::cache::{Fill, FillCache};
 use super::super::claim::Claimant;
 use super::super::claim::{Claim, ClaimState, EffectEnd, EffectName, EndClaim};
-use super::super::facts::{Changed, Condition, EndCalls, EndedCall, FactState, MayChange, Session, SessionName};
+use super::super::facts::{
+    AppliedFactChange, Condition, EndCalls, EndedCall, FactState, PossibleFactChange, Session, SessionName,
+};
 use super::super::streak::{CountCalls, Repeat, Streak, StreakBounds};
 use super::super::testing::{MiniStore, agent, call, detects, name, tenant, turn};
 use super::*;
-use crate::recovery::epoch::{Assert, Outcome};
+use crate::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use crate::section::{self, Section};
 use crate::turn::Suspect;
 use crate::turn::end::RenderedCall;
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 use tickfleet_model::{TaskGrant, TaskId};
 
 const LEASE_MS: i64 = 10_000;
@@ -43,7 +45,7 @@ fn session() -> SessionName {
 
 fn facts() -> CheckFacts {
     let condition = Condition { fact: "untrusted".into(), required: false, shadow: false };
-    let changes = vec![MayChange { fact: "paid".into(), sets: true, kept_ms: 1_000 }];
+    let changes = vec![PossibleFactChange { fact: "paid".into(), sets: true, kept_ms: 1_000 }];
     CheckFacts { session: session(), conditions: vec![condition], changes }
 }
 
@@ -119,11 +121,11 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     assert_eq!(stored.entry, Some(slice.entry.clone()));
     let used: Approval = store.record(&approval_key()).unwrap();
     assert_eq!(used.state, ApprovalState::Used { at_ms: 100 });
-    assert!(store.record::<Session>(&session().key()).unwrap().under_way.contains_key(&call("t", 0)));
+    assert!(store.record::<Session>(&session().key()).unwrap().running.contains_key(&call("t", 0)));
     assert_eq!(store.record::<Claim>(&effect().key()).unwrap().by, claim("t").by);
 
     (slice.version, slice.turn) = (started.version, started.turn);
-    let paid = Changed { fact: "paid".into(), becomes: Becomes::Set, kept_ms: 1_000 };
+    let paid = AppliedFactChange { fact: "paid".into(), transition: FactTransition::Set, kept_ms: 1_000 };
     let ended =
         EndCalls { session: session(), calls: vec![EndedCall { call: call("t", 0), changes: Some(vec![paid]) }] };
     let ended_claim =
@@ -138,7 +140,7 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     let mut settle = Transaction::new(context.version.clone());
     section::add_all(&sections, &mut settle, &view, &context).unwrap();
     assert_eq!(store.commit(&settle), Ok(()), "it needed no read");
-    assert_eq!(store.record::<Session>(&session().key()).unwrap().under_way.len(), 0);
+    assert_eq!(store.record::<Session>(&session().key()).unwrap().running.len(), 0);
     assert!(matches!(store.record::<Claim>(&effect().key()).unwrap().state, ClaimState::Ended { .. }));
     assert_eq!(store.record::<Streak>(&streak_name().key()).unwrap().last.unwrap().count, 1);
 }
@@ -224,7 +226,7 @@ fn a_begin_without_an_intent_record_may_be_repeated() {
     }
 }
 
-/// A turn is lost while its call is under way, and another turn receives the same ID. The facts check decides about the
+/// A turn is lost while its call is running, and another turn receives the same ID. The facts check decides about the
 /// new turn's call.
 #[test]
 fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
@@ -233,7 +235,7 @@ fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
         let slice = store.slice("t", &turn());
         started(store.run(&Begin { facts: Some(facts()), ..plain(&slice, "n1") }));
         let mut facts_of: Session = store.record(&session().key()).unwrap();
-        let untrusted = Changed { fact: "untrusted".into(), becomes: Becomes::Set, kept_ms: 1_000 };
+        let untrusted = AppliedFactChange { fact: "untrusted".into(), transition: FactTransition::Set, kept_ms: 1_000 };
         facts_of.change(&untrusted, &call("z", 0), 0, 0);
         store.put(&session().key(), &facts_of);
         let later = store.slice("t", &Turn { admitted_ms: 50, ..turn() });
@@ -251,7 +253,7 @@ fn a_rejected_begin_reports_its_reason() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
     let mut facts_of = Session::default();
-    let untrusted = Changed { fact: "untrusted".into(), becomes: Becomes::Set, kept_ms: 1_000 };
+    let untrusted = AppliedFactChange { fact: "untrusted".into(), transition: FactTransition::Set, kept_ms: 1_000 };
     facts_of.change(&untrusted, &call("z", 0), 0, 0);
     store.put(&session().key(), &facts_of);
     approved(&mut store);
@@ -293,7 +295,7 @@ fn a_call_waits_for_approvals_facts_and_equal_calls() {
         id: "apr-1".into(),
         call: call("t", 0),
         binding: "bound".into(),
-        shown: Shown {
+        shown: ApprovalPreview {
             tool: "pay".into(),
             version: "1".into(),
             arguments: "{}".into(),
@@ -337,7 +339,7 @@ fn a_call_waits_for_approvals_facts_and_equal_calls() {
     assert_eq!(store.run(&governed(&slice, "n1")).word(), "abandoned");
     store.run(&EndClaim { effect: effect(), by: claim("e").by, end: EffectEnd::Ended("1".into()), window_ms: 1_000 });
     assert_eq!(store.run(&governed(&slice, "n1")).word(), "answered");
-    let may = MayChange { fact: "untrusted".into(), sets: true, kept_ms: 1 };
+    let may = PossibleFactChange { fact: "untrusted".into(), sets: true, kept_ms: 1 };
     let reader = store.slice("r", &turn());
     let reads = CheckFacts { conditions: Vec::new(), changes: vec![may], ..facts() };
     started(store.run(&Begin { facts: Some(reads), ..plain(&reader, "n8") }));
@@ -371,40 +373,40 @@ fn a_once_call_waits_one_lease_after_a_restart() {
 
 /// The store restarted and lost a begin. The worker that had begun the call reports this call.
 #[test]
-fn a_mark_detects_a_begin_lost_in_a_restart() {
+fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
         let digest = "d0".to_owned();
         let by = "lost".to_owned();
-        store.run(&Assert { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
+        store.run(&ReportBegunCall { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
     };
-    detects("begin_guards_the_marks", || {
+    detects("begin_guards_the_recovered_calls", || {
         let mut store = restarted();
         let slice = store.slice("t", &turn());
         let begin = Begin { epoch: 4, ..once(&slice, "n1") };
         let view = store.view_for(|view, context| begin.decide(view, context));
-        report(&mut store, Outcome::Begun);
+        report(&mut store, JournaledOutcome::Begun);
         store.run_with(&mut view.clone(), &begin).word() == "unknown"
     });
     let mut store = restarted();
     let slice = store.slice("t", &turn());
     let call = RenderedCall { result: "7".into(), ..RenderedCall::default() };
-    report(&mut store, Outcome::Ended(Box::new(call.clone())));
+    report(&mut store, JournaledOutcome::Ended(Box::new(call.clone())));
     let result = store.run(&Begin { epoch: 4, ..once(&slice, "n1") });
     assert!(matches!(result, BeginResult::Reported { call: found } if found == call));
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. The mark only
-/// prevents a report that the call did not run.
+/// The store lost the begin of a call that may run again. The recovered call does not stop the new begin. The record
+/// only prevents a report that the call did not run.
 #[test]
-fn a_mark_does_not_block_a_repeatable_call() {
+fn a_recovered_call_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
     let digest = "d0".to_owned();
     let by = "lost".to_owned();
-    let outcome = crate::recovery::epoch::Outcome::Begun;
-    store.run(&Assert { name: name("t"), digest, position: 0, by, once: false, outcome, keep_ms: 1_000 });
+    let outcome = crate::recovery::epoch::JournaledOutcome::Begun;
+    store.run(&ReportBegunCall { name: name("t"), digest, position: 0, by, once: false, outcome, keep_ms: 1_000 });
     assert_eq!(store.run(&Begin { epoch: 4, ..plain(&slice, "n1") }).word(), "started");
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "n1") }).word(), "unknown", "its tool is another now");
 }
@@ -477,9 +479,9 @@ proptest! {
 }
 
 /// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
-/// can repeat the mark. Another attempt on the slice is stale.
+/// can repeat the write. Another attempt on the slice is stale.
 #[test]
-fn a_suspect_start_mark_may_be_repeated_after_a_lost_response() {
+fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &Turn { suspect: Some(Suspect { group_max: 1, lone_crashes: 0 }), ..turn() });
     let first = started(store.run(&plain(&slice, "n1")));

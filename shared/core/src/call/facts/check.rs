@@ -1,6 +1,6 @@
 //! The precondition check of a call: required facts must be set, and forbidden facts must not be set.
 //!
-//! If another call under way may still change such a fact, the call waits for that call, regardless of the order of
+//! If another running call may still change such a fact, the call waits for that call, regardless of the order of
 //! their turns. If a required fact is missing, the call also waits for earlier turns that are expected to set this
 //! fact.
 
@@ -10,7 +10,7 @@ use tickfleet_model::{TurnId, limits};
 
 use super::super::{CallName, guard_unchanged, wake};
 use super::turns::{Dependence, Turns};
-use super::{Fact, MayChange, Session, SessionName, UnderWay, put_session};
+use super::{Fact, PossibleFactChange, RunningFactCall, Session, SessionName, put_session};
 use crate::decision::Context;
 use crate::keys;
 use crate::mutant;
@@ -19,8 +19,8 @@ use crate::transaction::Transaction;
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of calls under way in a session. A further call waits.
-pub(super) const UNDER_WAY_MAX: usize = 256;
+/// Maximum number of running calls in a session. A further call waits.
+pub(super) const RUNNING_MAX: usize = 256;
 /// If the turn of an expected call is not admitted within this time (ms), the call counts as ended.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
@@ -44,7 +44,7 @@ pub enum FactState {
     Cleared,
     /// The fact was set and has expired.
     Over,
-    /// A call under way may change the fact, and waits for this call.
+    /// A running call may change the fact, and waits for this call.
     Undecided,
 }
 
@@ -64,7 +64,7 @@ pub enum Precondition {
         shadow: Vec<usize>,
     },
     /// The call passed an earlier check, and is not checked again.
-    UnderWay,
+    Running,
     /// The call waits for a call of this turn. If this is the call's own turn, the call waits for no other turn, and is
     /// checked again later.
     Waits { turn: TurnId },
@@ -74,13 +74,13 @@ pub enum Precondition {
     Full,
 }
 
-/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as under way.
+/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
     pub session: SessionName,
     /// The conditions. Empty if the call is retried.
     pub conditions: Vec<Condition>,
-    pub changes: Vec<MayChange>,
+    pub changes: Vec<PossibleFactChange>,
 }
 
 impl Fact {
@@ -180,14 +180,13 @@ impl Check<'_, '_> {
     /// Finds a call of another turn that may set a fact if `sets` is true, or clear the fact if `sets` is false. If the
     /// fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
-        let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
-        let under_way =
-            self.session.under_way.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
+        let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
+        let running = self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
         let is_before = |number: u64| self.number.is_none_or(|own| number < own);
         let expected = self.session.expected.iter().filter(|(_, entry)| {
             is_missing && sets && is_before(entry.number) && entry.sets.iter().any(|it| it == fact)
         });
-        let all = under_way.chain(expected.map(|(call, _)| (call, true)));
+        let all = running.chain(expected.map(|(call, _)| (call, true)));
         let all: BTreeMap<CallName, bool> = all.map(|(call, expected)| (call.clone(), expected)).collect();
         self.turns.need(all.keys().map(|call| &call.turn))?;
         let mut circle = None;
@@ -205,7 +204,7 @@ impl Check<'_, '_> {
         Ok(circle.map_or(Changer::None, Changer::Circle))
     }
 
-    /// Returns true if a call is under way, or may still begin.
+    /// Returns true if a call is running, or may still begin.
     fn is_live(&mut self, call: &CallName) -> Result<bool, Undecided> {
         let expected = self.session.expected.get(call).map(|entry| entry.since_ms);
         let now_ms = self.now_ms;
@@ -216,16 +215,16 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Removes a call that has ended without a report. If the call was under way, any of its possible changes may have
+    /// Removes a call that has ended without a report. If the call was running, any of its possible changes may have
     /// happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
     }
 
-    /// Returns true if the session has room for the facts that the call may set, plus the facts that calls under way
+    /// Returns true if the session has room for the facts that the call may set, plus the facts that running calls
     /// may set. If needed, drops facts that have expired or were cleared.
-    fn has_room(&mut self, changes: &[MayChange]) -> bool {
+    fn has_room(&mut self, changes: &[PossibleFactChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
         }
@@ -235,27 +234,27 @@ impl Check<'_, '_> {
         self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
     }
 
-    /// Returns the number of facts that the session has if this call and all calls under way set all facts that they
+    /// Returns the number of facts that the session has if this call and all running calls set all facts that they
     /// may set.
-    fn facts_with(&self, changes: &[MayChange]) -> usize {
-        let under_way = self.session.under_way.values().flat_map(|entry| &entry.changes);
-        let sets = under_way.chain(changes).filter(|change| change.sets);
+    fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
+        let running = self.session.running.values().flat_map(|entry| &entry.changes);
+        let sets = running.chain(changes).filter(|change| change.sets);
         let facts: BTreeSet<&String> = sets.map(|change| &change.fact).chain(self.session.facts.keys()).collect();
         facts.len()
     }
 
-    /// Returns true if the session has room for one more call under way. If needed, removes calls that have ended
+    /// Returns true if the session has room for one more running call. If needed, removes calls that have ended
     /// without a report.
-    fn has_place(&mut self) -> Result<bool, Undecided> {
-        if self.session.under_way.len() >= UNDER_WAY_MAX {
-            self.turns.need(self.session.under_way.keys().map(|call| &call.turn))?;
-            for call in self.session.under_way.keys().cloned().collect::<Vec<_>>() {
+    fn has_capacity(&mut self) -> Result<bool, Undecided> {
+        if self.session.running.len() >= RUNNING_MAX {
+            self.turns.need(self.session.running.keys().map(|call| &call.turn))?;
+            for call in self.session.running.keys().cloned().collect::<Vec<_>>() {
                 if !self.is_live(&call)? {
                     self.drop_gone(&call);
                 }
             }
         }
-        Ok(self.session.under_way.len() < UNDER_WAY_MAX)
+        Ok(self.session.running.len() < RUNNING_MAX)
     }
 }
 
@@ -273,7 +272,7 @@ fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let ms = entries.first().and_then(|(entry, _)| entry.as_str().split('-').next()?.parse::<i64>().ok());
     let Some(ms) = ms else { return Ok(false) };
     let redelivered =
-        view.place(&redelivered(), keys::turns().as_str())?.filter(|_| !mutant!("early_knows_redelivery"));
+        view.score(&redelivered(), keys::turns().as_str())?.filter(|_| !mutant!("early_knows_redelivery"));
     Ok(ms <= submitted_ms || redelivered.is_some_and(|upto_ms| ms.unsigned_abs() <= upto_ms))
 }
 
@@ -300,8 +299,8 @@ pub fn check(
 ) -> Result<CheckResult, Undecided> {
     // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
-    if is_let_in && session.under_way.contains_key(call) {
-        return Ok(CheckResult { precondition: Precondition::UnderWay, session, woken: Vec::new() });
+    if is_let_in && session.running.contains_key(call) {
+        return Ok(CheckResult { precondition: Precondition::Running, session, woken: Vec::new() });
     }
     let number = session.number_of(&call.turn);
     let mut check = Check { session: &mut session, call, turns, now_ms, number, woken: Vec::new() };
@@ -309,7 +308,7 @@ pub fn check(
     if matches!(precondition, Precondition::Met { .. }) && !asks.changes.is_empty() {
         if !check.has_room(&asks.changes) {
             precondition = Precondition::Full;
-        } else if !check.has_place()? {
+        } else if !check.has_capacity()? {
             precondition = Precondition::Waits { turn: call.turn.clone() };
         }
     }
@@ -317,11 +316,11 @@ pub fn check(
     Ok(CheckResult { precondition, session, woken })
 }
 
-pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[MayChange]) {
+pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[PossibleFactChange]) {
     let number = session.numbered(&call.turn);
     session.expected.remove(call);
     session.waiting.remove(&call.turn);
-    session.under_way.insert(call.clone(), UnderWay { number, changes: changes.to_vec() });
+    session.running.insert(call.clone(), RunningFactCall { number, changes: changes.to_vec() });
 }
 
 impl CheckFacts {

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 
 use super::super::testing::{MiniStore, call, detects, name, tenant, turn, turn_id};
-use super::check::UNDER_WAY_MAX;
+use super::check::RUNNING_MAX;
 use super::*;
 use crate::transaction::CounterKey;
 use crate::turn::{State, WaitReason};
@@ -17,11 +17,11 @@ fn condition(fact: &str, required: bool) -> Condition {
     Condition { fact: fact.into(), required, shadow: false }
 }
 
-fn may(fact: &str, sets: bool) -> MayChange {
-    MayChange { fact: fact.into(), sets, kept_ms: 1_000 }
+fn may(fact: &str, sets: bool) -> PossibleFactChange {
+    PossibleFactChange { fact: fact.into(), sets, kept_ms: 1_000 }
 }
 
-fn asks(conditions: Vec<Condition>, changes: Vec<MayChange>) -> CheckFacts {
+fn asks(conditions: Vec<Condition>, changes: Vec<PossibleFactChange>) -> CheckFacts {
     CheckFacts { session: session_name(), conditions, changes }
 }
 
@@ -49,11 +49,11 @@ fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     store.record::<Session>(&asks.session.key())?.waiting.get(&turn_id(id)).cloned()
 }
 
-fn changed(fact: &str, becomes: Becomes) -> Changed {
-    Changed { fact: fact.into(), becomes, kept_ms: 1_000 }
+fn changed(fact: &str, transition: FactTransition) -> AppliedFactChange {
+    AppliedFactChange { fact: fact.into(), transition, kept_ms: 1_000 }
 }
 
-fn end(store: &mut MiniStore, id: &str, changes: Option<Vec<Changed>>) {
+fn end(store: &mut MiniStore, id: &str, changes: Option<Vec<AppliedFactChange>>) {
     store.put(&name(id).record(), &Turn { position: 1, ..turn() });
     let calls = vec![EndedCall { call: call(id, 0), changes }];
     let section = EndCalls { session: session_name(), calls };
@@ -81,8 +81,8 @@ fn a_call_waits_for_calls_that_may_change_its_precondition() {
     assert_eq!(enter(&mut store, "a", &reads), met());
     assert_eq!(enter(&mut store, "b", &sends), waits("a"));
     assert_eq!(wait(&mut store, "b", &sends), Some(turn_id("a")));
-    assert_eq!(enter(&mut store, "a", &reads), Precondition::UnderWay);
-    end(&mut store, "a", Some(vec![changed("untrusted", Becomes::Set)]));
+    assert_eq!(enter(&mut store, "a", &reads), Precondition::Running);
+    end(&mut store, "a", Some(vec![changed("untrusted", FactTransition::Set)]));
     assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
     assert_eq!(wait(&mut store, "b", &sends), None, "there is nothing to wait for any more");
     assert_eq!(unmet(&enter(&mut store, "b", &sends)), FactState::Set);
@@ -95,7 +95,7 @@ fn an_unreported_call_makes_its_possible_changes_uncertain() {
     let mut store = MiniStore::default();
     let pays = asks(vec![], vec![may("paid", true), may("quoted", false)]);
     enter(&mut store, "q", &asks(vec![], vec![may("quoted", true)]));
-    end(&mut store, "q", Some(vec![changed("quoted", Becomes::Set)]));
+    end(&mut store, "q", Some(vec![changed("quoted", FactTransition::Set)]));
     enter(&mut store, "a", &pays);
     end(&mut store, "a", None);
     let state =
@@ -130,7 +130,7 @@ fn each_guard_of_facts_is_needed() {
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
-    // The turn of a call under way is absent at the read, and exists at the commit.
+    // The turn of a running call is absent at the read, and exists at the commit.
     detects("facts_guard_other_turns", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -150,12 +150,13 @@ fn each_guard_of_facts_is_needed() {
     });
     detects("restate_guards_the_session", || {
         let mut store = MiniStore::default();
-        let ends = vec![Restatement { call: call("z", 0), changes: vec![changed("f", Becomes::Set)], ended_ms: 0 }];
-        let restate = Restate { session: session_name(), ends };
-        let view = store.view_for(|view, context| crate::Decision::decide(&restate, view, context));
+        let ends =
+            vec![CallEndReport { call: call("z", 0), changes: vec![changed("f", FactTransition::Set)], ended_ms: 0 }];
+        let report = ReportCallEnds { session: session_name(), ends };
+        let view = store.view_for(|view, context| crate::Decision::decide(&report, view, context));
         enter(&mut store, "a", &sets);
-        store.run_with(&mut view.clone(), &restate);
-        store.record::<Session>(&session_name().key()).unwrap().under_way.len() == 1
+        store.run_with(&mut view.clone(), &report);
+        store.record::<Session>(&session_name().key()).unwrap().running.len() == 1
     });
 }
 
@@ -165,7 +166,8 @@ fn a_call_waits_for_a_fact_that_an_earlier_turn_may_set() {
     let needs = asks(vec![condition("f", true)], vec![]);
     let expected =
         |id: &str| ExpectedCall { turn: turn_id(id), position: 0, deadline_ms: 9_000, sets: vec!["f".into()] };
-    let expect = Expect { session: session_name(), calls: vec![expected("a"), expected("b"), expected("c")] };
+    let expect =
+        RecordExpectedCalls { session: session_name(), calls: vec![expected("a"), expected("b"), expected("c")] };
     assert!(store.run(&expect));
     assert!(!store.run(&expect), "they are known");
     assert_eq!(enter(&mut store, "b", &needs), waits("a"), "it is about to be admitted");
@@ -212,16 +214,16 @@ fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
 fn cleared_facts_do_not_make_a_session_grow() {
     let mut session = Session::default();
     let max = tickfleet_model::limits::FACTS_PER_SESSION_MAX;
-    session.change(&changed("kept", Becomes::Set), &call("z", 0), 0, 0);
+    session.change(&changed("kept", FactTransition::Set), &call("z", 0), 0, 0);
     for at in 0..3 * max {
-        let clears = [changed(&format!("f{at}"), Becomes::Cleared)];
+        let clears = [changed(&format!("f{at}"), FactTransition::Cleared)];
         session.end_call(&call("a", at), Some(&clears), 0);
         assert!(session.facts.len() <= max + 1);
     }
     assert!(session.facts.contains_key("kept"));
 }
 
-/// Calls are under way at the same time. The session has room for each call alone, but not for all of them together.
+/// Calls run at the same time. The session has room for each call alone, but not for all of them together.
 #[test]
 fn running_calls_count_toward_the_session_fact_bound() {
     let mut store = MiniStore::default();
@@ -236,7 +238,7 @@ fn running_calls_count_toward_the_session_fact_bound() {
 #[test]
 fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let mut store = MiniStore::default();
-    for number in 0..UNDER_WAY_MAX {
+    for number in 0..RUNNING_MAX {
         assert_eq!(enter(&mut store, &format!("a{number}"), &asks(vec![], vec![may("f", true)])), met());
     }
     let one_more = asks(vec![], vec![may("f", true)]);
@@ -244,7 +246,7 @@ fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let reads = store.reads;
     assert_eq!(enter(&mut store, "c", &asks(vec![condition("g", false)], vec![may("f", true)])), waits("c"));
     assert!(store.reads - reads <= 4, "{} reads", store.reads - reads);
-    for number in 0..UNDER_WAY_MAX {
+    for number in 0..RUNNING_MAX {
         store.put(&name(&format!("a{number}")).record(), &Turn { position: 9, ..turn() });
     }
     assert_eq!(enter(&mut store, "b", &one_more), met());
@@ -265,7 +267,7 @@ fn a_call_never_waits_for_its_callers_or_in_a_cycle() {
     let state = |reason| State::Waiting { upto: 2, reason, due_ms: 9 };
     enter(&mut store, "a", &asks(vec![], vec![may("f", true), may("g", false)]));
     enter(&mut store, "z", &asks(vec![], vec![may("g", true)]));
-    end(&mut store, "z", Some(vec![changed("g", Becomes::Set)]));
+    end(&mut store, "z", Some(vec![changed("g", FactTransition::Set)]));
     // `a` waits for an inner call.
     let child = WaitReason::Child { turn: turn_id("a.0.call-1") };
     store.put(&name("a").record(), &Turn { state: state(child), ..turn() });
@@ -289,7 +291,7 @@ fn a_turn_waiting_for_a_callers_permit_closes_a_wait_cycle() {
     let throttled = State::Throttled { counter: counter.clone(), since_ms: 0 };
     store.put(&name("a").record(), &Turn { state: throttled, ..turn() });
     enter(&mut store, "z", &asks(vec![], vec![may("f", true)]));
-    end(&mut store, "z", Some(vec![changed("f", Becomes::Set)]));
+    end(&mut store, "z", Some(vec![changed("f", FactTransition::Set)]));
     let needs = asks(vec![condition("f", true)], vec![]);
     store.put(&name("b").record(), &Turn { permits: vec![(counter, 1)], ..turn() });
     assert_eq!(enter(&mut store, "b", &needs), waits("a"), "its own permits are returned while it waits");
@@ -331,12 +333,12 @@ fn a_full_session_accepts_a_fact_after_another_is_cleared() {
     let max = tickfleet_model::limits::FACTS_PER_SESSION_MAX;
     let mut session = Session::default();
     for at in 0..max {
-        session.change(&changed(&format!("f{at}"), Becomes::Set), &call("z", 0), 0, 0);
+        session.change(&changed(&format!("f{at}"), FactTransition::Set), &call("z", 0), 0, 0);
     }
     store.put(&session_name().key(), &session);
     let sets = asks(vec![], vec![may("one_more", true)]);
     assert_eq!(enter(&mut store, "a", &sets), Precondition::Full);
-    session.change(&changed("f0", Becomes::Cleared), &call("z", 0), 0, 0);
+    session.change(&changed("f0", FactTransition::Cleared), &call("z", 0), 0, 0);
     store.put(&session_name().key(), &session);
     assert_eq!(enter(&mut store, "a", &sets), met());
 }
@@ -346,39 +348,44 @@ fn a_session_with_a_running_call_does_not_expire() {
     let mut store = MiniStore::default();
     enter(&mut store, "a", &asks(vec![], vec![may("f", true)]));
     assert_eq!(store.lifetimes[&session_name().key()], None);
-    end(&mut store, "a", Some(vec![changed("f", Becomes::Set)]));
+    end(&mut store, "a", Some(vec![changed("f", FactTransition::Set)]));
     assert_eq!(store.lifetimes[&session_name().key()], Some(1_000 + OVER_MS));
 }
 
 #[test]
-fn a_fact_change_lost_by_the_store_is_restated() {
+fn a_fact_change_lost_by_the_store_is_reported_again() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let restate = |becomes, ended_ms| Restate {
+    let report = |transition, ended_ms| ReportCallEnds {
         session: session_name(),
-        ends: vec![Restatement { call: call("a", 0), changes: vec![changed("f", becomes)], ended_ms }],
+        ends: vec![CallEndReport { call: call("a", 0), changes: vec![changed("f", transition)], ended_ms }],
     };
-    assert!(store.run(&restate(Becomes::Set, 50)));
-    assert!(!store.run(&restate(Becomes::Set, 50)), "it is known now");
+    assert!(store.run(&report(FactTransition::Set, 50)));
+    assert!(!store.run(&report(FactTransition::Set, 50)), "it is known now");
     let state =
         |store: &MiniStore| store.record::<Session>(&session_name().key()).unwrap().facts["f"].known(store.now_ms);
     assert_eq!((state(&store).state, state(&store).since_ms), (FactState::Set, Some(50)));
     let mut session = Session::default();
-    session.change(&changed("f", Becomes::Set), &call("b", 0), 40, 100);
-    session.change(&Changed { kept_ms: 2_000, ..changed("f", Becomes::MaybeSet) }, &call("c", 0), 60, 100);
+    session.change(&changed("f", FactTransition::Set), &call("b", 0), 40, 100);
+    session.change(
+        &AppliedFactChange { kept_ms: 2_000, ..changed("f", FactTransition::MaybeSet) },
+        &call("c", 0),
+        60,
+        100,
+    );
     store.put(&session_name().key(), &session);
-    assert!(store.run(&restate(Becomes::Cleared, 50)));
+    assert!(store.run(&report(FactTransition::Cleared, 50)));
     assert_eq!(state(&store).state, FactState::Perhaps, "a later call may have set it again");
     let mut session = Session::default();
-    session.change(&changed("f", Becomes::Set), &call("b", 0), 60, 100);
+    session.change(&changed("f", FactTransition::Set), &call("b", 0), 60, 100);
     store.put(&session_name().key(), &session);
-    assert!(!store.run(&restate(Becomes::Cleared, 50)), "a later call set it");
+    assert!(!store.run(&report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
-/// Returns true if the call's conditions are met: required facts are certain, and no other call under way may change a
+/// Returns true if the call's conditions are met: required facts are certain, and no other running call may change a
 /// fact of the conditions.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
-        let changers = session.under_way.iter().filter(|(call, entry)| {
+        let changers = session.running.iter().filter(|(call, entry)| {
             call.turn.as_str() != who
                 && entry.changes.iter().any(|it| it.fact == condition.fact && it.sets != condition.required)
         });
@@ -404,7 +411,7 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age. While a call under way may change a fact, no other call that depends on
+    /// Calls are checked from views of any age. While a running call may change a fact, no other call that depends on
     /// the fact begins.
     #[test]
     fn no_call_begins_while_another_may_change_its_precondition(
@@ -438,7 +445,7 @@ proptest! {
                     }
                 }
                 3 if running.remove(&who) => {
-                    let of = |it: &MayChange| changed(&it.fact, if it.sets { Becomes::Set } else { Becomes::Cleared });
+                    let of = |it: &PossibleFactChange| changed(&it.fact, if it.sets { FactTransition::Set } else { FactTransition::Cleared });
                     let changes = is_reported.then(|| asks.changes.iter().map(of).collect());
                     end(&mut store, id, changes);
                 }
@@ -453,22 +460,22 @@ proptest! {
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();
         let mut now_ms = 0;
-        for (at, (becomes, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
+        for (at, (transition, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
             now_ms += passes_ms;
-            let becomes =
-                [Becomes::Set, Becomes::MaybeSet, Becomes::Cleared, Becomes::MaybeCleared][usize::from(becomes)];
+            let transition =
+                [FactTransition::Set, FactTransition::MaybeSet, FactTransition::Cleared, FactTransition::MaybeCleared][usize::from(transition)];
             let before = fact.known(now_ms);
             let live = |known: &KnownFact| matches!(known.state, FactState::Set | FactState::Perhaps);
-            fact.change(becomes, kept_ms, &call("a", at), now_ms, now_ms);
+            fact.change(transition, kept_ms, &call("a", at), now_ms, now_ms);
             let after = fact.known(now_ms);
             prop_assert_eq!(fact.cleared.is_some(), fact.certain.is_none() && fact.perhaps.is_none() && fact != Fact::default());
-            match becomes {
-                Becomes::Set => prop_assert_eq!(after.state, FactState::Set),
-                Becomes::MaybeSet => prop_assert!(live(&after)),
-                Becomes::Cleared => prop_assert_eq!(after.state, FactState::Cleared),
-                Becomes::MaybeCleared => prop_assert!(after.state != FactState::Set),
+            match transition {
+                FactTransition::Set => prop_assert_eq!(after.state, FactState::Set),
+                FactTransition::MaybeSet => prop_assert!(live(&after)),
+                FactTransition::Cleared => prop_assert_eq!(after.state, FactState::Cleared),
+                FactTransition::MaybeCleared => prop_assert!(after.state != FactState::Set),
             }
-            if live(&before) && becomes != Becomes::Cleared {
+            if live(&before) && transition != FactTransition::Cleared {
                 prop_assert!(live(&after));
                 prop_assert!(after.until_ms >= before.until_ms);
             }
@@ -481,7 +488,7 @@ proptest! {
         for (who, sets) in steps {
             check::add_under_way(&mut session, &call(IDS[who], 0), &[may("f", sets)]);
             session.waiting.insert(turn_id("w"), turn_id(IDS[who]));
-            session.change(&changed("g", Becomes::Set), &call(IDS[who], 0), 0, 0);
+            session.change(&changed("g", FactTransition::Set), &call(IDS[who], 0), 0, 0);
         }
         prop_assert_eq!(Session::decode(&session.encode()), Ok(session));
     }

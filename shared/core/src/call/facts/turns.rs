@@ -1,6 +1,6 @@
 //! The records of other turns that a check needs, and the detection of deadlocks.
 //!
-//! A call under way never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner
+//! A running call never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner
 //! call, an equal call, or a throttle queue. If a turn only waits for work that includes the checked call, there is no
 //! circle, because the checked call ends first. The call that would close a circle does not wait. The check then
 //! decides from the known facts, or refuses the call as [`super::FactState::Undecided`].

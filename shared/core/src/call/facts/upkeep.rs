@@ -1,13 +1,13 @@
-//! Separate decisions that change a session: [`Expect`] adds expected calls, and [`Restate`] reports ends of calls
-//! again after a restart of the store.
+//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls, and [`ReportCallEnds`]
+//! reports ends of calls again after a restart of the store.
 
 use std::collections::BTreeSet;
 
 use tickfleet_model::TurnId;
-use tickfleet_model::policy::Becomes;
+use tickfleet_model::policy::FactTransition;
 
 use super::super::{CallName, guard_unchanged};
-use super::{Changed, Expected, Session, SessionName, put_session};
+use super::{AppliedFactChange, Expected, Session, SessionName, put_session};
 use crate::decision::{Context, Decision, Step};
 use crate::mutant;
 use crate::transaction::Transaction;
@@ -28,7 +28,7 @@ pub struct ExpectedCall {
 /// Records expected calls of one session. A call that needs a fact waits for the expected calls that may set the fact.
 /// No guarantee depends on these entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expect {
+pub struct RecordExpectedCalls {
     pub session: SessionName,
     /// The calls, ordered by turn, earliest first.
     pub calls: Vec<ExpectedCall>,
@@ -38,7 +38,7 @@ impl Session {
     /// Adds an expected call, unless it is known. Returns false if nothing changed.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
-        let is_known = self.under_way.contains_key(&name) || self.expected.contains_key(&name);
+        let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);
         if is_known || self.expected.len() >= EXPECTED_MAX {
             return false;
         }
@@ -51,7 +51,7 @@ impl Session {
 
     /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
     /// end only makes the fact uncertain. Returns the number of changes that the store had lost.
-    pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
+    pub fn apply_end_report(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
         for changed in &end.changes {
@@ -66,7 +66,7 @@ impl Session {
                     continue;
                 }
                 if last.since_ms > end.ended_ms {
-                    changed.becomes = perhaps(changed.becomes);
+                    changed.transition = perhaps(changed.transition);
                 }
             }
             // The change counts from the time of the call's end. If the store also lost later ends, those ends are
@@ -80,14 +80,14 @@ impl Session {
     }
 }
 
-const fn perhaps(becomes: Becomes) -> Becomes {
-    match becomes {
-        Becomes::Set | Becomes::MaybeSet => Becomes::MaybeSet,
-        Becomes::Cleared | Becomes::MaybeCleared => Becomes::MaybeCleared,
+const fn perhaps(transition: FactTransition) -> FactTransition {
+    match transition {
+        FactTransition::Set | FactTransition::MaybeSet => FactTransition::MaybeSet,
+        FactTransition::Cleared | FactTransition::MaybeCleared => FactTransition::MaybeCleared,
     }
 }
 
-impl Decision for Expect {
+impl Decision for RecordExpectedCalls {
     /// True if a call was added.
     type Output = bool;
 
@@ -104,21 +104,21 @@ impl Decision for Expect {
 
 /// The end of a call, as its worker recorded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restatement {
+pub struct CallEndReport {
     pub call: CallName,
-    /// The changes of the call. [`Changed::kept_ms`] is the remaining lifetime.
-    pub changes: Vec<Changed>,
+    /// The changes of the call. [`AppliedFactChange::kept_ms`] is the remaining lifetime.
+    pub changes: Vec<AppliedFactChange>,
     pub ended_ms: i64,
 }
 
 /// Reports ends of calls of one session again, because the store may have lost these ends with its last writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restate {
+pub struct ReportCallEnds {
     pub session: SessionName,
-    pub ends: Vec<Restatement>,
+    pub ends: Vec<CallEndReport>,
 }
 
-impl Decision for Restate {
+impl Decision for ReportCallEnds {
     /// True if the store had lost a change.
     type Output = bool;
 
@@ -128,7 +128,7 @@ impl Decision for Restate {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
         change(&self.session, view, context, |session| {
-            self.ends.iter().map(|end| session.restate(end, context.now_ms)).sum::<usize>() > 0
+            self.ends.iter().map(|end| session.apply_end_report(end, context.now_ms)).sum::<usize>() > 0
         })
     }
 }
@@ -147,7 +147,7 @@ fn change(
         return Ok(Step::Return(false));
     }
     let mut transaction = Transaction::new(context.version.clone());
-    transaction.proof = Some(key.clone());
+    transaction.dedupe_record = Some(key.clone());
     if !mutant!("restate_guards_the_session") {
         guard_unchanged(&mut transaction, &key, stored.as_ref());
     }

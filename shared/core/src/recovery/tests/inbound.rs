@@ -18,7 +18,7 @@ fn inbound_trial(messages: &[&str]) -> Trial {
     trial
 }
 
-fn reap_inbound(trial: &mut Trial, consumer: &str) -> Vec<Reaped> {
+fn reap_inbound(trial: &mut Trial, consumer: &str) -> Vec<ReapResult> {
     let bounds = Bounds::default();
     let is_tenant = |tenant: &TenantId| tenant.as_str() == "acme";
     let entries = trial.holds(&keys::turns(), consumer);
@@ -39,7 +39,10 @@ fn a_poison_message_is_dead_lettered_and_rejected() {
     let mut trial = inbound_trial(&[poison, "{}"]);
     trial.put(&named("t1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
     let origins = trial.holds(&keys::turns(), "s1");
-    assert_eq!(reap_inbound(&mut trial, "s1"), [Reaped::Redelivered(Vec::new()), Reaped::Redelivered(Vec::new())]);
+    assert_eq!(
+        reap_inbound(&mut trial, "s1"),
+        [ReapResult::Redelivered(Vec::new()), ReapResult::Redelivered(Vec::new())]
+    );
     for round in 2..4 {
         let scheduler = format!("s{round}");
         let taken = trial.take(&keys::turns(), &scheduler, 9);
@@ -50,7 +53,7 @@ fn a_poison_message_is_dead_lettered_and_rejected() {
         let entry = Some(suspect);
         trial.run(&NameSuspect { stream, consumer: scheduler.as_str().into(), entry, keep_ms: LEASE });
         let reaped = reap_inbound(&mut trial, &scheduler);
-        let dead = reaped.iter().filter(|one| **one == Reaped::Removed { dead: 1 }).count();
+        let dead = reaped.iter().filter(|one| **one == ReapResult::Removed { dead: 1 }).count();
         assert_eq!(dead, usize::from(round == 3));
     }
     // The other message was never recorded as the suspect, so no further crash counts against it.

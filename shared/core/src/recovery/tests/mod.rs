@@ -14,10 +14,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tickfleet_model::{ConsumerId, Priority, TenantId};
 
-use super::epoch::{AskUnrun, Assert, Asserted, KnownMarks, Outcome, Unrun, marks};
+use super::epoch::{
+    JournaledOutcome, QueryUnrunCalls, RecoveredCallsView, ReportBegunCall, ReportBegunResult, UnrunCallsResult,
+    recovered_calls,
+};
 use super::inbound::{self as messages, NameSuspect, ReapInbound};
 use super::lease::Lease;
-use super::reap::{Crash, HeldEntry, Reap, Reaped, crash};
+use super::reap::{Crash, HeldEntry, Reap, ReapResult, crash};
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName};
 use crate::mutants;
@@ -26,7 +29,7 @@ use crate::trial::{Trial, admitted, named};
 use crate::turn::end::{GivenId, GivenState, RenderedCall, ReplyFrame, parts};
 use crate::turn::slice::fields as slice_fields;
 use crate::turn::state::EndReason;
-use crate::turn::{Begun, Destination, Settle, Settled, Slice, State, Suspect};
+use crate::turn::{Begun, Destination, Settle, SettleResult, Slice, State, Suspect};
 use crate::view::{Query, View};
 use crate::workers::{self, Liveness};
 
@@ -43,7 +46,7 @@ fn lease(trial: &Trial, consumer: &str, ends_ms: i64) -> Lease {
     Lease { heartbeat: key, version, ends_ms }
 }
 
-fn beat(trial: &mut Trial, consumer: &str) {
+fn write_heartbeat(trial: &mut Trial, consumer: &str) {
     trial.put(&heartbeat(consumer), &Crash { heartbeat: None, regular: 0, suspects: 0 });
 }
 
@@ -65,7 +68,7 @@ fn held(trial: &Trial, consumer: &str) -> Vec<HeldEntry> {
         .collect()
 }
 
-fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> Reaped {
+fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> ReapResult {
     let lease = lease(trial, consumer, trial.now_ms);
     let held = held(trial, consumer);
     trial.run(&Reap { consumer: consumer.into(), lease, held, bounds })
@@ -77,10 +80,10 @@ fn reap(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> (Vec<Vec<TurnName
     let mut quarantined = Vec::new();
     for _ in 0..1_000 {
         match reap_once(trial, consumer, bounds) {
-            Reaped::Redelivered(group) => groups.push(group),
-            Reaped::Quarantined(name) => quarantined.push(name),
-            Reaped::Removed { .. } => {}
-            Reaped::Nothing => return (groups, quarantined),
+            ReapResult::Redelivered(group) => groups.push(group),
+            ReapResult::Quarantined(name) => quarantined.push(name),
+            ReapResult::Removed { .. } => {}
+            ReapResult::Nothing => return (groups, quarantined),
             other => panic!("{other:?}"),
         }
     }

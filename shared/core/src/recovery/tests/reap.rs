@@ -103,7 +103,7 @@ fn invalid_entries_are_removed_and_do_not_block_a_reap() {
     trial.take(&ready, "w1", 9);
     trial.records.remove(&named("ended").record());
     trial.records.insert(named("odd").record(), "v - - 9{}".into());
-    assert_eq!(reap_once(&mut trial, "w1", &bounds), Reaped::Removed { dead: 2 });
+    assert_eq!(reap_once(&mut trial, "w1", &bounds), ReapResult::Removed { dead: 2 });
     assert_eq!(reap(&mut trial, "w1", &bounds).0.len(), 1);
     assert_eq!(trial.queues[&keys::dead()].entries.len(), 2);
 }
@@ -113,16 +113,16 @@ fn a_worker_that_renewed_its_lease_is_not_reaped() {
     let fails = |mutant: Option<&'static str>| {
         let mut trial = crashed_worker(2);
         let bounds = Bounds::default();
-        beat(&mut trial, "w1");
+        write_heartbeat(&mut trial, "w1");
         let lease = lease(&trial, "w1", trial.now_ms);
         let held = held(&trial, "w1");
-        beat(&mut trial, "w1");
+        write_heartbeat(&mut trial, "w1");
         let decision = Reap { consumer: "w1".into(), lease, held, bounds: &bounds };
         let reaped = match mutant {
             Some(mutant) => mutants::with(mutant, || trial.run(&decision)),
             None => trial.run(&decision),
         };
-        reaped != Reaped::Alive
+        reaped != ReapResult::Alive
     };
     assert!(!fails(None));
     assert!(fails(Some("reap_guards_the_heartbeat")));
@@ -142,14 +142,14 @@ fn a_reap_requires_an_ended_lease_and_no_restart() {
         };
         trial.run(&decision)
     };
-    assert!(matches!(reaped(LEASE, 0), Reaped::Redelivered(_)));
-    assert_eq!(reaped(LEASE + 1, 0), Reaped::Alive);
-    assert_eq!(reaped(LEASE, 1), Reaped::Restarted);
+    assert!(matches!(reaped(LEASE, 0), ReapResult::Redelivered(_)));
+    assert_eq!(reaped(LEASE + 1, 0), ReapResult::Alive);
+    assert_eq!(reaped(LEASE, 1), ReapResult::Restarted);
     assert!(matches!(
         mutants::with("reap_guards_the_end_of_the_lease", || reaped(LEASE + 1, 0)),
-        Reaped::Redelivered(_)
+        ReapResult::Redelivered(_)
     ));
-    assert!(matches!(mutants::with("reap_guards_the_epoch", || reaped(LEASE, 1)), Reaped::Redelivered(_)));
+    assert!(matches!(mutants::with("reap_guards_the_epoch", || reaped(LEASE, 1)), ReapResult::Redelivered(_)));
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
             let name = named(&format!("t{slice}"));
             let Some(stored) = trial.turn(&name) else { continue };
             let live = names.iter().filter(|one| **one == name.to_string().as_bytes()).count();
-            let is_out = usize::from(stored.value.state.out().is_some());
-            prop_assert_eq!(live, is_out, "{} is in {} places", name, live);
+            let is_in_flight = usize::from(stored.value.state.in_flight_upto().is_some());
+            prop_assert_eq!(live, is_in_flight, "{} is in {} places", name, live);
         }
     }
     Ok(())
@@ -291,9 +291,9 @@ fn a_reap_keeps_a_begin_written_after_its_read() {
 fn all_reaps_of_a_crash_use_the_same_group_size() {
     let mut trial = crashed_worker(8);
     let bounds = Bounds::default();
-    assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
+    assert!(matches!(reap_once(&mut trial, "w1", &bounds), ReapResult::Redelivered(group) if group.len() == 4));
     assert!(trial.records.contains_key(&crash("w1")));
-    assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
+    assert!(matches!(reap_once(&mut trial, "w1", &bounds), ReapResult::Redelivered(group) if group.len() == 4));
     assert_eq!(trial.turn(&named("t7")).unwrap().value.suspect, Some(Suspect { group_max: 4, lone_crashes: 0 }));
 }
 
@@ -301,9 +301,9 @@ fn all_reaps_of_a_crash_use_the_same_group_size() {
 fn a_returned_worker_starts_a_new_crash_count() {
     let mut trial = crashed_worker(8);
     let bounds = Bounds::default();
-    beat(&mut trial, "w1");
+    write_heartbeat(&mut trial, "w1");
     reap(&mut trial, "w1", &bounds);
-    beat(&mut trial, "w1");
+    write_heartbeat(&mut trial, "w1");
     trial.dispatch(&named("later"), admitted(1));
     trial.slices(&keys::ready(Priority::Normal), "w1", 1);
     reap(&mut trial, "w1", &bounds);

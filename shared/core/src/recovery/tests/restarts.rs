@@ -82,13 +82,13 @@ impl Play {
         }
         let context = self.trial.context();
         let name = slice.name.clone();
-        let query = Query::Record(keys::marks(&slice.name));
+        let query = Query::Record(keys::recovered_calls(&slice.name));
         let mut view = View::default();
         view.insert(query.clone(), self.trial.answer(&query));
-        let known = marks(&view, &context, &name, "d", 0..1).unwrap();
+        let known = recovered_calls(&view, &context, &name, "d", 0..1).unwrap();
         let by = format!("n{}", context.version);
-        let is_marked = known.of_another(0, &by).is_some() && !mutants::is_active("begin_looks_at_marks");
-        if is_marked || slice.turn.begun.is_some() {
+        let is_recovered = known.of_another(0, &by).is_some() && !mutants::is_active("begin_reads_recovered_calls");
+        if is_recovered || slice.turn.begun.is_some() {
             return;
         }
         let mut turn = slice.turn.clone();
@@ -209,14 +209,14 @@ proptest! {
 }
 
 #[test]
-fn without_marks_a_call_takes_effect_twice() {
+fn without_recovered_calls_a_call_takes_effect_twice() {
     use Act::{Begin, Crash, Pass, Restart, Take};
     // The begin is lost. The worker that began the call is alive, and reports the begin. Then this worker crashes, and
     // its slice moves to another worker.
     let mut lost = vec![Take(2), Take(0), Begin(0), Restart(2), Pass(11_000)];
     lost.extend([Crash(0), Take(1), Begin(1)]);
     assert!(play(&lost).is_ok());
-    assert!(mutants::with("begin_looks_at_marks", || play(&lost)).is_err());
+    assert!(mutants::with("begin_reads_recovered_calls", || play(&lost)).is_err());
 }
 
 #[test]
@@ -241,9 +241,15 @@ fn a_journal_drops_confirmed_calls_after_its_retention() {
     journal.undo(&delivered("c", "1-0"), 0);
     let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
-            Report::Call(Assert { name, outcome: Outcome::Begun, .. }) => format!("{} begun", name.turn),
-            Report::Call(Assert { name, outcome: Outcome::Ended(_), .. }) => format!("{} ended", name.turn),
-            Report::Call(Assert { name, outcome: Outcome::Undone, .. }) => format!("{} undone", name.turn),
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Begun, .. }) => {
+                format!("{} begun", name.turn)
+            }
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Ended(_), .. }) => {
+                format!("{} ended", name.turn)
+            }
+            Report::Call(ReportBegunCall { name, outcome: JournaledOutcome::Undone, .. }) => {
+                format!("{} undone", name.turn)
+            }
             Report::Change(change) => change.to_owned(),
         };
         journal.reports(500).map(word).collect()
@@ -257,7 +263,7 @@ fn a_journal_drops_confirmed_calls_after_its_retention() {
     let Some(Report::Call(assert)) = journal.reports(500).next() else { panic!("no report") };
     assert_eq!(assert.keep_ms, 500);
     let undone = journal.undo(&delivered("c", "1-0"), 0).unwrap();
-    assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
+    assert_eq!((undone.outcome, undone.name), (JournaledOutcome::Undone, named("c")), "it was reported as begun");
 }
 
 fn delivered(turn: &str, entry: &str) -> Delivery {
@@ -276,7 +282,7 @@ fn a_redelivery_does_not_change_the_calls_of_an_earlier_delivery() {
         once: true,
         until_ms: 9_000,
     };
-    let outcomes = |journal: &mut Journal<()>| -> Vec<Outcome> {
+    let outcomes = |journal: &mut Journal<()>| -> Vec<JournaledOutcome> {
         let outcome = |report| match report {
             Report::Call(assert) => assert.outcome,
             Report::Change(()) => panic!("no change was recorded"),
@@ -288,13 +294,13 @@ fn a_redelivery_does_not_change_the_calls_of_an_earlier_delivery() {
     assert!(journal.undo(&second, 0).is_none(), "the second delivery has begun nothing");
     journal.confirm(&second, usize::MAX, 10);
     journal.forget(5_000);
-    assert_eq!(outcomes(&mut journal), [Outcome::Begun], "the call may still run");
+    assert_eq!(outcomes(&mut journal), [JournaledOutcome::Begun], "the call may still run");
     journal.reported(1);
     assert!(journal.begin(call(&second), 1));
     journal.end(&first, 0, RenderedCall::default());
-    assert_eq!(outcomes(&mut journal), [Outcome::Ended(Box::default()), Outcome::Begun]);
+    assert_eq!(outcomes(&mut journal), [JournaledOutcome::Ended(Box::default()), JournaledOutcome::Begun]);
     assert_eq!(journal.undo(&second, 0).unwrap().by, "2-0");
-    assert_eq!(outcomes(&mut journal), [Outcome::Ended(Box::default()), Outcome::Undone]);
+    assert_eq!(outcomes(&mut journal), [JournaledOutcome::Ended(Box::default()), JournaledOutcome::Undone]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ proptest! {
             let mut decision = task(&name(at), &bounds);
             decision.budget = 0;
             decision.parent = parent.map(|parent| TaskId::new(name(parent)).unwrap());
-            prop_assert_eq!(trial.run(&decision), Delegated::Offered);
+            prop_assert_eq!(trial.run(&decision), DelegateResult::Offered);
             above.extend(parent.map(|parent| (at, parent)));
         }
         let canceled = canceled % parents.len();
@@ -112,7 +112,7 @@ proptest! {
             prop_assert_eq!(is_over(&trial, &name(at)), is_below || has_ended, "{}", name(at));
             if is_below && !has_ended {
                 let late = child("late", &name(at), 0, &bounds);
-                prop_assert_eq!(trial.run(&late), Delegated::Refused(Refusal::ParentEnded));
+                prop_assert_eq!(trial.run(&late), DelegateResult::Refused(Refusal::ParentEnded));
             }
         }
     }

@@ -6,19 +6,19 @@ use super::*;
 fn a_task_is_written_and_offered() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
-    assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Offered);
+    assert_eq!(trial.run(&task("k1", &bounds)), DelegateResult::Offered);
     let turn = trial.turn(&named("k1")).unwrap();
     assert_eq!((turn.value.state, turn.value.debited), (State::Ready { upto: 1 }, 1));
     assert_eq!(trial.slices(&keys::ready(Priority::Normal), "w1", 9).len(), 1);
     assert_eq!(trial.timers["turn:acme:k1"], 1_000_000);
     assert_eq!((trial.used(&counter("_out")), trial.used(&counter("_unfinished"))), (1, 1));
     assert_eq!(trial.members(&keys::tasks_of(&named("k1").tenant)), ["k1"]);
-    assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Duplicate);
+    assert_eq!(trial.run(&task("k1", &bounds)), DelegateResult::Duplicate);
     let mut other = task("k1", &bounds);
     other.head.digest = "other".into();
-    assert_eq!(trial.run(&other), Delegated::Conflict);
+    assert_eq!(trial.run(&other), DelegateResult::Conflict);
     end(&mut trial, "k1");
-    assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Duplicate);
+    assert_eq!(trial.run(&task("k1", &bounds)), DelegateResult::Duplicate);
     assert_eq!(
         (trial.used(&counter("_out")), trial.used(&counter("_unfinished")), trial.used(&counter("_bytes"))),
         (0, 0, 0)
@@ -32,7 +32,7 @@ fn an_inbound_entry_admits_its_task_only_once() {
         let bounds = bounds();
         let decision = inbound(&mut trial, "k1", &bounds);
         trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
-        assert_eq!(trial.run(&decision), Delegated::Offered);
+        assert_eq!(trial.run(&decision), DelegateResult::Offered);
         let given = trial.stored::<GivenId>(&named("k1").given()).unwrap().value;
         assert_eq!(given.state, GivenState::Admitted);
         let left = trial.holds(&keys::tasks(), "s1").len();
@@ -43,9 +43,9 @@ fn an_inbound_entry_admits_its_task_only_once() {
         }
         (left, trial.run(&decision))
     };
-    assert_eq!(delegate_twice(), (0, Delegated::Duplicate));
+    assert_eq!(delegate_twice(), (0, DelegateResult::Duplicate));
     let without = mutants::with("delegate_acknowledges_the_message", delegate_twice);
-    assert_eq!(without, (1, Delegated::Offered));
+    assert_eq!(without, (1, DelegateResult::Offered));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_duplicate_message_is_acknowledged() {
     let bounds = bounds();
     let first = inbound(&mut trial, "k1", &bounds);
     let second = inbound(&mut trial, "k1", &bounds);
-    assert_eq!((trial.run(&first), trial.run(&second)), (Delegated::Offered, Delegated::Duplicate));
+    assert_eq!((trial.run(&first), trial.run(&second)), (DelegateResult::Offered, DelegateResult::Duplicate));
     assert!(trial.holds(&keys::tasks(), "s1").is_empty());
 }
 
@@ -71,8 +71,8 @@ fn two_schedulers_do_not_admit_the_same_task_twice() {
         }
         (trial.run(&second), trial.run_with(&first, &mut view))
     };
-    assert_eq!(race(), (Delegated::Offered, Delegated::Duplicate));
-    assert_eq!(mutants::with("delegate_guards_the_absence", race), (Delegated::Offered, Delegated::Offered));
+    assert_eq!(race(), (DelegateResult::Offered, DelegateResult::Duplicate));
+    assert_eq!(mutants::with("delegate_guards_the_absence", race), (DelegateResult::Offered, DelegateResult::Offered));
 }
 
 #[test]
@@ -86,16 +86,16 @@ fn a_task_beyond_a_bound_is_rejected() {
         trial.run(&decision)
     };
     let none = |_: &mut Trial| {};
-    let tenant = Delegated::Refused(Refusal::TenantQueueFull);
+    let tenant = DelegateResult::Refused(Refusal::TenantQueueFull);
     assert_eq!(refused(Bounds { tenant_turns_max: 1, ..bounds() }, none), tenant);
     assert_eq!(refused(Bounds { tenant_bytes_max: 100, ..bounds() }, none), tenant);
     assert_eq!(
         mutants::with("delegate_guards_the_tenant", || refused(Bounds { tenant_turns_max: 1, ..bounds() }, none)),
-        Delegated::Offered
+        DelegateResult::Offered
     );
-    assert_eq!(refused(bounds(), |trial| trial.inboxes_are_full = true), Delegated::Refused(Refusal::InboxFull));
-    assert_eq!(refused(bounds(), |trial| trial.pressure = true), Delegated::Pressure);
-    assert_eq!(refused(bounds(), |trial| trial.now_ms = 1_000_000), Delegated::Refused(Refusal::DeadlinePassed));
+    assert_eq!(refused(bounds(), |trial| trial.inboxes_are_full = true), DelegateResult::Refused(Refusal::InboxFull));
+    assert_eq!(refused(bounds(), |trial| trial.pressure = true), DelegateResult::Pressure);
+    assert_eq!(refused(bounds(), |trial| trial.now_ms = 1_000_000), DelegateResult::Refused(Refusal::DeadlinePassed));
 }
 
 #[test]
@@ -104,12 +104,12 @@ fn under_memory_pressure_inbound_tasks_need_a_short_queue() {
     let bounds = bounds();
     let decision = inbound(&mut trial, "k1", &bounds);
     trial.pressure = true;
-    assert_eq!(trial.run(&decision), Delegated::Offered);
+    assert_eq!(trial.run(&decision), DelegateResult::Offered);
     for _ in 0..crate::task::delegate::TIGHT_SLICES {
         trial.enqueue(&keys::ready(Priority::Normal), Vec::new());
     }
     let decision = inbound(&mut trial, "k2", &bounds);
-    assert_eq!(trial.run(&decision), Delegated::Pressure);
+    assert_eq!(trial.run(&decision), DelegateResult::Pressure);
 }
 
 #[test]
@@ -118,17 +118,17 @@ fn an_expired_or_canceled_inbound_task_ends_at_once() {
     let bounds = bounds();
     let mut late = inbound(&mut trial, "k1", &bounds);
     late.head.deadline_ms = 5;
-    assert_eq!(trial.run(&late), Delegated::Ends);
+    assert_eq!(trial.run(&late), DelegateResult::Ends);
     let turn = trial.turn(&named("k1")).unwrap().value;
     assert_eq!(turn.state, State::Ending { reason: EndReason::Expired, due_ms: 5 });
-    assert_eq!((turn.fate(0), trial.timers["turn:acme:k1"]), (Fate::NotRun, 5));
+    assert_eq!((turn.execution_state(0), trial.timers["turn:acme:k1"]), (ExecutionState::NotRun, 5));
     assert_eq!(trial.used(&counter("_out")), 0);
     assert!(trial.parts[&named("k1").record()].contains_key(&parts::call(0)));
     let cancel = Cancel { name: named("k2"), reason: "no".into(), above: None, bounds: &bounds };
     assert_eq!(trial.run(&cancel), Canceled::Waiting);
     assert_eq!(trial.members(&keys::early(&named("k2").tenant)), ["k2"]);
     let decision = inbound(&mut trial, "k2", &bounds);
-    assert_eq!(trial.run(&decision), Delegated::Ends);
+    assert_eq!(trial.run(&decision), DelegateResult::Ends);
     let turn = trial.turn(&named("k2")).unwrap().value;
     assert_eq!(turn.state, State::Ending { reason: EndReason::Canceled, due_ms: 5 });
     assert_eq!(turn.canceled.as_deref(), Some("no"));
@@ -140,10 +140,10 @@ fn a_child_gets_at_most_its_parents_remaining_budget() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
-    assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), Delegated::Offered);
-    let too_much = Delegated::Refused(Refusal::BudgetExceedsParent);
+    assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), DelegateResult::Offered);
+    let too_much = DelegateResult::Refused(Refusal::BudgetExceedsParent);
     assert_eq!(trial.run(&child("k3", "k1", 5, &bounds)), too_much);
-    assert_eq!(trial.run(&child("k3", "k1", 4, &bounds)), Delegated::Offered);
+    assert_eq!(trial.run(&child("k3", "k1", 4, &bounds)), DelegateResult::Offered);
     assert_eq!(trial.run(&child("k4", "k1", 1, &bounds)), too_much);
     // A child's remaining budget returns to its parent.
     trial.counters.entry(budget_of("k2")).or_default().used = 1;
@@ -154,12 +154,12 @@ fn a_child_gets_at_most_its_parents_remaining_budget() {
     late.head.deadline_ms = 9_000_000;
     trial.run(&late);
     assert_eq!(trial.turn(&named("k5")).unwrap().value.head.deadline_ms, 1_000_000);
-    let unknown = Delegated::Refused(Refusal::UnknownParent);
+    let unknown = DelegateResult::Refused(Refusal::UnknownParent);
     assert_eq!(trial.run(&child("k6", "nobody", 1, &bounds)), unknown);
     trial.dispatch(&named("turn"), admitted(1));
     assert_eq!(trial.run(&child("k6", "turn", 1, &bounds)), unknown);
     end(&mut trial, "k1");
-    assert_eq!(trial.run(&child("k6", "k1", 1, &bounds)), Delegated::Refused(Refusal::ParentEnded));
+    assert_eq!(trial.run(&child("k6", "k1", 1, &bounds)), DelegateResult::Refused(Refusal::ParentEnded));
 }
 
 /// A child ends after its parent. The child's remaining budget must not recreate the parent's counter.
@@ -168,7 +168,7 @@ fn a_child_returns_no_budget_to_an_ended_parent() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&task("k1", &bounds));
-    assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), Delegated::Offered);
+    assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), DelegateResult::Offered);
     assert!(end(&mut trial, "k1"));
     assert!(end(&mut trial, "k2"));
     assert!(trial.counters.keys().all(|counter| *counter.limit != *limits::TASK), "{:?}", trial.counters);
@@ -193,10 +193,10 @@ fn an_ended_or_canceled_parent_cannot_delegate() {
         }
         trial.run_with(&decision, &mut view)
     };
-    let ended = Delegated::Refused(Refusal::ParentEnded);
+    let ended = DelegateResult::Refused(Refusal::ParentEnded);
     assert_eq!((late(true), late(false)), (ended, ended));
-    assert_eq!(mutants::with("delegate_guards_the_cancel_of_the_parent", || late(true)), Delegated::Offered);
-    assert_eq!(mutants::with("delegate_guards_the_parent", || late(false)), Delegated::Offered);
+    assert_eq!(mutants::with("delegate_guards_the_cancel_of_the_parent", || late(true)), DelegateResult::Offered);
+    assert_eq!(mutants::with("delegate_guards_the_parent", || late(false)), DelegateResult::Offered);
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let mut of_call = task("k1", &bounds);
@@ -230,7 +230,7 @@ fn act() -> impl Strategy<Value = Act> {
 fn spend_calls(trial: &mut Trial, name: &TurnName, calls: u64) -> u64 {
     let Some(turn) = trial.turn(name) else { return 0 };
     let mut transaction = Transaction::new(trial.draw());
-    transaction.guard(Guard::Room(crate::Room {
+    transaction.guard(Guard::Debit(crate::ConditionalDebit {
         counter: CounterKey::new(limits::TASK, name.to_string()),
         amount: calls,
         max: turn.value.task.unwrap().budget,
@@ -262,7 +262,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                     budget: *budget,
                     ..task(&id, &bounds)
                 };
-                if trial.run_with(&decision, &mut stale.clone()) == Delegated::Offered {
+                if trial.run_with(&decision, &mut stale.clone()) == DelegateResult::Offered {
                     let root = parent.as_ref().map_or_else(|| id.clone(), |parent| root_of[parent].clone());
                     root_of.insert(id.clone(), root);
                     if parent.is_none() {
@@ -343,7 +343,7 @@ fn a_task_list_expires_with_its_newest_member() {
     parent.head.deadline_ms = trial.now_ms + 9;
     trial.put(&named("k1").record(), &parent);
     later.head.deadline_ms = trial.now_ms + 9;
-    assert_eq!(trial.run(&later), Delegated::Offered);
+    assert_eq!(trial.run(&later), DelegateResult::Offered);
     assert!(trial.run_with(&ExpireList, &mut view));
     assert_eq!(trial.members(&keys::children(&named("k1"))), ["k2", "k3"]);
     trial.now_ms += tickfleet_model::limits::TASKS_LISTED_MS;

@@ -1,7 +1,7 @@
 use super::*;
 
-fn lapse(trial: &mut Trial, name: &str, bounds: &Bounds) -> Lapsed {
-    trial.run(&Lapse { name: named(name), bounds })
+fn lease_timer(trial: &mut Trial, name: &str, bounds: &Bounds) -> LeaseTimerResult {
+    trial.run(&HandleLeaseTimer { name: named(name), bounds })
 }
 
 fn take_external(trial: &mut Trial, name: &str) -> EntryId {
@@ -17,43 +17,43 @@ fn a_silent_runtime_loses_its_task() {
         trial.run(&external("k1", &bounds));
         assert_eq!(trial.timers["turn:acme:k1"], 1_005);
         trial.now_ms = 1_005;
-        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(2_005));
+        assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Later(2_005));
         let entry = take_external(&mut trial, "k1");
-        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(2_005));
-        let touch = Touch { name: named("k1"), entry: entry.clone() };
+        assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Later(2_005));
+        let renewal = RenewTaskLease { name: named("k1"), entry: entry.clone() };
         trial.now_ms = 2_000;
-        assert_eq!(trial.run(&touch), Touched::Renewed);
+        assert_eq!(trial.run(&renewal), RenewTaskLeaseResult::Renewed);
         trial.now_ms = 2_500;
-        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(3_000));
+        assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Later(3_000));
         trial.now_ms = 3_000;
-        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Offered);
+        assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Offered);
         let held = trial.holds(&keys::external(&named("k1").tenant, &head(1).agent), "runtime");
-        let touched = trial.run(&touch);
+        let renewed = trial.run(&renewal);
         let turn = trial.turn(&named("k1")).unwrap().value;
-        assert_eq!((turn.crashes, touched), (1, Touched::Stale));
-        (held.len(), turn.fate(0))
+        assert_eq!((turn.crashes, renewed), (1, RenewTaskLeaseResult::Stale));
+        (held.len(), turn.execution_state(0))
     };
-    assert_eq!(silent(), (0, Fate::TakenByRuntime));
-    assert_eq!(mutants::with("lapse_acknowledges_the_old_entry", silent).0, 1);
-    assert_eq!(mutants::with("a_lapsed_task_has_begun", silent).1, Fate::MayHaveRun);
+    assert_eq!(silent(), (0, ExecutionState::TakenByRuntime));
+    assert_eq!(mutants::with("lease_timer_acknowledges_the_old_entry", silent).0, 1);
+    assert_eq!(mutants::with("a_task_with_an_ended_lease_has_begun", silent).1, ExecutionState::MayHaveRun);
 }
 
 #[test]
-fn a_task_with_three_lapsed_leases_is_quarantined() {
+fn a_task_with_three_ended_leases_is_quarantined() {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     trial.run(&external("k1", &bounds));
-    let mut lapsed = Vec::new();
+    let mut results = Vec::new();
     for _ in 0..3 {
         take_external(&mut trial, "k1");
-        lapse(&mut trial, "k1", &bounds);
+        lease_timer(&mut trial, "k1", &bounds);
         trial.now_ms += 1_000;
-        lapsed.push(lapse(&mut trial, "k1", &bounds));
+        results.push(lease_timer(&mut trial, "k1", &bounds));
     }
-    assert_eq!(lapsed, [Lapsed::Offered, Lapsed::Offered, Lapsed::Ends]);
+    assert_eq!(results, [LeaseTimerResult::Offered, LeaseTimerResult::Offered, LeaseTimerResult::Ends]);
     let turn = trial.turn(&named("k1")).unwrap().value;
     assert!(matches!(turn.state, State::Ending { reason: EndReason::Quarantined { crashes: 3 }, .. }));
-    assert_eq!((lapse(&mut trial, "k1", &bounds), trial.used(&counter("_out"))), (Lapsed::NotOut, 0));
+    assert_eq!((lease_timer(&mut trial, "k1", &bounds), trial.used(&counter("_out"))), (LeaseTimerResult::NotOut, 0));
 }
 
 #[test]
@@ -63,18 +63,18 @@ fn a_canceled_external_task_ends_when_its_lease_expires() {
     trial.run(&external("k1", &bounds));
     trial.run(&external("k2", &bounds));
     let entry = take_external(&mut trial, "k1");
-    lapse(&mut trial, "k1", &bounds);
+    lease_timer(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k2", &bounds);
     // No runtime has taken the second task.
-    assert_eq!(lapse(&mut trial, "k2", &bounds), Lapsed::Ends);
-    assert_eq!(trial.turn(&named("k2")).unwrap().value.fate(0), Fate::NotRun);
-    assert_eq!(trial.run(&Touch { name: named("k1"), entry }), Touched::Over);
-    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(1_005));
+    assert_eq!(lease_timer(&mut trial, "k2", &bounds), LeaseTimerResult::Ends);
+    assert_eq!(trial.turn(&named("k2")).unwrap().value.execution_state(0), ExecutionState::NotRun);
+    assert_eq!(trial.run(&RenewTaskLease { name: named("k1"), entry }), RenewTaskLeaseResult::Over);
+    assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Later(1_005));
     trial.now_ms = 1_005;
-    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Ends);
+    assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Ends);
     let turn = trial.turn(&named("k1")).unwrap().value;
-    assert_eq!((turn.fate(0), turn.canceled.as_deref()), (Fate::TakenByRuntime, Some("no")));
+    assert_eq!((turn.execution_state(0), turn.canceled.as_deref()), (ExecutionState::TakenByRuntime, Some("no")));
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn an_empty_external_queue_is_removed_from_the_list() {
     trial.run(&external("k1", &bounds));
     let queue = keys::external(&named("k1").tenant, &head(1).agent);
     assert_eq!(trial.members(&keys::externals()), [queue.as_str()]);
-    assert!(!trial.run(&Retire { queue: queue.clone() }));
+    assert!(!trial.run(&DropExternalQueue { queue: queue.clone() }));
     cancel(&mut trial, "k1", &bounds);
-    lapse(&mut trial, "k1", &bounds);
-    assert!(trial.run(&Retire { queue }));
+    lease_timer(&mut trial, "k1", &bounds);
+    assert!(trial.run(&DropExternalQueue { queue }));
     assert!(trial.members(&keys::externals()).is_empty());
 }
 
@@ -99,12 +99,12 @@ fn a_report_from_the_holding_runtime_parks_or_settles_its_task() {
     let entry = take_external(&mut trial, "k1");
     let read = |entry: &str| ReadHeld { name: named("k1"), entry: EntryId::new(entry) };
     assert!(trial.run(&read("0-9")).is_none(), "another lease");
-    trial.run(&Touch { name: named("k1"), entry: entry.clone() });
+    trial.run(&RenewTaskLease { name: named("k1"), entry: entry.clone() });
     let slice = trial.run(&read(entry.as_str())).unwrap();
     assert_eq!(slice.calls.len(), 1);
     let reason = ParkReason::Retry { attempts: 1, delay_ms: 10, cause: "busy".into(), keeps_begun: false };
-    let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
-    assert_eq!(trial.run(&park), Parked::Until(15));
+    let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
+    assert_eq!(trial.run(&park), ParkResult::Until(15));
     assert!(trial.run(&read(entry.as_str())).is_none(), "it has given the task back");
     let kept = Query::Parts(named("k1").record(), vec![parts::call(0)]);
     assert_eq!(trial.answer(&kept), Value::Parts(vec![Some(call(0))]), "it is offered again with its call");
@@ -123,7 +123,7 @@ fn a_report_from_the_holding_runtime_parks_or_settles_its_task() {
         canceled: None,
         bounds: &bounds,
     };
-    assert_eq!(trial.run(&settle), Settled::Ended);
+    assert_eq!(trial.run(&settle), SettleResult::Ended);
     assert!(trial.turn(&named("k2")).is_none());
     assert!(trial.holds(&slice.queue, "runtime").is_empty());
 }
@@ -150,8 +150,8 @@ fn an_external_task_does_not_count_as_a_slice_out() {
     trial.run(&external("k1", &bounds));
     assert_eq!((trial.used(&counter("_out")), trial.used(&counter("_unfinished"))), (0, 1));
     take_external(&mut trial, "k1");
-    lapse(&mut trial, "k1", &bounds);
+    lease_timer(&mut trial, "k1", &bounds);
     trial.now_ms += 1_000;
-    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Offered);
+    assert_eq!(lease_timer(&mut trial, "k1", &bounds), LeaseTimerResult::Offered);
     assert_eq!(trial.used(&counter("_out")), 0);
 }

@@ -15,9 +15,13 @@ use tickfleet_model::{Priority, TaskId};
 
 use super::cancel::{Cancel, Canceled};
 use super::cascade::{Cascade, CascadeStep};
-use super::delegate::{Delegate, Delegated, Refusal, Source};
-use super::external::{Lapse, Lapsed, ReadHeld, Retire, Touch, Touched};
-use super::spend::{BudgetDebit, BudgetWait, Fenced, Reach, Reserve, Reserved, Spent, Unreserve};
+use super::delegate::{Delegate, DelegateResult, Refusal, Source};
+use super::external::{
+    DropExternalQueue, HandleLeaseTimer, LeaseTimerResult, ReadHeld, RenewTaskLease, RenewTaskLeaseResult,
+};
+use super::spend::{
+    BudgetDebit, BudgetWait, Fenced, ReportedModelUse, Reserve, ReserveResult, ShortageAction, Unreserve,
+};
 use super::step::{AddSteps, Stepped, part};
 use crate::bounds::Bounds;
 use crate::decision::Decision;
@@ -27,9 +31,9 @@ use crate::recovery::inbound::TakenInbound;
 use crate::section::Section;
 use crate::transaction::{CounterKey, EntryId, Guard, Transaction, Window};
 use crate::trial::{Trial, admitted, call, head, named};
-use crate::turn::end::{Ending, Fate, GivenId, GivenState, RenderedCall, ReplyFrame, cascade_timer, parts};
+use crate::turn::end::{Ending, ExecutionState, GivenId, GivenState, RenderedCall, ReplyFrame, cascade_timer, parts};
 use crate::turn::state::{BudgetUnit, EndReason};
-use crate::turn::{Cancellation, Destination, Park, ParkReason, Parked, Settle, Settled, State, Turn};
+use crate::turn::{Cancellation, Destination, Park, ParkReason, ParkResult, Settle, SettleResult, State, Turn};
 use crate::usage::{Day, ModelUse, UsageUnit};
 use crate::view::{Query, Value, View};
 

@@ -65,9 +65,9 @@ fn two_holders_do_not_both_add_a_step() {
     assert!(!mutants::with("step_guards_the_version", race));
 }
 
-fn spent(request: &str, input: u64, output: u64) -> Spent {
+fn spent(request: &str, input: u64, output: u64) -> ReportedModelUse {
     let used = ModelUse { request: request.into(), tokens_in: input, tokens_out: output, cost: 7 };
-    Spent { used, day: Day { start_ms: 0, end_ms: 1_000 } }
+    ReportedModelUse { used, day: Day { start_ms: 0, end_ms: 1_000 } }
 }
 
 fn tokens() -> CounterKey {
@@ -91,8 +91,8 @@ fn reserve(entry: &EntryId, request: &str, amount: u64) -> Reserve {
 #[test]
 fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     let ((mut trial, entry), bounds) = (model_task(), bounds());
-    assert!(matches!(trial.run(&reserve(&entry, "r1", 60)), Reserved::Ok(_)));
-    let Reserved::Already(fenced) = trial.run(&reserve(&entry, "r1", 60)) else { panic!() };
+    assert!(matches!(trial.run(&reserve(&entry, "r1", 60)), ReserveResult::Ok(_)));
+    let ReserveResult::Already(fenced) = trial.run(&reserve(&entry, "r1", 60)) else { panic!() };
     assert_eq!(Some(fenced.turn), trial.turn(&named("k1")).map(|stored| stored.value));
     assert_eq!(trial.used(&tokens()), 60);
     let mut decision = steps(&entry, 0, &["a"], &bounds);
@@ -105,7 +105,7 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     trial.run(&again);
     let input = CounterKey::new(UsageUnit::TokensIn.limit(&named("k1").tenant, 0), "kelly");
     assert_eq!((trial.used(&input), trial.used(&tokens())), (10, 15));
-    let Reserved::Ok(fenced) = trial.run(&reserve(&entry, "r2", 40)) else { panic!("no room") };
+    let ReserveResult::Ok(fenced) = trial.run(&reserve(&entry, "r2", 40)) else { panic!("no room") };
     assert_eq!(trial.used(&tokens()), 55);
     let unreserve = Unreserve { name: named("k1"), entry, request: "r2".into() };
     let Fenced { turn, .. } = *trial.run(&unreserve).unwrap();
@@ -119,7 +119,7 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
 fn a_resent_request_is_debited_again_for_the_new_holder() {
     let debited = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
-        assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Ok(_)));
+        assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), ReserveResult::Ok(_)));
         // The holder counts the usage of a response without entries.
         let mut useless = steps(&entry, 0, &[], &bounds);
         useless.spent = Some(spent("r1", 3, 0));
@@ -131,7 +131,7 @@ fn a_resent_request_is_debited_again_for_the_new_holder() {
         let next = trial.enqueue(&keys::ready(Priority::Normal), Vec::new());
         turn.entry = Some(next.clone());
         trial.put(&named("k1").record(), &turn);
-        assert_eq!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Stale);
+        assert_eq!(trial.run(&reserve(&entry, "r1", 40)), ReserveResult::Stale);
         trial.run(&reserve(&next, "r1", 40));
         let mut decision = steps(&next, 0, &["a"], &bounds);
         decision.spent = Some(spent("r1", 10, 5));
@@ -148,7 +148,7 @@ fn a_resent_request_is_debited_again_for_the_new_holder() {
 fn reservations_prevent_a_budget_overrun() {
     let overrun = || {
         let (mut trial, entry) = model_task();
-        let all = (0..3).map(|at| matches!(trial.run(&reserve(&entry, &format!("r{at}"), 60)), Reserved::Ok(_)));
+        let all = (0..3).map(|at| matches!(trial.run(&reserve(&entry, &format!("r{at}"), 60)), ReserveResult::Ok(_)));
         all.filter(|sent| *sent).count() > 1
     };
     assert!(!overrun());
@@ -175,7 +175,7 @@ fn a_late_correction_does_not_change_the_next_window() {
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     let mut view = View::default();
     let context = trial.context();
-    let query = Query::Place(keys::budget_queue(&wait.counter), wait.name.to_string().into());
+    let query = Query::Score(keys::budget_queue(&wait.counter), wait.name.to_string().into());
     view.insert(query.clone(), trial.answer(&query));
     let mut transaction = Transaction::new(context.version.clone());
     wait.add_to(&mut transaction, &view, &context).unwrap();
@@ -217,7 +217,7 @@ fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
     let context = trial.context();
     let view = {
         let mut view = View::default();
-        let query = Query::Place(keys::budget_queue(&tokens()), "acme:k2".into());
+        let query = Query::Score(keys::budget_queue(&tokens()), "acme:k2".into());
         view.insert(query.clone(), trial.answer(&query));
         view
     };
@@ -234,8 +234,8 @@ fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     trial.run(&task("k2", &bounds));
     let waiting = trial.take(&keys::ready(Priority::Normal), "w2", 1).remove(0).0;
     let short = Reserve { name: named("k2"), ..reserve(&waiting, "r1", 20) };
-    let Reserved::Short(shortage) = trial.run(&short) else { panic!("it has room") };
-    assert_eq!((shortage.used, shortage.amount, shortage.reach), (90, 20, Reach::Wait));
+    let ReserveResult::Short(shortage) = trial.run(&short) else { panic!("it has room") };
+    assert_eq!((shortage.used, shortage.amount, shortage.action), (90, 20, ShortageAction::Wait));
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
     join(&mut trial, &wait).unwrap();
     let mut decision = steps(&entry, 0, &["a"], &bounds);
@@ -243,10 +243,10 @@ fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     trial.run(&decision);
     assert_eq!(trial.timers["turn:acme:k2"], 5);
     assert!(trial.members(&keys::budget_queue(&tokens())).is_empty());
-    assert!(matches!(trial.run(&short), Reserved::Ok(_)));
+    assert!(matches!(trial.run(&short), ReserveResult::Ok(_)));
     let never = Reserve { debits: vec![BudgetDebit { amount: 101, ..short.debits[0].clone() }], ..short.clone() };
     let never = Reserve { request: "r9".into(), ..never };
-    assert!(matches!(trial.run(&never), Reserved::Short(shortage) if shortage.reach == Reach::Never));
+    assert!(matches!(trial.run(&never), ReserveResult::Short(shortage) if shortage.action == ShortageAction::Never));
     let stale = Reserve { entry: EntryId::new("1-999"), ..short };
-    assert_eq!(trial.run(&stale), Reserved::Stale);
+    assert_eq!(trial.run(&stale), ReserveResult::Stale);
 }

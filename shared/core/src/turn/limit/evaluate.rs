@@ -5,21 +5,21 @@
 
 use tickfleet_model::limit::OnReach;
 
-use super::{Debit, Rules, WindowKind};
+use super::{Debit, LimitDecision, WindowKind};
 use crate::decision::Context;
 use crate::keys::{self, limits};
-use crate::transaction::{Conflict, CounterKey, CounterState, Room, Window};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, CounterState, Window};
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
 /// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn checks again after this time
 /// (ms).
-pub const PERMIT_LOOK_MS: i64 = 5_000;
+pub const PERMIT_CHECK_MS: i64 = 5_000;
 /// If a turn waits until one of its tenant's slices ends, the turn is checked again after this time (ms).
-pub const OUT_LOOK_MS: i64 = 250;
+pub const IN_FLIGHT_CHECK_MS: i64 = 250;
 /// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
-pub const WINDOW_LOOK_MS: i64 = 300_000;
+pub const WINDOW_CHECK_MS: i64 = 300_000;
 /// After this number of conflicts about a counter, the counter counts as full, because concurrent decisions take its
 /// room faster than this decision.
 const CONTENDED: usize = 3;
@@ -45,7 +45,7 @@ pub struct Evaluator<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fit {
+pub struct FittingCalls {
     /// The number of calls that fit, counted from the first call.
     pub calls: usize,
     /// Index of the debit that has no room for the next call.
@@ -53,7 +53,7 @@ pub struct Fit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct LimitRejection {
     /// The number of calls that end, counted from the first remaining call.
     pub calls: usize,
     pub reason: EndReason,
@@ -72,11 +72,11 @@ pub struct Wait {
 
 /// The outcome for the next calls, after the refused ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Planned {
+pub enum NextDispatch {
     Over,
     Dispatch {
         calls: usize,
-        rooms: Vec<Room>,
+        debits: Vec<ConditionalDebit>,
     },
     Wait(Wait),
     AgentRemoved,
@@ -85,11 +85,11 @@ pub enum Planned {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct AdmissionPlan {
     /// Calls that end, in order.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<LimitRejection>,
     /// The outcome for the remaining calls.
-    pub next: Planned,
+    pub next: NextDispatch,
 }
 
 impl Evaluator<'_> {
@@ -97,40 +97,46 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
-    pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> Rules) -> Result<Plan, Undecided> {
+    pub fn plan(
+        &self,
+        calls: usize,
+        mut rules: impl FnMut(usize) -> LimitDecision,
+    ) -> Result<AdmissionPlan, Undecided> {
         let mut refused = Vec::new();
         let mut from = 0;
         loop {
             if from >= calls {
-                return Ok(Plan { refused, next: Planned::Over });
+                return Ok(AdmissionPlan { refused, next: NextDispatch::Over });
             }
             let mut debits = match rules(from) {
-                Rules::Debits(debits) => debits,
-                Rules::AgentRemoved => return Ok(Plan { refused, next: Planned::AgentRemoved }),
-                Rules::Withheld => return Ok(Plan { refused, next: Planned::Withheld }),
+                LimitDecision::Debits(debits) => debits,
+                LimitDecision::AgentRemoved => return Ok(AdmissionPlan { refused, next: NextDispatch::AgentRemoved }),
+                LimitDecision::Withheld => return Ok(AdmissionPlan { refused, next: NextDispatch::Withheld }),
             };
             if self.permits_only {
-                debits.retain(|debit| debit.row.window == WindowKind::Held || &*debit.row.name == limits::OUT);
+                debits.retain(|debit| {
+                    debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT
+                });
             }
             // The store reports the first failed guard, so the debit that stops the earliest call comes first.
             debits.sort_by_key(Debit::first);
             let fit = self.fit(&debits, calls - from)?;
             let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
-                let rooms = self.rooms(&debits, fit.calls)?;
-                return Ok(Plan { refused, next: Planned::Dispatch { calls: fit.calls, rooms } });
+                let debits = self.conditional_debits(&debits, fit.calls)?;
+                return Ok(AdmissionPlan { refused, next: NextDispatch::Dispatch { calls: fit.calls, debits } });
             };
-            let refusal = self.refusal(stop, calls - from)?;
+            let rejection = self.rejection(stop, calls - from)?;
             let mut wait = self.wait(stop);
-            match (refusal, self.lease_ends_ms) {
-                (Some(refusal), None) if self.context.conflicts.len() < CONFLICTS_MAX => {
-                    from += refusal.calls;
-                    refused.push(refusal);
+            match (rejection, self.lease_ends_ms) {
+                (Some(rejection), None) if self.context.conflicts.len() < CONFLICTS_MAX => {
+                    from += rejection.calls;
+                    refused.push(rejection);
                     continue;
                 }
                 (Some(_), Some(lease_ends_ms)) => wait.due_ms = lease_ends_ms,
                 _ => {}
             }
-            return Ok(Plan { refused, next: Planned::Wait(wait) });
+            return Ok(AdmissionPlan { refused, next: NextDispatch::Wait(wait) });
         }
     }
 
@@ -138,9 +144,9 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
-    pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
-        let mut fit = Fit { calls, stop: None };
-        for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
+    pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<FittingCalls, Undecided> {
+        let mut fit = FittingCalls { calls, stop: None };
+        for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.limit.is_shadow()) {
             let mut left = self.left(debit)?;
             let fits = |amount: &Option<u64>| match amount {
                 Some(amount) if *amount <= left => {
@@ -151,36 +157,38 @@ impl Evaluator<'_> {
             };
             let fits = debit.amounts.iter().take(fit.calls).map(fits).take_while(|fits| *fits).count();
             if fits < fit.calls {
-                fit = Fit { calls: fits, stop: Some(at) };
+                fit = FittingCalls { calls: fits, stop: Some(at) };
             }
         }
         Ok(fit)
     }
 
     /// Returns the guards that debit the first `calls` calls.
-    fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<Room>, Undecided> {
-        let mut rooms = Vec::with_capacity(debits.len());
+    fn conditional_debits(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
+        let mut conditional = Vec::with_capacity(debits.len());
         for debit in debits {
             let behind = self.is_behind_queue(debit)?;
-            rooms.extend(debit.room(calls, behind, self.context.now_ms));
+            conditional.extend(debit.conditional(calls, behind, self.context.now_ms));
         }
-        Ok(rooms)
+        Ok(conditional)
     }
 
     /// Returns the known remaining room of a counter.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
-        let Some(state) = self.known(debit) else { return Ok(debit.row.max) };
+        let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
             return Ok(0);
         }
-        Ok(debit.row.max.saturating_sub(state.used))
+        Ok(debit.limit.max.saturating_sub(state.used))
     }
 
     /// Returns the number of attempts that failed because the debit's counter had no room.
     fn conflicts(&self, debit: &Debit) -> usize {
-        let about =
-            |conflict: &&Conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == debit.counter);
-        self.context.conflicts.iter().filter(about).count()
+        let is_about = |conflict: &&Conflict| match conflict {
+            Conflict::LimitReached { counter, .. } => *counter == debit.counter,
+            _ => false,
+        };
+        self.context.conflicts.iter().filter(is_about).count()
     }
 
     /// Returns the state of a debit's counter in the current window, if it is known well enough.
@@ -191,7 +199,7 @@ impl Evaluator<'_> {
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
-            if matches!(debit.row.window, WindowKind::Held | WindowKind::Total) {
+            if matches!(debit.limit.window, WindowKind::Concurrency | WindowKind::Total) {
                 return None;
             }
             state.queued = false;
@@ -205,7 +213,7 @@ impl Evaluator<'_> {
     /// Returns true if other turns that wait for the debit's counter come first. A turn never yields to turns that were
     /// admitted later. Otherwise turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
-        if debit.row.is_shadow() {
+        if debit.limit.is_shadow() {
             return Ok(false);
         }
         let Some((waits_for, place)) = self.waits else { return Ok(true) };
@@ -221,37 +229,37 @@ impl Evaluator<'_> {
 
     /// Returns the calls that end because `stop` has no room for them. `None` if they wait. Calls that only take
     /// permits again always wait.
-    fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<Refusal>, Undecided> {
+    fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
         }
-        let row = &stop.row;
-        let limit = || row.name.to_string();
+        let resolved = &stop.limit;
+        let limit = || resolved.name.to_string();
         let all = if stop.is_uniform() { calls } else { 1 };
         let first = stop.amounts.first().copied().flatten();
-        let refusal = match first {
-            None => Refusal { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
-            Some(amount) if amount > row.max && !row.is_built_in() => {
-                Refusal { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
+        let rejection = match first {
+            None => LimitRejection { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
+            Some(amount) if amount > resolved.max && !resolved.is_built_in() => {
+                LimitRejection { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
             }
             Some(amount) if self.is_rejected(stop, amount)? => {
-                let left = row.max.saturating_sub(self.used(stop));
+                let left = resolved.max.saturating_sub(self.used(stop));
                 let too_much = |amount: &&Option<u64>| amount.is_some_and(|amount| amount > left);
                 let more = stop.amounts.iter().skip(1).take(calls.saturating_sub(1)).take_while(too_much).count();
                 let ends_ms = self.room_ms(stop);
-                let reason = row.reached(ends_ms.unwrap_or(0));
-                Refusal { calls: all.max(1 + more), reason, until_ms: ends_ms }
+                let reason = resolved.reached(ends_ms.unwrap_or(0));
+                LimitRejection { calls: all.max(1 + more), reason, until_ms: ends_ms }
             }
             Some(_) => return Ok(None),
         };
-        Ok(Some(refusal))
+        Ok(Some(rejection))
     }
 
     /// Returns true if a call with this amount ends, because `stop` has no room for it. The call waits instead in three
     /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that
     /// only concurrent decisions take.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
-        if stop.row.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.row.max {
+        if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
         }
         Ok(!(self.known(stop).is_some_and(|state| state.queued) && self.is_behind_queue(stop)?))
@@ -265,25 +273,25 @@ impl Evaluator<'_> {
     /// counter without a window.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
-        match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {
+        match stop.limit.window.at(self.context.now_ms, stop.stagger_ms) {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => Some(known.unwrap_or(end_ms)),
             Window::Rolling { .. } => known,
-            Window::Held | Window::Total => None,
+            Window::Concurrency | Window::Total => None,
         }
     }
 
     fn wait(&self, stop: &Debit) -> Wait {
         let now_ms = self.context.now_ms;
         let first = stop.amounts.first().copied().flatten().unwrap_or(0);
-        let is_full = self.used(stop).saturating_add(first) > stop.row.max;
-        let due_ms = match (stop.row.window, self.room_ms(stop)) {
-            (WindowKind::Total, _) => now_ms + OUT_LOOK_MS,
-            (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_LOOK_MS),
+        let is_full = self.used(stop).saturating_add(first) > stop.limit.max;
+        let due_ms = match (stop.limit.window, self.room_ms(stop)) {
+            (WindowKind::Total, _) => now_ms + IN_FLIGHT_CHECK_MS,
+            (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_CHECK_MS),
             // Check again at once: other turns come first, or a permit may have been returned before the queue's timer
             // existed.
             _ => now_ms,
         };
-        Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Held }
+        Wait { counter: stop.counter.clone(), due_ms, woken: stop.limit.window == WindowKind::Concurrency }
     }
 }
 
@@ -295,11 +303,11 @@ mod tests {
 
     use super::*;
     use crate::transaction::Version;
-    use crate::turn::limit::LimitRow;
+    use crate::turn::limit::ResolvedLimit;
     use crate::view::{Query, Value};
 
     fn debit(name: &str, max: u64, amounts: &[u64]) -> Debit {
-        let row = LimitRow {
+        let resolved = ResolvedLimit {
             name: name.into(),
             max,
             window: WindowKind::Fixed { length_ms: 100 },
@@ -308,13 +316,13 @@ mod tests {
             counters_max: 9,
         };
         let amounts = amounts.iter().map(|amount| Some(*amount)).collect();
-        Debit { row: Arc::new(row), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
+        Debit { limit: Arc::new(resolved), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
     }
 
     /// Adds a conflict about a debit's counter to the view and the context.
     fn conflict(view: &mut View, context: &mut Context, debit: &Debit, used: u64, queued: bool) {
         let state = CounterState { used, ends_ms: 1_100, began_ms: 1_000, queued };
-        let conflict = Conflict::Room { counter: debit.counter.clone(), state };
+        let conflict = Conflict::LimitReached { counter: debit.counter.clone(), state };
         view.learn(&conflict);
         context.conflicts.push(conflict);
     }
@@ -324,18 +332,18 @@ mod tests {
         Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, pressure: false, version: Version::new("v"), conflicts }
     }
 
-    fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {
+    fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> NextDispatch {
         let evaluator = Evaluator { view, context, waits, is_exact: false, permits_only: false, lease_ends_ms: None };
         let from = |from: usize| {
             let rest = |debit: &Debit| Debit { amounts: debit.amounts[from..].to_vec(), ..debit.clone() };
-            Rules::Debits(debits.iter().map(rest).collect())
+            LimitDecision::Debits(debits.iter().map(rest).collect())
         };
         evaluator.plan(debits[0].amounts.len(), from).unwrap().next
     }
 
-    fn calls(planned: &Planned) -> usize {
+    fn calls(planned: &NextDispatch) -> usize {
         match planned {
-            Planned::Dispatch { calls, .. } => *calls,
+            NextDispatch::Dispatch { calls, .. } => *calls,
             _ => 0,
         }
     }
@@ -352,7 +360,7 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 1);
         conflict(&mut view, &mut context, &debits[0], 9, false);
         let wait = Wait { counter: debits[0].counter.clone(), due_ms: 1_100, woken: false };
-        assert_eq!(plan(&view, &context, None, &debits), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, &debits), NextDispatch::Wait(wait));
         context.now_ms = 1_100;
         assert!(calls(&plan(&view, &context, None, &debits)) > 0, "the window has ended");
     }
@@ -371,7 +379,7 @@ mod tests {
         let waits = |place| Some((&own.counter, place));
         assert_eq!(calls(&plan(&view, &context, waits(4), &debits)), 1);
         let wait = Wait { counter: other.counter.clone(), due_ms: 1_050, woken: false };
-        assert_eq!(plan(&view, &context, waits(6), &debits), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, waits(6), &debits), NextDispatch::Wait(wait));
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
     }
 
@@ -381,14 +389,14 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut day = debit("_day", 9, &[1, 1, 1]);
-        day.row = Arc::new(LimitRow { on_reach: OnReach::Reject, ..(*day.row).clone() });
+        day.limit = Arc::new(ResolvedLimit { on_reach: OnReach::Reject, ..(*day.limit).clone() });
         for used in [6, 7, 8] {
             conflict(&mut view, &mut context, &day, used, false);
         }
         let wait = Wait { counter: day.counter.clone(), due_ms: 1_050, woken: false };
-        assert_eq!(plan(&view, &context, None, std::slice::from_ref(&day)), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, std::slice::from_ref(&day)), NextDispatch::Wait(wait));
         conflict(&mut view, &mut context, &day, 9, false);
-        assert_eq!(plan(&view, &context, None, &[day]), Planned::Over);
+        assert_eq!(plan(&view, &context, None, &[day]), NextDispatch::Over);
     }
 
     #[test]
@@ -396,7 +404,7 @@ mod tests {
         let mut view = View::default();
         let mut context = context();
         let mut held = debit("a", 1, &[1]);
-        held.row = Arc::new(LimitRow { window: WindowKind::Held, ..(*held.row).clone() });
+        held.limit = Arc::new(ResolvedLimit { window: WindowKind::Concurrency, ..(*held.limit).clone() });
         view.insert(
             Query::Counter(held.counter.clone()),
             Value::Counter(Some(CounterState { used: 1, ..CounterState::default() })),
@@ -404,6 +412,6 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, std::slice::from_ref(&held))), 1);
         conflict(&mut view, &mut context, &held, 1, false);
         let wait = Wait { counter: held.counter.clone(), due_ms: 1_050, woken: true };
-        assert_eq!(plan(&view, &context, None, &[held]), Planned::Wait(wait));
+        assert_eq!(plan(&view, &context, None, &[held]), NextDispatch::Wait(wait));
     }
 }

@@ -1,23 +1,23 @@
 //! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
 //! agent's tick and day, a tenant's day, a task's budget, and a tenant's number of dispatched slices.
 //!
-//! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of
-//! each call of a turn. [`evaluate`] compares debits with the counters in a view.
+//! A [`ResolvedLimit`] allows an amount for each of its counters. A [`Debit`] names one counter of a limit and the
+//! amount of each call of a turn. [`evaluate`] compares debits with the counters in a view.
 
 pub mod evaluate;
 
 use std::sync::Arc;
 
 use tickfleet_model::day::{Tz, day_bounds, zone};
-use tickfleet_model::limit::{Every, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::{Policy as Declared, TenantPolicy};
 use tickfleet_model::{AgentId, Call, Caps, DayCapAction, Limit, TaskId, TenantId};
 
 use super::state::{EndReason, Head};
 use crate::keys::{TurnName, limits};
-use crate::transaction::{CounterKey, Room, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, Window};
 
-pub use evaluate::{Evaluator, Fit, Plan, Planned, Refusal, Wait};
+pub use evaluate::{AdmissionPlan, Evaluator, FittingCalls, LimitRejection, NextDispatch, Wait};
 
 /// How a counter's windows follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum WindowKind {
     /// At most the maximum within any period of `length_ms`.
     Rolling { length_ms: i64 },
     /// Concurrency permits, which slices return.
-    Held,
+    Concurrency,
     /// No window, as for a task's budget or a tenant's number of dispatched slices.
     Total,
 }
@@ -50,7 +50,7 @@ impl WindowKind {
                 Window::Day { start_ms, end_ms }
             }
             Self::Rolling { length_ms } => Window::Rolling { length_ms },
-            Self::Held => Window::Held,
+            Self::Concurrency => Window::Concurrency,
             Self::Total => Window::Total,
         }
     }
@@ -58,7 +58,7 @@ impl WindowKind {
 
 /// A limit as applied by one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LimitRow {
+pub struct ResolvedLimit {
     /// The limit's name. A name that begins with `_` is one of [`limits`].
     pub name: Arc<str>,
     /// The maximum of each counter.
@@ -72,16 +72,16 @@ pub struct LimitRow {
     pub counters_max: u64,
 }
 
-impl LimitRow {
-    /// Returns the row of a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
+impl ResolvedLimit {
+    /// Resolves a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
     /// `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
         let time_zone = if limit.is_of_tenants() { policy.time_zone(owner) } else { &policy.defaults.time_zone };
         let window = match (limit.every, limit.period_ms(policy.defaults.tick_ms)) {
-            (Every::Held, _) => WindowKind::Held,
-            (Every::Rolling(length_ms), _) => WindowKind::Rolling { length_ms },
+            (LimitWindow::Concurrency, _) => WindowKind::Concurrency,
+            (LimitWindow::Rolling(length_ms), _) => WindowKind::Rolling { length_ms },
             (_, Some(length_ms)) => WindowKind::Fixed { length_ms },
             // The configuration has validated the zone.
             (_, None) => WindowKind::Day { zone: zone(time_zone).unwrap_or(Tz::UTC) },
@@ -123,7 +123,7 @@ impl LimitRow {
 /// The amounts that a turn's next calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debit {
-    pub row: Arc<LimitRow>,
+    pub limit: Arc<ResolvedLimit>,
     pub counter: CounterKey,
     /// Offset of the counter's windows within their length.
     pub stagger_ms: i64,
@@ -134,9 +134,9 @@ pub struct Debit {
 
 impl Debit {
     /// Returns a debit of 1 for each of `calls` calls.
-    fn of_each(row: &Arc<LimitRow>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
-        let counter = CounterKey::new(&row.name, counter);
-        Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
+    fn of_each(resolved: &Arc<ResolvedLimit>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
+        let counter = CounterKey::new(&resolved.name, counter);
+        Self { limit: Arc::clone(resolved), counter, stagger_ms, amounts: vec![Some(1); calls] }
     }
 
     #[must_use]
@@ -146,19 +146,19 @@ impl Debit {
 
     /// Returns the guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
-    pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<Room> {
+    pub fn conditional(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
         let amount = self.sum(calls);
-        let held = self.row.window == WindowKind::Held;
-        (amount > 0).then(|| Room {
+        let held = self.limit.window == WindowKind::Concurrency;
+        (amount > 0).then(|| ConditionalDebit {
             counter: self.counter.clone(),
             amount,
-            max: self.row.max,
-            window: self.row.window.at(now_ms, self.stagger_ms),
+            max: self.limit.max,
+            window: self.limit.window.at(now_ms, self.stagger_ms),
             behind_queue,
-            shadow: self.row.is_shadow(),
+            shadow: self.limit.is_shadow(),
             // Permits must be returned to the counter that they came from. So counters of permits never share
-            // [`Room::OTHERS`].
-            counters_max: if held { u64::MAX } else { self.row.counters_max },
+            // [`ConditionalDebit::OTHERS`].
+            counters_max: if held { u64::MAX } else { self.limit.counters_max },
         })
     }
 
@@ -175,16 +175,16 @@ impl Debit {
     }
 }
 
-/// The caps of an agent as limit rows.
+/// The caps of an agent as resolved limits.
 #[derive(Debug, Clone)]
-pub struct CapRows {
-    tick: Arc<LimitRow>,
-    day: Arc<LimitRow>,
-    tenant_day: Option<Arc<LimitRow>>,
+pub struct ResolvedCaps {
+    tick: Arc<ResolvedLimit>,
+    day: Arc<ResolvedLimit>,
+    tenant_day: Option<Arc<ResolvedLimit>>,
 }
 
-impl CapRows {
-    /// Returns the rows for these caps, with days in `zone`.
+impl ResolvedCaps {
+    /// Resolves these caps, with days in `zone`.
     #[must_use]
     pub fn new(caps: &Caps, zone: Tz) -> Self {
         let tick = WindowKind::Fixed { length_ms: caps.tick_ms };
@@ -192,9 +192,10 @@ impl CapRows {
             DayCapAction::Reject => OnReach::Reject,
             DayCapAction::Defer => OnReach::Wait,
         };
-        let day = |name, max: u32| Arc::new(LimitRow::built_in(name, max.into(), WindowKind::Day { zone }, on_day_cap));
+        let day =
+            |name, max: u32| Arc::new(ResolvedLimit::built_in(name, max.into(), WindowKind::Day { zone }, on_day_cap));
         Self {
-            tick: Arc::new(LimitRow::built_in(limits::TICK, caps.calls_per_tick.into(), tick, OnReach::Wait)),
+            tick: Arc::new(ResolvedLimit::built_in(limits::TICK, caps.calls_per_tick.into(), tick, OnReach::Wait)),
             day: day(limits::DAY, caps.calls_per_day),
             tenant_day: caps.tenant_calls_per_day.map(|max| day(limits::TENANT_DAY, max)),
         }
@@ -205,7 +206,7 @@ impl CapRows {
     pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
         let of_agent = format!("{tenant}:{agent}");
         let mut debits = vec![Debit::of_each(&self.day, &of_agent, 0, calls)];
-        debits.extend(self.tenant_day.as_ref().map(|row| Debit::of_each(row, tenant.as_str(), 0, calls)));
+        debits.extend(self.tenant_day.as_ref().map(|resolved| Debit::of_each(resolved, tenant.as_str(), 0, calls)));
         debits.push(Debit::of_each(&self.tick, &of_agent, stagger_ms, calls));
         debits
     }
@@ -214,24 +215,24 @@ impl CapRows {
 /// Returns the debit of a task's calls from its budget.
 #[must_use]
 pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
-    let row = LimitRow::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
-    Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
+    let resolved = ResolvedLimit::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
+    Debit::of_each(&Arc::new(resolved), &format!("{tenant}:{task}"), 0, calls)
 }
 
 /// Returns the debit of one slice from the tenant's bound on dispatched slices. The amount is 1, regardless of the
 /// number of calls.
 #[must_use]
-pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
-    let row = LimitRow::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);
-    let mut debit = Debit::of_each(&Arc::new(row), tenant.as_str(), 0, calls);
+pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
+    let resolved = ResolvedLimit::built_in(limits::IN_FLIGHT, max, WindowKind::Total, OnReach::Wait);
+    let mut debit = Debit::of_each(&Arc::new(resolved), tenant.as_str(), 0, calls);
     debit.amounts.iter_mut().skip(1).for_each(|amount| *amount = Some(0));
     debit
 }
 
 /// The policy's decision about a turn's next calls.
 #[derive(Debug, Clone)]
-pub enum Rules {
-    /// The calls make these debits: caps first ([`CapRows::debits`]), then configured limits.
+pub enum LimitDecision {
+    /// The calls make these debits: caps first ([`ResolvedCaps::debits`]), then configured limits.
     Debits(Vec<Debit>),
     AgentRemoved,
     /// The tenant's declaration cannot be read, so no decision is made.
@@ -239,7 +240,7 @@ pub enum Rules {
 }
 
 pub trait Policy: Sync {
-    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules;
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision;
 
     fn generations(&self) -> Generations;
 }
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_slice_debits_the_out_counter_once() {
-        let debit = out_debit(&TenantId::new("acme").unwrap(), 5, 3);
+        let debit = in_flight_debit(&TenantId::new("acme").unwrap(), 5, 3);
         assert_eq!((debit.sum(1), debit.sum(3)), (1, 1));
     }
 }

@@ -4,21 +4,21 @@ use super::*;
 fn an_unread_slice_ends_at_its_deadline() {
     let mut trial = Trial::at(NOW);
     trial.dispatch(&named("t1"), with_permits(2));
-    assert_eq!(fire(&mut trial), Fired::Later(1_000_000));
+    assert_eq!(fire(&mut trial), DueResult::Later(1_000_000));
     trial.now_ms = 1_000_000;
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
     assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty());
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
-    assert_eq!(fire(&mut trial), Fired::Gone);
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
+    assert_eq!(fire(&mut trial), DueResult::Gone);
 }
 
 #[test]
-fn a_canceled_turn_without_a_holder_reports_each_calls_fate() {
+fn a_canceled_turn_without_a_holder_reports_each_calls_state() {
     let (mut trial, slice) = held(with_permits(3));
     park(&mut trial, &slice, &retry(2), true);
     cancel(&mut trial, None);
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     let expected = "{\"results\":[\"0:tool0:tried\",\"1:tool1:may_have_run\",\"2:tool2:may_have_run\"]}";
     assert_eq!(reply(&trial), expected);
     assert!(!trial.records.contains_key(&slice.name.cancellation()));
@@ -30,7 +30,7 @@ fn a_read_slice_without_a_holder_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     trial.queues.get_mut(&slice.queue).unwrap().held.clear();
     trial.now_ms = 1_000_000;
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
@@ -39,16 +39,19 @@ fn after_a_restart_an_expired_turn_waits_for_worker_reports() {
     let mut trial = Trial::at(NOW);
     trial.dispatch(&named("t1"), with_permits(3));
     (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 999_000);
-    assert_eq!(fire(&mut trial), Fired::Ending(1_009_000));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!(fire(&mut trial), DueResult::Ending(1_009_000));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
     assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty(), "nobody begins it any more");
-    let reported = Mark { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
-    let begun = Mark { by: "n1".to_owned(), once: true, result: None };
+    let reported = RecoveredCall { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
+    let begun = RecoveredCall { by: "n1".to_owned(), once: true, result: None };
     let calls = [(0, reported), (1, begun)].into_iter().collect();
-    trial.put(&keys::marks(&named("t1")), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
-    assert_eq!(fire(&mut trial), Fired::Later(1_009_000));
+    trial.put(
+        &keys::recovered_calls(&named("t1")),
+        &RecoveredCalls { digest: "d".to_owned(), until_ms: 2_000_000, calls },
+    );
+    assert_eq!(fire(&mut trial), DueResult::Later(1_009_000));
     trial.now_ms = 1_009_000;
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"ran\",\"1:tool1:may_have_run\",\"2:tool2:not_run\"]}");
 }
 
@@ -57,8 +60,8 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     let (mut trial, slice) = held(admitted(1));
     park(&mut trial, &slice, &retry(1), false);
     trial.now_ms += 500;
-    trial.counters.entry(counter(limits::OUT)).or_default().used = Bounds::default().tenant_out_max;
-    assert_eq!(fire(&mut trial), Fired::Later(NOW + 1_500));
+    trial.counters.entry(counter(limits::IN_FLIGHT)).or_default().used = Bounds::default().tenant_in_flight_max;
+    assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
 /// A scheduler reads the turn before a worker takes the slice, or before a cancel arrives.
@@ -79,7 +82,7 @@ fn a_due_timer_with_a_stale_view_decides_again() {
     trial.dispatch(&name, admitted(1));
     let mut view = stale(&trial);
     trial.slices(&keys::ready(Priority::Normal), "w1", 1);
-    assert!(matches!(trial.run_with(&due, &mut view), Fired::Later(_)), "its holder ends it");
+    assert!(matches!(trial.run_with(&due, &mut view), DueResult::Later(_)), "its holder ends it");
 
     let lost = || {
         let mut trial = Trial::at(NOW);
@@ -88,8 +91,8 @@ fn a_due_timer_with_a_stale_view_decides_again() {
         cancel(&mut trial, Some(0));
         trial.run_with(&due, &mut view)
     };
-    assert_eq!(lost(), Fired::Ended);
-    assert_eq!(mutants::with("due_guards_the_cancellation", lost), Fired::Later(1_000_000), "the cancel is lost");
+    assert_eq!(lost(), DueResult::Ended);
+    assert_eq!(mutants::with("due_guards_the_cancellation", lost), DueResult::Later(1_000_000), "the cancel is lost");
 }
 
 /// A scheduler with a clock that is ahead of the store's clock does not end a turn before its deadline.
@@ -102,7 +105,7 @@ fn a_deadline_follows_the_clock_of_the_store() {
         trial.dispatch(&name, admitted(1));
         let context = Context { now_ms: 1_000_000, ..trial.context() };
         let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
-        let Step::Commit(transaction, Fired::Ended) = trial.decide(&due, &mut View::default(), &context) else {
+        let Step::Commit(transaction, DueResult::Ended) = trial.decide(&due, &mut View::default(), &context) else {
             panic!()
         };
         trial.commit(&transaction)
@@ -121,7 +124,7 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
         trial.dispatch(&name, admitted(1));
         let context = trial.context();
         let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
-        let Step::Commit(transaction, Fired::Ended) = trial.decide(&due, &mut View::default(), &context) else {
+        let Step::Commit(transaction, DueResult::Ended) = trial.decide(&due, &mut View::default(), &context) else {
             panic!()
         };
         (trial.epoch, trial.epoch_began_ms) = (2, 1_000_000);
@@ -137,16 +140,19 @@ fn a_running_slice_returned_by_a_second_holder_may_have_run() {
     for unreadable in [false, true] {
         let (mut trial, slice) = held(admitted(2));
         trial.begin(&slice).unwrap();
-        let handed_back = if unreadable {
+        let requeued = if unreadable {
             let fields = trial.fields(&slice.queue, &slice.entry).unwrap();
             let entry = HeldEntry { queue: slice.queue.clone(), entry: slice.entry.clone(), fields };
-            trial.run(&HandBackUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 })
+            trial.run(&RequeueUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 })
         } else {
-            trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown })
+            trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown })
         };
-        let expected = if unreadable { HandedBack::Waits(NOW + 1_000) } else { HandedBack::Redelivered };
-        assert_eq!(handed_back, expected);
-        assert_eq!((record(&trial).fate(0), record(&trial).fate(1)), (Fate::MayHaveRun, Fate::MayHaveRun));
+        let expected = if unreadable { RequeueResult::Waits(NOW + 1_000) } else { RequeueResult::Redelivered };
+        assert_eq!(requeued, expected);
+        assert_eq!(
+            (record(&trial).execution_state(0), record(&trial).execution_state(1)),
+            (ExecutionState::MayHaveRun, ExecutionState::MayHaveRun)
+        );
     }
 }
 
@@ -158,7 +164,7 @@ fn a_running_slice_with_a_lost_take_may_have_run() {
     queue.held.clear();
     queue.read = 0;
     trial.now_ms = 1_000_000;
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
@@ -184,10 +190,10 @@ fn a_slice_returned_during_the_decision_did_not_run() {
     };
     attempt(&mut trial, &mut context);
     assert_eq!(context.conflicts, [crate::Conflict::Read]);
-    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
+    trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unsent { nonce: None } });
     attempt(&mut trial, &mut context);
     assert!(matches!(context.conflicts.last(), Some(crate::Conflict::Record { .. })));
-    assert_eq!(attempt(&mut trial, &mut context), Fired::Ended);
+    assert_eq!(attempt(&mut trial, &mut context), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 }
 
@@ -196,8 +202,8 @@ fn a_slice_returned_during_the_decision_did_not_run() {
 fn a_turn_ended_after_a_restart_includes_reported_results() {
     struct NoPolicy;
     impl limit::Policy for NoPolicy {
-        fn rules(&self, _: &TurnName, _: &Head, _: &[tickfleet_model::Call]) -> limit::Rules {
-            limit::Rules::Withheld
+        fn rules(&self, _: &TurnName, _: &Head, _: &[tickfleet_model::Call]) -> limit::LimitDecision {
+            limit::LimitDecision::Withheld
         }
         fn generations(&self) -> limit::Generations {
             limit::Generations::default()
@@ -215,20 +221,23 @@ fn a_turn_ended_after_a_restart_includes_reported_results() {
     throttle::throttle(&mut transaction, &name, &mut turn, tick.clone(), NOW, NOW);
     trial.commit(&transaction).unwrap();
     (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 5_000);
-    let reported = Mark { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
-    let begun = Mark { by: "n1".to_owned(), once: true, result: None };
+    let reported = RecoveredCall { by: "n1".to_owned(), once: true, result: Some((&result("ran")).into()) };
+    let begun = RecoveredCall { by: "n1".to_owned(), once: true, result: None };
     let calls = [(0, reported), (1, begun)].into_iter().collect();
-    trial.put(&keys::marks(&name), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
+    trial.put(&keys::recovered_calls(&name), &RecoveredCalls { digest: "d".to_owned(), until_ms: 2_000_000, calls });
     let release =
         release::Release { counter: tick, name, policy: &NoPolicy, render: &Texts, sections: &[], bounds: &bounds };
-    assert!(matches!(trial.run(&release), release::Released::Advanced(advance::Advanced::Ended { .. })));
+    assert!(matches!(trial.run(&release), release::ReleaseResult::Advanced(advance::AdvanceResult::Ended { .. })));
     assert_eq!(reply(&trial), "{\"results\":[\"ran\",\"1:tool1:may_have_run\",\"2:tool2:not_run\"]}");
 }
 
 #[test]
 fn a_call_that_failed_before_a_crash_may_have_run_again() {
     let turn = |crashes| Turn { attempts: 1, crashes, ..admitted(1) };
-    assert_eq!((turn(0).fate(0), turn(1).fate(0)), (Fate::Tried(1), Fate::MayHaveRun));
+    assert_eq!(
+        (turn(0).execution_state(0), turn(1).execution_state(0)),
+        (ExecutionState::Tried(1), ExecutionState::MayHaveRun)
+    );
 }
 
 /// The first turn in a throttle queue leaves, so the next turn may have room at once.
@@ -240,6 +249,6 @@ fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     throttle::throttle(&mut transaction, &named("t1"), &mut admitted(1), tick.clone(), 300_000, NOW);
     trial.commit(&transaction).unwrap();
     cancel(&mut trial, Some(0));
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
 }

@@ -2,7 +2,7 @@ use tickfleet_model::{Conclusion, FailureKind};
 
 use super::*;
 use crate::EntryId;
-use crate::task::external::{Lapse, Lapsed, Touch, Touched};
+use crate::task::external::{HandleLeaseTimer, LeaseTimerResult, RenewTaskLease, RenewTaskLeaseResult};
 
 const LEASE_MS: i64 = 1_000;
 
@@ -14,15 +14,15 @@ fn queue() -> crate::StreamKey {
     keys::local(&named("t1").tenant, &named("t1").turn)
 }
 
-fn offer(trial: &mut Trial, slice: &Slice) -> Offered {
-    trial.run(&Offer { slice, note: "{\"n\":1}", message: "{}", lease_ms: LEASE_MS, beside: false })
+fn offer(trial: &mut Trial, slice: &Slice) -> OfferResult {
+    trial.run(&Offer { slice, note: "{\"n\":1}", message: "{}", lease_ms: LEASE_MS, had_parallel_reads: false })
 }
 
 /// A turn whose first call is offered.
 fn offered(turn: Turn) -> Trial {
     let (mut trial, slice) = held(turn);
-    assert_eq!(offer(&mut trial, &slice), Offered::Offered);
-    assert_eq!(offer(&mut trial, &slice), Offered::Stale);
+    assert_eq!(offer(&mut trial, &slice), OfferResult::Offered);
+    assert_eq!(offer(&mut trial, &slice), OfferResult::Stale);
     trial
 }
 
@@ -34,8 +34,8 @@ fn conclude(trial: &mut Trial, entry: &EntryId, conclusion: Conclusion) -> Concl
     trial.run(&Conclude { name: named("t1"), entry: entry.clone(), conclusion })
 }
 
-fn lapse(trial: &mut Trial) -> Lapsed {
-    trial.run(&Lapse { name: named("t1"), bounds: &Bounds::default() })
+fn lease_timer(trial: &mut Trial) -> LeaseTimerResult {
+    trial.run(&HandleLeaseTimer { name: named("t1"), bounds: &Bounds::default() })
 }
 
 fn back(trial: &mut Trial) -> Slice {
@@ -45,7 +45,11 @@ fn back(trial: &mut Trial) -> Slice {
 #[test]
 fn an_offered_call_returns_with_its_conclusion() {
     let mut trial = offered(with_permits(2));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (2, 0), "it holds permits, and no slot");
+    assert_eq!(
+        (trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))),
+        (2, 0),
+        "it holds permits, and no slot"
+    );
     let (entry, fields) = trial.take(&queue(), "process", 1).remove(0);
     assert!(fields.iter().any(|(name, value)| &**name == "call" && value == "{}"), "{fields:?}");
     assert!(fields.iter().all(|(name, _)| &**name != "r"), "the record is not for programs outside");
@@ -57,27 +61,27 @@ fn an_offered_call_returns_with_its_conclusion() {
     let (local, conclusion) = slice.turn.concluded().unwrap();
     assert_eq!((local.took_ms, &*local.note, conclusion), (400, "{\"n\":1}", &output()));
     assert_eq!(
-        (slice.calls.len(), trial.used(&counter(limits::OUT)), timer(&trial)),
+        (slice.calls.len(), trial.used(&counter(limits::IN_FLIGHT)), timer(&trial)),
         (2, 1, Some(NOW + 400 + LEASE_MS))
     );
-    assert_eq!(fire(&mut trial), Fired::Later(1_000_000));
+    assert_eq!(fire(&mut trial), DueResult::Later(1_000_000));
     let results = [result("a")];
     let settled = trial.run(&settle(&slice, &results, &frame(), &Bounds::default()));
-    let Settled::Continues { turn, .. } = settled else { panic!("{settled:?}") };
+    let SettleResult::Continues { turn, .. } = settled else { panic!("{settled:?}") };
     assert_eq!((turn.local, turn.begun, turn.position), (None, None, 1));
 }
 
 #[test]
 fn a_concluded_call_is_never_reported_as_not_run() {
-    let fate = || {
+    let execution = || {
         let mut trial = offered(admitted(1));
-        assert_eq!(record(&trial).fate(0), Fate::NotRun);
+        assert_eq!(record(&trial).execution_state(0), ExecutionState::NotRun);
         let entry = take(&mut trial);
         conclude(&mut trial, &entry, output());
-        record(&trial).fate(0)
+        record(&trial).execution_state(0)
     };
-    assert_eq!(fate(), Fate::TakenByRuntime);
-    assert_eq!(mutants::with("a_concluded_call_has_begun", fate), Fate::NotRun);
+    assert_eq!(execution(), ExecutionState::TakenByRuntime);
+    assert_eq!(mutants::with("a_concluded_call_has_begun", execution), ExecutionState::NotRun);
 }
 
 #[test]
@@ -101,21 +105,24 @@ fn a_second_concurrent_report_is_rejected_as_stale() {
 fn a_process_keeps_its_call_only_while_it_renews_the_lease() {
     let mut trial = offered(admitted(1));
     trial.now_ms += LEASE_MS;
-    assert_eq!(lapse(&mut trial), Lapsed::Later(NOW + 2 * LEASE_MS), "an offer has no lease");
+    assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Later(NOW + 2 * LEASE_MS), "an offer has no lease");
     let entry = take(&mut trial);
-    let touch = Touch { name: named("t1"), entry: entry.clone() };
-    assert_eq!(trial.run(&touch), Touched::Renewed);
+    let renewal = RenewTaskLease { name: named("t1"), entry: entry.clone() };
+    assert_eq!(trial.run(&renewal), RenewTaskLeaseResult::Renewed);
     trial.now_ms += LEASE_MS - 1;
-    assert_eq!(lapse(&mut trial), Lapsed::Later(NOW + 2 * LEASE_MS));
+    assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Later(NOW + 2 * LEASE_MS));
     trial.now_ms += 1;
-    assert_eq!(lapse(&mut trial), Lapsed::Offered);
-    assert_eq!((trial.run(&touch), conclude(&mut trial, &entry, output())), (Touched::Stale, Concluded::Stale));
+    assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Offered);
+    assert_eq!(
+        (trial.run(&renewal), conclude(&mut trial, &entry, output())),
+        (RenewTaskLeaseResult::Stale, Concluded::Stale)
+    );
     let slice = back(&mut trial);
     assert_eq!(slice.turn.concluded().map(|(_, conclusion)| conclusion), Some(&Conclusion::Lost));
     // A retry offers the call again.
-    assert!(matches!(park(&mut trial, &slice, &retry(1), false), Parked::Until(_)));
+    assert!(matches!(park(&mut trial, &slice, &retry(1), false), ParkResult::Until(_)));
     let turn = record(&trial);
-    assert_eq!(turn.fate(0), Fate::Tried(1));
+    assert_eq!(turn.execution_state(0), ExecutionState::Tried(1));
     assert_eq!((turn.local, turn.begun), (None, None));
 }
 
@@ -123,18 +130,21 @@ fn a_process_keeps_its_call_only_while_it_renews_the_lease() {
 fn a_cancel_ends_an_offer_at_once_and_a_taken_call_after_its_lease() {
     let mut trial = offered(admitted(1));
     cancel(&mut trial, Some(0));
-    assert_eq!(fire(&mut trial), Fired::External);
-    assert_eq!(lapse(&mut trial), Lapsed::Ends);
-    assert_eq!((record(&trial).fate(0), trial.queues.contains_key(&queue())), (Fate::NotRun, false));
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::External);
+    assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Ends);
+    assert_eq!(
+        (record(&trial).execution_state(0), trial.queues.contains_key(&queue())),
+        (ExecutionState::NotRun, false)
+    );
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 
     let mut trial = offered(admitted(1));
     take(&mut trial);
-    lapse(&mut trial);
+    lease_timer(&mut trial);
     cancel(&mut trial, Some(0));
     trial.now_ms += LEASE_MS;
-    assert_eq!(lapse(&mut trial), Lapsed::Ends);
+    assert_eq!(lease_timer(&mut trial), LeaseTimerResult::Ends);
     assert!(!trial.queues.contains_key(&queue()));
     fire(&mut trial);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:taken\"]}");
@@ -153,5 +163,5 @@ fn a_conclusion_after_a_cancel_is_accepted() {
 fn a_canceled_turn_offers_nothing() {
     let (mut trial, slice) = held(admitted(1));
     cancel(&mut trial, Some(0));
-    assert_eq!(offer(&mut trial, &slice), Offered::Canceled);
+    assert_eq!(offer(&mut trial, &slice), OfferResult::Canceled);
 }

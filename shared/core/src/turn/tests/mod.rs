@@ -3,22 +3,22 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod due;
-mod hand_back;
 mod local;
 mod park;
+mod requeue;
 mod settle;
 
 use bytes::Bytes;
 use tickfleet_model::{InboxName, Priority, TurnId};
 
-use super::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame, parts};
+use super::end::{EndedCall, ExecutionState, Render, RenderedCall, ReplyFrame, parts};
 use super::state::{EndReason, Finished};
 use super::*;
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutants;
-use crate::recovery::epoch::{Mark, Marks};
+use crate::recovery::epoch::{RecoveredCall, RecoveredCalls};
 use crate::recovery::reap::HeldEntry;
 use crate::section::Section;
 use crate::transaction::{CounterKey, Guard, TimerRule, Transaction, Version, Write};
@@ -31,15 +31,15 @@ struct Texts;
 
 impl Render for Texts {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall {
-        let fate = match call.fate {
-            Fate::NotRun => "not_run",
-            Fate::Tried(_) => "tried",
-            Fate::Begun | Fate::MayHaveRun => "may_have_run",
-            Fate::TakenByRuntime => "taken",
-            Fate::WorkedElsewhere => "elsewhere",
+        let execution = match call.execution {
+            ExecutionState::NotRun => "not_run",
+            ExecutionState::Tried(_) => "tried",
+            ExecutionState::Begun | ExecutionState::MayHaveRun => "may_have_run",
+            ExecutionState::TakenByRuntime => "taken",
+            ExecutionState::BeganChild => "elsewhere",
         };
         let tool = call.call.map_or("?", |call| call.tool.as_str());
-        result(&format!("{}:{tool}:{fate}", call.position))
+        result(&format!("{}:{tool}:{execution}", call.position))
     }
 
     fn frame(&self, _: &TurnName, _: &Head) -> ReplyFrame {
@@ -84,7 +84,7 @@ fn settle<'a>(slice: &'a Slice, results: &'a [RenderedCall], frame: &'a ReplyFra
     Settle { slice, results, frame, sections: &[], reason: None, canceled: None, bounds }
 }
 
-fn fire(trial: &mut Trial) -> Fired {
+fn fire(trial: &mut Trial) -> DueResult {
     let name = named("t1");
     trial.run(&Due { name: &name, render: &Texts, sections: &[], bounds: &Bounds::default() })
 }
@@ -125,6 +125,6 @@ fn approval() -> WaitReason {
     WaitReason::Approval { approval: "a1".to_owned() }
 }
 
-fn park(trial: &mut Trial, slice: &Slice, reason: &ParkReason, beside: bool) -> Parked {
-    trial.run(&Park { slice, reason, beside, waits_while: &[], sections: &[] })
+fn park(trial: &mut Trial, slice: &Slice, reason: &ParkReason, had_parallel_reads: bool) -> ParkResult {
+    trial.run(&Park { slice, reason, had_parallel_reads, waits_while: &[], sections: &[] })
 }

@@ -8,15 +8,15 @@ fn a_single_slice_turn_settles_without_a_read() {
     let bounds = Bounds::default();
     let step = settle(&slice, &results, &frame, &bounds).decide(&View::default(), &trial.context()).unwrap();
     let Step::Commit(transaction, settled) = step else { panic!("it returns") };
-    assert_eq!(settled, Settled::Ended);
+    assert_eq!(settled, SettleResult::Ended);
     assert_eq!(transaction.guards.len(), 2, "the version and the entry: {:?}", transaction.guards);
     trial.commit(&transaction).unwrap();
     assert_eq!(reply(&trial), "{\"results\":[\"ok\"]}");
     assert_eq!((trial.turn(&slice.name), timer(&trial)), (None, None));
-    for counter in [counter(limits::OUT), counter(limits::UNFINISHED), counter(limits::BYTES), permit()] {
+    for counter in [counter(limits::IN_FLIGHT), counter(limits::UNFINISHED), counter(limits::BYTES), permit()] {
         assert_eq!(trial.used(&counter), 0, "{counter:?}");
     }
-    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Stale);
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn under_memory_pressure_the_inbox_has_the_only_copy_of_the_reply() {
         let results = [result("ok")];
         let frame = frame();
         let bounds = Bounds::default();
-        assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
+        assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Ended);
         assert_eq!(reply(&trial), kept);
         let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
         assert_eq!(finished.agent.is_some(), has_inbox, "gateways ask whose turn it was");
@@ -45,13 +45,13 @@ fn a_result_is_committed_before_the_next_call_begins() {
     let bounds = Bounds::default();
     let settled = trial.run(&settle(&slice, &results[..1], &frame, &bounds));
     let old = slice.clone();
-    let Settled::Continues { version, turn } = settled else { panic!("{settled:?}") };
+    let SettleResult::Continues { version, turn } = settled else { panic!("{settled:?}") };
     slice.advance(version, *turn);
     assert_eq!((slice.turn.position, slice.calls.len(), &*slice.calls[0].tool), (1, 2, "tool1"));
-    assert_eq!(trial.turn(&slice.name).unwrap().out_entry(), Some(&slice.entry), "its entry stays known");
-    assert_eq!(trial.used(&counter(limits::OUT)), 1);
-    assert_eq!(trial.run(&settle(&old, &results, &frame, &bounds)), Settled::Stale, "the version is the fence");
-    assert_eq!(trial.run(&settle(&slice, &results[..2], &frame, &bounds)), Settled::Ended);
+    assert_eq!(trial.turn(&slice.name).unwrap().in_flight_entry(), Some(&slice.entry), "its entry stays known");
+    assert_eq!(trial.used(&counter(limits::IN_FLIGHT)), 1);
+    assert_eq!(trial.run(&settle(&old, &results, &frame, &bounds)), SettleResult::Stale, "the version is the fence");
+    assert_eq!(trial.run(&settle(&slice, &results[..2], &frame, &bounds)), SettleResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"a\",\"a\",\"b\"]}");
     assert_eq!(trial.queues[&keys::audit()].entries.len(), 3, "each call is audited once");
 }
@@ -65,10 +65,10 @@ fn a_turn_with_remaining_calls_returns_to_the_throttle_queue() {
     let results = [result("a"), result("b")];
     let frame = frame();
     let bounds = Bounds::default();
-    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Throttled);
     let turn = record(&trial);
     assert_eq!((turn.state.word(), turn.position, turn.permits.len()), ("throttled", 2, 0));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
     assert_eq!(trial.members(&keys::throttle_queue(&tick)), ["acme:t1"]);
     assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
@@ -82,7 +82,7 @@ fn a_slice_without_a_pending_queue_entry_still_settles() {
     let results = [result("ok")];
     let frame = frame();
     let bounds = Bounds::default();
-    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Ended);
     assert!(trial.queues[&slice.queue].entries.is_empty());
 }
 
@@ -90,10 +90,10 @@ struct Mention(&'static str);
 
 impl Section for Mention {
     fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
-        transaction.write(Write::Join {
+        transaction.write(Write::AddMember {
             set: crate::SetKey::new("facts"),
             member: self.0.into(),
-            place: 0,
+            score: 0,
             queue_of: None,
         });
         Ok(())
@@ -118,7 +118,7 @@ fn sections_are_committed_with_the_results() {
 fn the_holder_of_a_canceled_turn_receives_a_notice_and_settles() {
     let (mut trial, slice) = held(admitted(2));
     cancel(&mut trial, Some(0));
-    assert_eq!(fire(&mut trial), Fired::Noticed("w1".into()));
+    assert_eq!(fire(&mut trial), DueResult::Noticed("w1".into()));
     assert_eq!(trial.members(&keys::canceled("w1")), ["acme:t1"]);
     assert_eq!(timer(&trial), Some(NOW + Bounds::default().lease_ms));
     let results = [result("ok"), result("canceled")];
@@ -129,7 +129,7 @@ fn the_holder_of_a_canceled_turn_receives_a_notice_and_settles() {
         canceled: Some("enough"),
         ..settle(&slice, &results, &frame, &bounds)
     };
-    assert_eq!(trial.run(&settle), Settled::Ended, "a cancel is no fence");
+    assert_eq!(trial.run(&settle), SettleResult::Ended, "a cancel is no fence");
     let finished = trial.stored::<Finished>(&slice.name.finished()).unwrap().value;
     assert_eq!((finished.reason, finished.canceled.as_deref()), (Some(EndReason::Canceled), Some("enough")));
     assert!(!trial.records.contains_key(&slice.name.cancellation()));
@@ -143,7 +143,9 @@ fn earlier_results_keep_their_messages_and_audits() {
     let first = [full("a")];
     let last = [full("b")];
     let bounds = Bounds::default();
-    let Settled::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else { panic!() };
+    let SettleResult::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else {
+        panic!()
+    };
     assert_eq!(trial.used(&counter(limits::BYTES)), 10 + 3 + 4 + 3);
     slice.advance(version, *turn);
     trial.run(&settle(&slice, &last, &frame, &bounds));
@@ -163,12 +165,12 @@ fn a_holder_continues_after_a_lost_commit_response() {
     let bounds = Bounds::default();
     trial.run(&settle(&slice, &results, &frame, &bounds));
     let again = trial.run(&settle(&slice, &results, &frame, &bounds));
-    let Settled::Continues { version, turn } = again else { panic!("{again:?}") };
+    let SettleResult::Continues { version, turn } = again else { panic!("{again:?}") };
     assert_eq!((Some(version), turn.position), (trial.turn(&slice.name).map(|stored| stored.version), 1));
     assert_eq!(trial.queues[&keys::audit()].entries.len(), 1, "the result is committed once");
     // Another entry belongs to another holder.
-    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
-    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Stale);
+    trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
 }
 
 /// A worker ran the reads before call 2, began call 2, and crashed. Call 2 stays begun, regardless of what happens to
@@ -188,8 +190,8 @@ fn a_begun_call_stays_begun_when_earlier_calls_park_or_settle() {
     let results = [result("a"), result("b")];
     let frame = frame();
     let bounds = Bounds::default();
-    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
-    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::Begun));
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Throttled);
+    assert_eq!((record(&trial).begun, record(&trial).execution_state(2)), (begun(), ExecutionState::Begun));
 }
 
 struct Torn;
@@ -224,7 +226,7 @@ fn an_unreadable_section_does_not_block_results() {
     let bounds = Bounds::default();
     let sections: [&dyn Section; 2] = [&Torn, &Mention("a")];
     let settle = Settle { sections: &sections, ..settle(&slice, &results, &frame, &bounds) };
-    assert_eq!(trial.run(&settle), Settled::Ended);
+    assert_eq!(trial.run(&settle), SettleResult::Ended);
     assert_eq!(trial.members(&crate::SetKey::new("facts")), ["a"]);
     assert_eq!(trial.queues[&keys::dead()].entries.len(), 1);
 
@@ -232,6 +234,6 @@ fn an_unreadable_section_does_not_block_results() {
     let name = named("t1");
     trial.dispatch(&name, admitted(1));
     let due = Due { name: &name, render: &Texts, sections: &[&Torn], bounds: &bounds };
-    assert_eq!(trial.run(&due), Fired::Ended);
+    assert_eq!(trial.run(&due), DueResult::Ended);
     assert_eq!(trial.queues[&keys::dead()].entries.len(), 1);
 }

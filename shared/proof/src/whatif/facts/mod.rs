@@ -13,11 +13,11 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_model::policy::{Becomes, Fact, FactCondition, FactRow, FactScope, Permissions};
+use tickfleet_model::policy::{Fact, FactCondition, FactRow, FactScope, FactTransition, Permissions};
 use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 
 use super::Difference;
-use super::recorded::{Arguments, RecordedCall, RecordedFate};
+use super::recorded::{Arguments, RecordedCall, RecordedDecision};
 
 /// For calls with a single attempt: maximum time between the start of a call and its attempt (ms).
 const BEGIN_SLACK_MS: i64 = 1_000;
@@ -84,14 +84,14 @@ pub struct FactCall {
     pub ended: (i64, i64),
     /// True if the fleet evaluated facts for the call.
     pub was_asked: bool,
-    pub fate: FactFate,
+    pub outcome: FactsOutcome,
     pub was: String,
     /// A difference in the guards' result, to report if facts let the call begin.
     pub held: Option<Box<Difference>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FactFate {
+pub enum FactsOutcome {
     Passed,
     Stopped(String),
     /// A guard stopped the call before its conditions were evaluated, but would not have stopped it under the policy.
@@ -134,7 +134,7 @@ pub struct ActualChange {
     pub kept_ms: i64,
 }
 
-/// A serializable copy of [`Becomes`].
+/// A serializable copy of [`FactTransition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Set,
@@ -145,13 +145,13 @@ pub enum Change {
     MaybeCleared,
 }
 
-impl From<Becomes> for Change {
-    fn from(becomes: Becomes) -> Self {
-        match becomes {
-            Becomes::Set => Self::Set,
-            Becomes::MaybeSet => Self::MaybeSet,
-            Becomes::Cleared => Self::Cleared,
-            Becomes::MaybeCleared => Self::MaybeCleared,
+impl From<FactTransition> for Change {
+    fn from(transition: FactTransition) -> Self {
+        match transition {
+            FactTransition::Set => Self::Set,
+            FactTransition::MaybeSet => Self::MaybeSet,
+            FactTransition::Cleared => Self::Cleared,
+            FactTransition::MaybeCleared => Self::MaybeCleared,
         }
     }
 }
@@ -184,22 +184,27 @@ impl FactCall {
         before_ms: Option<i64>,
     ) -> Option<Self> {
         let policy_inputs = call.policy_inputs.as_ref();
-        if row.facts.is_empty() || call.is_task || call.fate == RecordedFate::NotReached && call.admitted.is_empty() {
+        if row.facts.is_empty()
+            || call.is_task
+            || call.decision == RecordedDecision::NotReached && call.admitted.is_empty()
+        {
             return None;
         }
         let held = match guarded {
             GuardResult::Same => None,
             GuardResult::Otherwise(difference) => Some(difference),
         };
-        let fate = match &call.fate {
-            RecordedFate::Passed => FactFate::Passed,
-            RecordedFate::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactFate::Passed,
-            RecordedFate::Stopped { reason, rule } if reason.starts_with("fact_") => FactFate::Stopped(rule.clone()),
-            RecordedFate::Ended { .. } if held.is_some() => FactFate::New,
-            RecordedFate::Asked
-            | RecordedFate::Stopped { .. }
-            | RecordedFate::Ended { .. }
-            | RecordedFate::NotReached => FactFate::NotReached,
+        let outcome = match &call.decision {
+            RecordedDecision::Passed => FactsOutcome::Passed,
+            RecordedDecision::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactsOutcome::Passed,
+            RecordedDecision::Stopped { reason, rule } if reason.starts_with("fact_") => {
+                FactsOutcome::Stopped(rule.clone())
+            }
+            RecordedDecision::Ended { .. } if held.is_some() => FactsOutcome::New,
+            RecordedDecision::Asked
+            | RecordedDecision::Stopped { .. }
+            | RecordedDecision::Ended { .. }
+            | RecordedDecision::NotReached => FactsOutcome::NotReached,
         };
         let keys = Keys::of(call);
         let required = row.facts.require.iter().map(|it| (it, true));
@@ -213,19 +218,19 @@ impl FactCall {
             session: session(call, row.facts),
             conditions: enforced.map(|(it, required)| keys.asked(row.tool, it, required, kept)).collect(),
             may: changes.map(|(it, sets)| keys.may(&it.fact, sets)).collect(),
-            did: if fate == FactFate::New { None } else { keys.did(call, row) },
+            did: if outcome == FactsOutcome::New { None } else { keys.did(call, row) },
             began: began(call, before_ms),
             ended: ended(call),
             was_asked: policy_inputs.is_some_and(|policy_inputs| policy_inputs.facts_evaluated_ms.is_some()),
-            fate,
-            was: call.fate.words(),
+            outcome,
+            was: call.decision.words(),
             held,
         })
     }
 
     /// Returns true if the call has conditions that were evaluated.
     fn asks(&self) -> bool {
-        self.fate != FactFate::NotReached && !self.conditions.is_empty()
+        self.outcome != FactsOutcome::NotReached && !self.conditions.is_empty()
     }
 }
 
@@ -321,10 +326,10 @@ impl Keys {
         if after.is_empty() && !ran && is_unknown && !call.admitted.is_empty() {
             return None;
         }
-        let did = |(change, becomes): (&tickfleet_model::policy::FactChange, Becomes)| ActualChange {
+        let did = |(change, transition): (&tickfleet_model::policy::FactChange, FactTransition)| ActualChange {
             key: self.key(&change.fact),
             name: change.fact.name.clone(),
-            change: becomes.into(),
+            change: transition.into(),
             kept_ms: change.kept_ms,
         };
         Some(after.into_iter().map(did).collect())

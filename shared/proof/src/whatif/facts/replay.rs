@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::session::{EvaluationTime, Session};
-use super::{FactCall, FactFate, FactRequirement, FactTurn};
+use super::{FactCall, FactRequirement, FactTurn, FactsOutcome};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
@@ -122,7 +122,7 @@ impl<'a> FactReplay<'a> {
     #[must_use]
     pub fn finish(mut self) -> (u64, Summary) {
         self.until(i64::MAX);
-        self.summary.cannot_say(NEVER, self.turns.len() as u64);
+        self.summary.count_undecidable(NEVER, self.turns.len() as u64);
         (self.decided, self.summary)
     }
 
@@ -200,10 +200,12 @@ impl<'a> FactReplay<'a> {
             return result;
         }
         let result = self.evaluate_all(running.turn.shard, session, call, time, false);
-        match (&call.fate, result) {
-            (FactFate::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => ConditionsResult::Denied(rule),
-            (FactFate::Passed, ConditionsResult::Passes) => {
-                self.summary.cannot_say(WAS_LET_IN, 1);
+        match (&call.outcome, result) {
+            (FactsOutcome::Stopped(was), ConditionsResult::Denied(rule)) if *was == rule => {
+                ConditionsResult::Denied(rule)
+            }
+            (FactsOutcome::Passed, ConditionsResult::Passes) => {
+                self.summary.count_undecidable(WAS_LET_IN, 1);
                 ConditionsResult::Passes
             }
             _ => ConditionsResult::Unsure(WAS_LET_IN),
@@ -286,8 +288,8 @@ impl<'a> FactReplay<'a> {
             ConditionsResult::Passes => (true, None),
             ConditionsResult::Denied(rule) => (false, Some(rule)),
             // An undecidable call keeps its recorded result.
-            ConditionsResult::Waits(..) => self.unsure(NEVER, &call.fate),
-            ConditionsResult::Unsure(why) => self.unsure(why, &call.fate),
+            ConditionsResult::Waits(..) => self.unsure(NEVER, &call.outcome),
+            ConditionsResult::Unsure(why) => self.unsure(why, &call.outcome),
         };
         let (is_otherwise, stopped) = self.report_differences(&running.turn, call, (passes, rule), late_ms.as_ref());
         if let Some(session) = call.session.as_ref().filter(|_| is_otherwise) {
@@ -300,20 +302,21 @@ impl<'a> FactReplay<'a> {
             return self.schedule_next(number, running, now_ms);
         }
         running.is_under_way = true;
-        if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactFate::NotReached) {
+        if let Some(session) = call.session.as_ref().filter(|_| call.outcome != FactsOutcome::NotReached) {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
         // A call that was stopped has no end in the log.
-        let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
+        let ends_ms =
+            if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));
         self.turns.insert(number, running);
     }
 
-    fn unsure(&mut self, why: &str, fate: &FactFate) -> (bool, Option<String>) {
-        self.summary.cannot_say(why, 1);
-        match fate {
-            FactFate::Stopped(rule) => (false, Some(rule.clone())),
-            FactFate::Passed | FactFate::New | FactFate::NotReached => (true, None),
+    fn unsure(&mut self, why: &str, outcome: &FactsOutcome) -> (bool, Option<String>) {
+        self.summary.count_undecidable(why, 1);
+        match outcome {
+            FactsOutcome::Stopped(rule) => (false, Some(rule.clone())),
+            FactsOutcome::Passed | FactsOutcome::New | FactsOutcome::NotReached => (true, None),
         }
     }
 
@@ -328,18 +331,18 @@ impl<'a> FactReplay<'a> {
         let rule = rule.unwrap_or_default();
         let mut report =
             |kind, by: &str, would: String, by_ms| (self.report)(difference(turn, call, kind, by, would, by_ms));
-        match (passes, &call.fate) {
-            (false, FactFate::Stopped(was)) if *was == rule => return (false, true),
-            (false, FactFate::Stopped(_) | FactFate::New) => {
+        match (passes, &call.outcome) {
+            (false, FactsOutcome::Stopped(was)) if *was == rule => return (false, true),
+            (false, FactsOutcome::Stopped(_) | FactsOutcome::New) => {
                 report(DifferenceKind::Otherwise, &rule, denied(&rule), None)
             }
-            (false, FactFate::Passed | FactFate::NotReached) => {
+            (false, FactsOutcome::Passed | FactsOutcome::NotReached) => {
                 report(DifferenceKind::Denied, &rule, denied(&rule), None)
             }
-            (true, fate) => {
+            (true, outcome) => {
                 if let Some(held) = &call.held {
                     (self.report)((**held).clone());
-                } else if let FactFate::Stopped(was) = fate {
+                } else if let FactsOutcome::Stopped(was) = outcome {
                     report(DifferenceKind::Allowed, was, "passed".to_owned(), None);
                 }
                 if let Some((by_ms, rule)) = late.filter(|(by_ms, _)| *by_ms > 0) {
@@ -348,7 +351,7 @@ impl<'a> FactReplay<'a> {
                     };
                     report(DifferenceKind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
                 }
-                let is_same = matches!(fate, FactFate::Passed | FactFate::NotReached) && late.is_none();
+                let is_same = matches!(outcome, FactsOutcome::Passed | FactsOutcome::NotReached) && late.is_none();
                 return (!is_same, false);
             }
         }
@@ -360,7 +363,7 @@ impl<'a> FactReplay<'a> {
         let Some(call) = running.turn.calls.get(running.next).cloned() else { return };
         let took_ms = call.ended.1 - call.ended.0;
         let at = (now_ms, now_ms + took_ms);
-        let did = call.did.as_ref().filter(|_| !matches!(call.fate, FactFate::Stopped(_)));
+        let did = call.did.as_ref().filter(|_| !matches!(call.outcome, FactsOutcome::Stopped(_)));
         match (&call.session, did) {
             (None, _) => self.mark_unknown(&running.turn.tenant, &call, at),
             (Some(session), Some(did)) => {

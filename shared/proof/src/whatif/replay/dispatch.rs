@@ -112,7 +112,7 @@ impl Replay<'_> {
         let is_by_both = self.delay_groups.is_by_both(&agent);
         self.apart.insert(agent);
         if is_by_both {
-            self.summary.cannot_say(LIMITS_BESIDE_CAPS, 1);
+            self.summary.count_undecidable(LIMITS_BESIDE_CAPS, 1);
         } else {
             (self.report)(difference);
         }

@@ -1,7 +1,7 @@
 //! Evaluates a turn's next calls under the policy, with the counter values that the policy would have led to.
 
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
+use tickfleet_core::turn::limit::{Debit, Evaluator, LimitDecision, LimitRejection, NextDispatch, WindowKind};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::{Context, Query, Value, Version, View};
 
@@ -76,17 +76,18 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     let debits: Vec<Debit> = counter_debits.iter().map(|counter_debit| counter_debit.debit.clone()).collect();
     let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
     // Calls after the rejected calls are evaluated separately.
-    let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
+    let rules = |from| if from == 0 { LimitDecision::Debits(debits.clone()) } else { LimitDecision::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (AdmissionVerdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
         (
-            Some(Refusal {
-                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), ..
+            Some(LimitRejection {
+                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached),
+                ..
             }),
             _,
         ) => AdmissionVerdict::End(reason),
-        (Some(Refusal { reason, calls, .. }), _) => AdmissionVerdict::Refuse(reason, calls),
-        (None, Planned::Dispatch { calls, .. }) => AdmissionVerdict::Dispatch(calls),
+        (Some(LimitRejection { reason, calls, .. }), _) => AdmissionVerdict::Refuse(reason, calls),
+        (None, NextDispatch::Dispatch { calls, .. }) => AdmissionVerdict::Dispatch(calls),
         (None, _) => {
             let behind = stop
                 .and_then(|at| counter_debits.get(at))
@@ -127,7 +128,7 @@ impl Replay<'_> {
             // While the replay has decided every call of the agent as the fleet did, the shard's values apply.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for counter_debit in counter_debits.iter_mut() {
-                match &*counter_debit.debit.row.name {
+                match &*counter_debit.debit.limit.name {
                     limits::TICK if counter_debit.state.ends_ms == note.tick.2 => {
                         counter_debit.state.used = counter_debit.state.used.max(before(note.tick.0));
                     }
@@ -174,7 +175,7 @@ impl Replay<'_> {
         for counter_debit in &mut counter_debits {
             counter_debit.debit.amounts.truncate(wanted);
             // Turns that wait for any cap are in the queue of the agent's tick.
-            let is_queue = counter_debit.is_limit() || &*counter_debit.debit.row.name == limits::TICK;
+            let is_queue = counter_debit.is_limit() || &*counter_debit.debit.limit.name == limits::TICK;
             counter_debit.state.queued = is_queue
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
@@ -205,14 +206,14 @@ impl Replay<'_> {
 }
 
 fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a CounterDebit> {
-    counter_debits.iter().find(|counter_debit| &*counter_debit.debit.row.name == limit)
+    counter_debits.iter().find(|counter_debit| &*counter_debit.debit.limit.name == limit)
 }
 
 /// Returns the cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick
 /// cap.
 fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDebit> {
     let is_full = |counter_debit: &&CounterDebit| {
-        counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.row.max
+        counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.limit.max
     };
     let days = [limits::DAY, limits::TENANT_DAY];
     let full = days.into_iter().filter_map(|day| of_cap(counter_debits, day)).find(is_full);
@@ -221,7 +222,7 @@ fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDeb
 
 /// Returns the earliest end of a wait for a counter (ms).
 fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
-    match (&*counter_debit.debit.row.name, counter_debit.debit.row.window) {
+    match (&*counter_debit.debit.limit.name, counter_debit.debit.limit.window) {
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => counter_debit.state.ends_ms.max(until_ms),
@@ -229,7 +230,7 @@ fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Opt
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },
-        (_, WindowKind::Held) => now_ms + LOOK_MS,
+        (_, WindowKind::Concurrency) => now_ms + LOOK_MS,
         _ => counter_debit.state.ends_ms,
     }
 }

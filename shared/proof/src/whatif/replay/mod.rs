@@ -158,7 +158,7 @@ impl<'a> Replay<'a> {
 
     /// Adds a turn. Turns must come in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
-        self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
+        self.summary.count_undecidable(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
         self.until(at_ms);
         let number = self.next_turn;
@@ -433,7 +433,7 @@ impl<'a> Replay<'a> {
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
-            self.summary.cannot_say(NO_TASK, 1);
+            self.summary.count_undecidable(NO_TASK, 1);
             return true;
         }
         match evaluation.verdict {
@@ -455,7 +455,7 @@ impl<'a> Replay<'a> {
             }),
         };
         if open {
-            self.summary.cannot_say(OPEN_BEFORE, 1);
+            self.summary.count_undecidable(OPEN_BEFORE, 1);
         }
         open
     }

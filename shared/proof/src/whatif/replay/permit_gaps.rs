@@ -72,7 +72,7 @@ impl Replay<'_> {
         let is_all =
             decision.first == first && matches!(&decision.what, DispatchDecision::Go(count, _) if *count == calls);
         let Some(intervals) = is_all.then(|| intervals(turn, decision, ends_ms - later_ms)).flatten() else {
-            self.summary.cannot_say(GAVE_BACK, calls as u64);
+            self.summary.count_undecidable(GAVE_BACK, calls as u64);
             return false;
         };
         let mut before_ms = None;
@@ -114,8 +114,9 @@ impl Replay<'_> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };
         let (counter_debits, _) = self.ledger.limit_debits(&fleet, &caller, turn, from, now_ms);
-        let held =
-            counter_debits.into_iter().filter(|counter_debit| counter_debit.debit.row.window == WindowKind::Held);
+        let held = counter_debits
+            .into_iter()
+            .filter(|counter_debit| counter_debit.debit.limit.window == WindowKind::Concurrency);
         let counted = held.map(|counter_debit| (counter_debit.counter, counter_debit.debit.sum(upto - from)));
         counted.filter(|(_, permits)| *permits > 0).collect()
     }

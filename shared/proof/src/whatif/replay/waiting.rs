@@ -9,7 +9,7 @@ impl Replay<'_> {
     /// Makes a turn wait although it did not wait in the fleet, or waited for a shorter time.
     pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.divergence.is_none() {
-            self.summary.cannot_say(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
+            self.summary.count_undecidable(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
             live.next = live.turn.calls.len();
             return;
         }

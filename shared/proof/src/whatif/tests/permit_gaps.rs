@@ -1,17 +1,17 @@
 //! Permits that calls returned while they waited.
 
-use tickfleet_model::PlacesNote;
+use tickfleet_model::PermitsNote;
 
 use super::*;
 
 fn noted(mut turn: Turn, notes: &str) -> Turn {
-    turn.decisions[0].places = PlacesNote::read_all(notes);
+    turn.decisions[0].places = PermitsNote::read_all(notes);
     turn
 }
 
 #[test]
 fn a_permit_returned_during_a_wait_is_free_for_other_calls() {
-    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
+    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), LimitWindow::Concurrency, OnReach::Wait)]);
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
     let others = [
@@ -29,7 +29,7 @@ fn a_permit_returned_during_a_wait_is_free_for_other_calls() {
 
 #[test]
 fn unclear_permit_history_in_the_log_is_reported_as_undecidable() {
-    let places = policy(9, vec![limit(LimitBound::Concurrent(2), Every::Held, OnReach::Wait)]);
+    let places = policy(9, vec![limit(LimitBound::Concurrent(2), LimitWindow::Concurrency, OnReach::Wait)]);
     for notes in ["G1100,1;H1200,1;G1300,0", "H1100,2"] {
         let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), notes);
         let (found, summary) = replay(&places, &[first]);

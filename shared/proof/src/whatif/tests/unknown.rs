@@ -7,7 +7,7 @@ fn a_sum_limit_without_recorded_arguments_is_undecidable() {
     let mut one = turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
     one.calls[0].arguments = None;
     let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
-    let policy = policy(3, vec![limit(sum, Every::Day, OnReach::Reject)]);
+    let policy = policy(3, vec![limit(sum, LimitWindow::Day, OnReach::Reject)]);
     let (found, summary) = replay(&policy, &[one]);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
 }
@@ -16,7 +16,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 #[test]
 fn a_limit_with_shared_counters_is_undecidable_until_they_expire() {
-    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
+    let mut few = limit(LimitBound::Calls(1), LimitWindow::Period(60_000), OnReach::Reject);
     let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     let mut other = turn("b", &[(1_100, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))]);
     other.agent = "stan".into();
@@ -44,9 +44,9 @@ fn a_limit_with_shared_counters_is_undecidable_until_they_expire() {
 
 #[test]
 fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
-    let mut few = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
+    let mut few = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     few.per = BTreeSet::from([LimitKey::User]);
-    let mut known = limit(LimitBound::Calls(2), Every::Period(1_000), OnReach::Wait);
+    let mut known = limit(LimitBound::Calls(2), LimitWindow::Period(1_000), OnReach::Wait);
     known.name = "known".into();
     let turns = [
         // The entries do not have the turn's user.
@@ -68,9 +68,9 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
 
 /// A limit for each user, and a known limit for each agent. The entries do not have users.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
-    let mut by_user = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
+    let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);
-    let mut by_agent = limit(LimitBound::Calls(known), Every::Period(1_000), on_reach);
+    let mut by_agent = limit(LimitBound::Calls(known), LimitWindow::Period(1_000), on_reach);
     by_agent.name = "known".into();
     policy(9, vec![by_agent, by_user])
 }
@@ -127,7 +127,7 @@ fn a_rejected_call_does_not_wait_for_an_undecidable_limit() {
 #[test]
 fn a_limit_that_ignores_the_next_call_did_not_cut_the_slice() {
     let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
-    let mut paid = limit(sum, Every::Day, OnReach::Wait);
+    let mut paid = limit(sum, LimitWindow::Day, OnReach::Wait);
     paid.matches.tools = vec!["pay".parse().unwrap()];
     let mut turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(2, 3, 5_000))])];
     turns[0].calls[2].tool = "pay".into();

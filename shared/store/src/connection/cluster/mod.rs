@@ -204,7 +204,7 @@ impl fmt::Debug for Holder {
     }
 }
 
-enum ReachResult {
+enum ConnectResult {
     Primary(MultiplexedConnection),
     Moved(NodeAddress),
 }
@@ -228,22 +228,22 @@ impl Holder {
     }
 
     /// Connects to the node at this address, and asks whether it owns the slot. The error is the reason for a failure.
-    async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ReachResult, String> {
+    async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ConnectResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
             let Some((key, _)) = &self.key else {
                 return match role(&mut connection).await.map_err(|error| error.to_string())? {
                     Role::Other(role) => Err(format!("it reports the role {role}")),
-                    Role::Primary | Role::Unreported => Ok(ReachResult::Primary(connection)),
+                    Role::Primary | Role::Unreported => Ok(ConnectResult::Primary(connection)),
                 };
             };
             match redis::cmd("EXISTS").arg(key).query_async::<Value>(&mut connection).await {
-                Ok(_) => Ok(ReachResult::Primary(connection)),
+                Ok(_) => Ok(ConnectResult::Primary(connection)),
                 // The node owns the slot, and the slot is migrating. Until the migration ends, scripts wait at this
                 // node.
-                Err(error) if error.code() == Some("ASK") => Ok(ReachResult::Primary(connection)),
+                Err(error) if error.code() == Some("ASK") => Ok(ConnectResult::Primary(connection)),
                 Err(error) => match moved_to(&error, &place.0) {
-                    Some(elsewhere) => Ok(ReachResult::Moved(elsewhere)),
+                    Some(elsewhere) => Ok(ConnectResult::Moved(elsewhere)),
                     None => Err(error.to_string()),
                 },
             }
@@ -280,11 +280,11 @@ impl Holder {
             }
             search.refused.push(place.clone());
             match self.reach(&place, config.clone()).await {
-                Ok(ReachResult::Primary(connection)) => {
+                Ok(ConnectResult::Primary(connection)) => {
                     self.found.send_replace(Some(Ok(shown)));
                     return Some(connection);
                 }
-                Ok(ReachResult::Moved(elsewhere)) => {
+                Ok(ConnectResult::Moved(elsewhere)) => {
                     search.reasons.push(format!("{shown} names {}", self.cluster.shown(&elsewhere)));
                     named.push(elsewhere);
                 }
@@ -346,7 +346,7 @@ impl Dial for Holder {
         self.found.borrow().clone()
     }
 
-    fn looks_every(&self) -> Option<Duration> {
+    fn check_interval(&self) -> Option<Duration> {
         self.key.as_ref().map(|_| LOOK_EVERY)
     }
 
@@ -357,10 +357,10 @@ impl Dial for Holder {
         let Some(elsewhere) = elsewhere else { return false };
         // The view may be out of date, so the reported node must confirm that it is the owner.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        matches!(self.reach(elsewhere, config).await, Ok(ReachResult::Primary(_)))
+        matches!(self.reach(elsewhere, config).await, Ok(ConnectResult::Primary(_)))
     }
 
-    async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
+    async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
         let (key, _) = self.key.as_ref()?;
         let said = redis::cmd("EXISTS").arg(key).query_async::<Value>(connection).await;
         said.err().filter(|error| matches!(error.code(), Some("ASK" | "MOVED")))

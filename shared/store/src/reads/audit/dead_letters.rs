@@ -36,8 +36,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn are_handled(&self, entries: &[&str]) -> Result<Vec<bool>, StoreError> {
-        let queries: Vec<Query> = entries.iter().map(|entry| Query::Place(handled_calls(), (*entry).into())).collect();
+        let queries: Vec<Query> = entries.iter().map(|entry| Query::Score(handled_calls(), (*entry).into())).collect();
         let found = self.seam().read(&queries).await?;
-        Ok(found.iter().map(|place| matches!(place, Value::Place(Some(_)))).collect())
+        Ok(found.iter().map(|score| matches!(score, Value::Score(Some(_)))).collect())
     }
 }

@@ -130,7 +130,7 @@ impl Store {
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
             // An entry's ID contains the time of the store's clock, so its age is not measured in shard time.
-            Some((id, _)) => Ok(age(Some(id), self.seam().vitals().await?.clock_ms)),
+            Some((id, _)) => Ok(age(Some(id), self.seam().shard_stats().await?.clock_ms)),
             None => Ok(0),
         }
     }

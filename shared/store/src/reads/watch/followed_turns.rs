@@ -8,7 +8,7 @@ use tickfleet_core::{Query, Stored, Value, keys};
 use tickfleet_model::policy::{Pause, Paused};
 
 use crate::reads::turn_view::read_turn;
-use crate::reads::{place, text};
+use crate::reads::{score, text};
 use crate::{Store, StoreError, TurnName};
 
 /// Maximum number of results of one turn per read.
@@ -47,7 +47,7 @@ impl Store {
             let results = (*from..from.saturating_add(RESULTS_READ)).map(parts::result);
             queries.push(Query::Record(name.record()));
             queries.push(Query::Parts(name.record(), std::iter::once(parts::progress()).chain(results).collect()));
-            queries.push(Query::Place(keys::timers(), name.timer().into()));
+            queries.push(Query::Score(keys::timers(), name.timer().into()));
         }
         let mut found = self.values(&queries).await?;
         let (mut states, mut further, mut asked): (Vec<FollowedTurnResult>, _, _) =
@@ -65,7 +65,7 @@ impl Store {
                         asked.push((at, state_queries.len()));
                         further.extend(state_queries);
                     }
-                    Ok(Some(followed_turn(stored.value, results, place(timer), *from)))
+                    Ok(Some(followed_turn(stored.value, results, score(timer), *from)))
                 }
             };
             states.push(turn_state);
@@ -85,14 +85,14 @@ impl Store {
 /// pauses.
 fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
-    if let Some(entry) = stored.out_entry() {
+    if let Some(entry) = stored.in_flight_entry() {
         return vec![Query::Holder(turn.queue(&name.tenant), entry.clone())];
     }
     let State::Throttled { counter, .. } = &turn.state else { return Vec::new() };
     let agent = Paused { tenant: name.tenant.clone(), agent: Some(turn.head.agent.clone()) };
     let tenant = Paused { tenant: name.tenant.clone(), agent: None };
     let pauses = [agent, tenant].map(|paused| Setting::Pause(paused).part()).to_vec();
-    let timer = Query::Place(keys::timers(), keys::throttle_timer(counter).into());
+    let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
     vec![timer, Query::Parts(settings::key(), pauses)]
 }
 
@@ -113,7 +113,7 @@ fn complete(turn_state: &mut FollowedTurn, values: Vec<Value>) {
                 let note = notes.into_iter().flatten().next();
                 turn_state.pause = note.map(|note| serde_json::from_slice(&note).unwrap_or_default());
             }
-            due => turn_state.due_ms = place(Some(due)),
+            due => turn_state.due_ms = score(Some(due)),
         }
     }
 }

@@ -24,7 +24,7 @@ use load::server_load;
 
 use super::budgets::AgentBudget;
 use super::nodes::nodes;
-use super::{age, counter, entry_ms, members, place_ms, queues, size};
+use super::{age, counter, entry_ms, members, queues, score_ms, size};
 use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
@@ -69,10 +69,10 @@ impl Watch {
     /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerLoad, StoreError> {
         if self.store.is_in_memory() {
-            let vitals = self.store.seam().vitals().await?;
+            let shard_stats = self.store.seam().shard_stats().await?;
             return Ok(ServerLoad {
-                used_memory: vitals.memory_bytes,
-                maxmemory: vitals.memory_max,
+                used_memory: shard_stats.memory_bytes,
+                maxmemory: shard_stats.memory_max,
                 ..ServerLoad::default()
             });
         }
@@ -84,9 +84,9 @@ impl Watch {
     /// [`StoreError`].
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
         let store = self.store.clone();
-        let vitals = store.seam().vitals().await?;
-        let now_ms = vitals.shard.now_ms;
-        let clock_ms = vitals.clock_ms;
+        let shard_stats = store.seam().shard_stats().await?;
+        let now_ms = shard_stats.shard.now_ms;
+        let clock_ms = shard_stats.clock_ms;
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SEEN };
         let parked = Query::First { set: keys::parked(), upto: None, count: 1 };
         let queries =
@@ -96,12 +96,12 @@ impl Watch {
         let parked = members(found.next());
         let mut view = ShardView {
             now_ms,
-            policy_generation: vitals.shard.policy,
-            pressure: vitals.shard.pressure,
+            policy_generation: shard_stats.shard.policy,
+            pressure: shard_stats.shard.pressure,
             nodes: nodes(&store.consumer_records().await?, now_ms),
             timers: size(found.next()),
             delayed: size(found.next()),
-            oldest_delayed_ms: parked.first().map_or(0, |(_, since)| (now_ms - place_ms(*since)).max(0)),
+            oldest_delayed_ms: parked.first().map_or(0, |(_, since)| (now_ms - score_ms(*since)).max(0)),
             ..ShardView::default()
         };
         let set: Option<Stored<Settings>> = super::stored(&settings::key(), found.next())?;
@@ -124,7 +124,7 @@ impl Watch {
                 added: Some(state.added),
             });
         }
-        self.add_lanes(&mut view).await?;
+        self.add_throttle_queues(&mut view).await?;
         Ok(view)
     }
 
@@ -158,12 +158,12 @@ impl Watch {
 
     /// Remembers the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
-        let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
+        let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - score_ms(*due)).max(0));
         self.cursor = timers.next;
         let queues = timers.earliest.into_iter().chain(timers.swept);
         let queues = queues.filter_map(|(member, due)| {
             let (limit, counter) = member.strip_prefix("throttle:")?.split_once('@')?;
-            Some((CounterKey::new(limit, counter), place_ms(due)))
+            Some((CounterKey::new(limit, counter), score_ms(due)))
         });
         self.found.extend(queues.take(2 * TIMERS_SEEN));
         if self.cursor == 0 {
@@ -182,7 +182,7 @@ impl Watch {
         queues
     }
 
-    async fn add_lanes(&self, view: &mut ShardView) -> Result<(), StoreError> {
+    async fn add_throttle_queues(&self, view: &mut ShardView) -> Result<(), StoreError> {
         let queues = self.queues();
         let mut queries = Vec::with_capacity(4 * queues.len());
         for (waits, _) in &queues {

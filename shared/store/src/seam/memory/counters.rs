@@ -1,7 +1,7 @@
 //! Counters: how their windows open, when a counter accepts a debit, and how the debit changes the counter.
 
 use tickfleet_core::record::Debited;
-use tickfleet_core::{CounterState, Room, Window};
+use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
 /// A restart may lose the last debits of a fixed window. A window of at most this length that began before a restart
 /// therefore accepts no more debits. A longer window accepts debits again, because calls would otherwise wait up to a
@@ -27,8 +27,8 @@ pub struct Moment {
     pub lease_ms: i64,
 }
 
-/// The effect of a [`Room`] guard on its counter. The guard checks that the limit permits an amount, and debits the
-/// amount.
+/// The effect of a [`ConditionalDebit`] guard on its counter. The guard checks that the limit permits an amount, and
+/// debits the amount.
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,
@@ -38,24 +38,24 @@ pub struct Debit {
 
 impl Counter {
     /// Returns the counter after the debit. Opens the counter's window if needed.
-    pub fn debit(&self, room: &Room, moment: Moment) -> Debit {
-        let mut counter = self.opened(&room.window, moment.now_ms);
-        let refused = counter.refusal(room, moment);
-        let leaves_ms = counter.add_debit(room, moment.now_ms);
+    pub fn debit(&self, debit: &ConditionalDebit, moment: Moment) -> Debit {
+        let mut counter = self.opened(&debit.window, moment.now_ms);
+        let refused = counter.refusal(debit, moment);
+        let leaves_ms = counter.add_debit(debit, moment.now_ms);
         let CounterState { used, began_ms, .. } = counter.state;
         let debited = Debited { used, ends_ms: leaves_ms, began_ms };
         Debit { debited, counter, refused }
     }
 
     /// Returns `None` if the limit permits the debit. Otherwise returns the state to report.
-    fn refusal(&self, room: &Room, moment: Moment) -> Option<CounterState> {
+    fn refusal(&self, debit: &ConditionalDebit, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
-        if let Some(ends_ms) = self.blocked(&room.window, moment) {
-            state.used = state.used.max(room.max);
+        if let Some(ends_ms) = self.blocked(&debit.window, moment) {
+            state.used = state.used.max(debit.max);
             state.ends_ms = ends_ms;
         }
-        let behind = room.behind_queue && state.queued;
-        let fits = room.max.checked_sub(state.used).is_some_and(|left| room.amount <= left);
+        let behind = debit.behind_queue && state.queued;
+        let fits = debit.max.checked_sub(state.used).is_some_and(|left| debit.amount <= left);
         (behind || !fits).then_some(state)
     }
 
@@ -69,7 +69,9 @@ impl Counter {
             {
                 Some(self.state.ends_ms)
             }
-            Window::Held if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),
+            Window::Concurrency if began > 0 && moment.now_ms < began + moment.lease_ms => {
+                Some(began + moment.lease_ms)
+            }
             _ => None,
         }
     }
@@ -94,21 +96,21 @@ impl Counter {
     }
 
     /// Adds the guard's amount. Returns when the amount expires; without buckets, this is the end of the window.
-    fn add_debit(&mut self, room: &Room, now_ms: i64) -> i64 {
-        let (Window::Rolling { length_ms }, Some(buckets)) = (&room.window, &mut self.buckets) else {
-            self.state.used = self.state.used.saturating_add(room.amount);
+    fn add_debit(&mut self, debit: &ConditionalDebit, now_ms: i64) -> i64 {
+        let (Window::Rolling { length_ms }, Some(buckets)) = (&debit.window, &mut self.buckets) else {
+            self.state.used = self.state.used.saturating_add(debit.amount);
             return self.state.ends_ms;
         };
         let width_ms = (length_ms.max(&1) + 7) / 8;
         let leaves_ms = ((now_ms.div_euclid(width_ms) + 1) * width_ms).saturating_add(*length_ms);
-        if room.amount > 0 {
+        if debit.amount > 0 {
             match buckets.binary_search_by_key(&leaves_ms, |bucket| bucket.0) {
                 Ok(at) => {
                     if let Some(bucket) = buckets.get_mut(at) {
-                        bucket.1 = bucket.1.saturating_add(room.amount);
+                        bucket.1 = bucket.1.saturating_add(debit.amount);
                     }
                 }
-                Err(at) => buckets.insert(at, (leaves_ms, room.amount)),
+                Err(at) => buckets.insert(at, (leaves_ms, debit.amount)),
             }
         }
         self.sum_up();

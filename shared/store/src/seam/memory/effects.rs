@@ -69,7 +69,7 @@ effects! {
     5 Member {
         set: SetKey,
         member: Arc<str>,
-        place: u64,
+        score: u64,
     }
     6 DropMember {
         set: SetKey,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
@@ -130,7 +130,7 @@ impl FaultyStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fate(&self) -> CallFaults {
+    fn next_faults(&self) -> CallFaults {
         let mut state = self.state();
         let FaultState { faults, chance } = &mut *state;
         let (least, span) =
@@ -156,14 +156,14 @@ impl FaultyStore {
         &self,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let fate = self.fate();
-        pause(fate.before_ms).await;
-        if fate.refused {
+        let faults = self.next_faults();
+        pause(faults.before_ms).await;
+        if faults.refused {
             return Err(StoreError::Unanswered("the connection was refused"));
         }
         let answer = call.await?;
-        pause(fate.after_ms).await;
-        if fate.unanswered { Err(StoreError::Unanswered("the connection broke")) } else { Ok(answer) }
+        pause(faults.after_ms).await;
+        if faults.unanswered { Err(StoreError::Unanswered("the connection broke")) } else { Ok(answer) }
     }
 }
 
@@ -275,8 +275,8 @@ impl Store for FaultyStore {
         self.call(self.store.holder(queue, entry)).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.call(self.store.vitals()).await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.call(self.store.shard_stats()).await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::record::Debited;
 use tickfleet_core::{
-    Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, Version, Window,
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, SetKey, StreamKey, Version, Window,
 };
 
 use super::counters::Counter;
@@ -18,7 +18,7 @@ use super::streams::Id;
 pub struct GuardEffects {
     /// The counters after the debits.
     pub counters: Vec<(CounterKey, Counter)>,
-    /// The debits of the [`Guard::Room`]s, in order.
+    /// The debits of the [`Guard::Debit`]s, in order.
     pub debited: Vec<Debited>,
     /// Counters of limits in shadow mode that would have rejected the debit.
     pub shadowed: Vec<CounterKey>,
@@ -31,7 +31,7 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// Returns the set of a tenant's inboxes. An inbox's place in the set is the shard time of its last use.
+/// Returns the set of a tenant's inboxes. An inbox's score in the set is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
@@ -63,7 +63,7 @@ impl Shard {
             }
             Guard::Absent(key) => return self.check_record(key, |text| text.is_none()),
             Guard::Present(key) => return self.check_record(key, |text| text.is_some()),
-            Guard::Room(room) => return self.check_room(room, passed),
+            Guard::Debit(debit) => return self.check_debit(debit, passed),
             Guard::Inbox { inbox, unread_max, inboxes_max } => {
                 self.check_inbox(inbox, *unread_max, *inboxes_max)?;
                 passed.inboxes.push(inbox.clone());
@@ -82,14 +82,14 @@ impl Shard {
             }
             Guard::Within(stream, max) => (contents.entries(stream) < *max, Conflict::Full),
             Guard::Fits { set, member, max } => {
-                (contents.size(set) < *max || contents.place(set, member).is_some(), Conflict::Full)
+                (contents.size(set) < *max || contents.score(set, member).is_some(), Conflict::Full)
             }
-            Guard::Member(set, member) => (contents.place(set, member).is_some(), Conflict::NoMember),
+            Guard::Member(set, member) => (contents.score(set, member).is_some(), Conflict::NoMember),
             Guard::First(set, member) => {
                 let first = contents.sets.get(set).and_then(|members| members.order.first());
                 (first.is_some_and(|(_, first)| first == member), Conflict::NoMember)
             }
-            Guard::Calm => (!contents.pressure, Conflict::Pressure),
+            Guard::MemoryAvailable => (!contents.pressure, Conflict::Pressure),
             Guard::Unread(stream, entry) => (self.is_unread(stream, entry), Conflict::Read),
             Guard::Held(stream, entry) => {
                 let held = Id::parse(entry).filter(|id| self.is_held(stream, *id));
@@ -105,62 +105,62 @@ impl Shard {
         if holds(text) { Ok(()) } else { Err(Conflict::Record { key: key.clone(), stored: text.cloned() }) }
     }
 
-    fn check_room(&self, room: &Room, passed: &mut GuardEffects) -> Result<(), Conflict> {
+    fn check_debit(&self, debit: &ConditionalDebit, passed: &mut GuardEffects) -> Result<(), Conflict> {
         let moment = self.moment();
-        let room = &Room { window: room.window.running_at(moment.now_ms), ..room.clone() };
-        if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
+        let debit = &ConditionalDebit { window: debit.window.running_at(moment.now_ms), ..debit.clone() };
+        if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = debit.window
             && !(start_ms..end_ms).contains(&moment.now_ms)
         {
             return Err(Conflict::Time { now_ms: moment.now_ms });
         }
-        let key = self.counter_for(room, passed);
+        let key = self.counter_for(debit, passed);
         let debited = passed.counters.iter().position(|(of, _)| *of == key);
         let present = match debited.and_then(|at| passed.counters.get(at)) {
             Some((_, counter)) => Some(counter),
             None => self.contents.counter(&key),
         };
-        let debit = match present {
-            Some(counter) => counter.debit(room, moment),
-            None => Counter::default().debit(room, moment),
+        let outcome = match present {
+            Some(counter) => counter.debit(debit, moment),
+            None => Counter::default().debit(debit, moment),
         };
-        if let Some(state) = debit.refused {
-            if !room.shadow {
-                return Err(Conflict::Room { counter: room.counter.clone(), state });
+        if let Some(state) = outcome.refused {
+            if !debit.shadow {
+                return Err(Conflict::LimitReached { counter: debit.counter.clone(), state });
             }
-            passed.shadowed.push(room.counter.clone());
+            passed.shadowed.push(debit.counter.clone());
         }
-        passed.debited.push(debit.debited);
-        if room.only_checks() {
+        passed.debited.push(outcome.debited);
+        if debit.only_checks() {
             return Ok(());
         }
         match debited.and_then(|at| passed.counters.get_mut(at)) {
-            Some((_, counter)) => *counter = debit.counter,
-            None => passed.counters.push((key, debit.counter)),
+            Some((_, counter)) => *counter = outcome.counter,
+            None => passed.counters.push((key, outcome.counter)),
         }
         Ok(())
     }
 
     /// Returns the counter that a guard debits: the counter in the guard, or the shared counter if the limit already
     /// has its maximum number of counters.
-    fn counter_for(&self, room: &Room, passed: &GuardEffects) -> CounterKey {
-        let stored = self.contents.counters.get(&room.counter.limit);
+    fn counter_for(&self, debit: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
+        let stored = self.contents.counters.get(&debit.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));
-        let is_others = |name: &str| name == Room::OTHERS;
-        if is_stored(&room.counter.counter)
-            || is_others(&room.counter.counter)
-            || passed.counters.iter().any(|(key, _)| *key == room.counter)
+        let is_others = |name: &str| name == ConditionalDebit::OTHERS;
+        if is_stored(&debit.counter.counter)
+            || is_others(&debit.counter.counter)
+            || passed.counters.iter().any(|(key, _)| *key == debit.counter)
         {
-            return room.counter.clone();
+            return debit.counter.clone();
         }
-        let of_limit = stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(Room::OTHERS)));
-        let new = passed
-            .counters
-            .iter()
-            .filter(|(key, _)| key.limit == room.counter.limit && !is_others(&key.counter) && !is_stored(&key.counter));
-        if ((of_limit + new.count()) as u64) < room.counters_max {
-            room.counter.clone()
+        let of_limit =
+            stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(ConditionalDebit::OTHERS)));
+        let new = passed.counters.iter().filter(|(key, _)| {
+            key.limit == debit.counter.limit && !is_others(&key.counter) && !is_stored(&key.counter)
+        });
+        if ((of_limit + new.count()) as u64) < debit.counters_max {
+            debit.counter.clone()
         } else {
-            CounterKey { limit: Arc::clone(&room.counter.limit), counter: Room::OTHERS.into() }
+            CounterKey { limit: Arc::clone(&debit.counter.limit), counter: ConditionalDebit::OTHERS.into() }
         }
     }
 
@@ -169,7 +169,7 @@ impl Shard {
             return Err(Conflict::InboxFull);
         }
         let of_tenant = inboxes(&inbox.tenant);
-        let is_known = self.contents.place(&of_tenant, &inbox.inbox).is_some();
+        let is_known = self.contents.score(&of_tenant, &inbox.inbox).is_some();
         if is_known || self.contents.size(&of_tenant) < inboxes_max { Ok(()) } else { Err(Conflict::TooManyInboxes) }
     }
 

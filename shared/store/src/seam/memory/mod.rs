@@ -34,14 +34,15 @@ pub use journal::FsyncPolicy;
 use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Held`] permits no debit.
+    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no
+    /// debit.
     pub lease_ms: i64,
     /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with the
     /// bound. The bound never blocks a write.
@@ -184,11 +185,11 @@ impl MemoryStore {
     }
 
     fn read_contents<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
-        self.look_at(|shard, _| look(&shard.contents))
+        self.read_locked(|shard, _| look(&shard.contents))
     }
 
     /// Reads the shard without changes. `look` also gets the time of the store's clock (ms).
-    fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
+    fn read_locked<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
         let raw_ms = self.raw_ms();
@@ -278,7 +279,7 @@ impl Store for MemoryStore {
     }
 
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
-        self.look_at(|shard, raw_ms| shard.consumers(raw_ms, queue))
+        self.read_locked(|shard, raw_ms| shard.consumers(raw_ms, queue))
     }
 
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
@@ -365,12 +366,12 @@ impl Store for MemoryStore {
     }
 
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
-        self.look_at(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
+        self.read_locked(|shard, raw_ms| shard.holder(raw_ms, queue, entry))
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
         let memory_max = self.shared.bytes_max.load(Ordering::SeqCst);
-        self.look_at(|shard, raw_ms| shard.vitals(raw_ms, memory_max))
+        self.read_locked(|shard, raw_ms| shard.shard_stats(raw_ms, memory_max))
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

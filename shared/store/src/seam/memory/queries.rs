@@ -10,7 +10,7 @@ use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey,
 
 use super::shard::{Contents, Shard};
 use super::streams::Id;
-use crate::seam::inspect::{Entry, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{Consumer, QueueCounts, ShardState};
 
 /// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].
@@ -30,7 +30,7 @@ impl Contents {
             }
             Query::Counter(key) => Value::Counter(self.counter(key).map(|counter| counter.state)),
             Query::First { set, upto, count } => Value::Members(self.first(set, *upto, *count)),
-            Query::Place(set, member) => Value::Place(self.place(set, member)),
+            Query::Score(set, member) => Value::Score(self.score(set, member)),
             Query::Size(set) => Value::Size(self.size(set)),
             Query::Entry(stream, entry) => Value::Entry(self.entry(stream, entry)),
             Query::Holder(stream, entry) => Value::Holder(self.holder(stream, entry)),
@@ -43,8 +43,8 @@ impl Contents {
 
     fn first(&self, set: &SetKey, upto: Option<u64>, count: usize) -> Vec<(Arc<str>, u64)> {
         let members = self.sets.get(set).into_iter().flat_map(|members| &members.order);
-        let within = members.take_while(|(place, _)| upto.is_none_or(|upto| *place <= upto));
-        within.take(count).map(|(place, member)| (Arc::clone(member), *place)).collect()
+        let within = members.take_while(|(score, _)| upto.is_none_or(|upto| *score <= upto));
+        within.take(count).map(|(score, member)| (Arc::clone(member), *score)).collect()
     }
 
     fn entry(&self, stream: &StreamKey, entry: &EntryId) -> Option<Fields> {
@@ -132,20 +132,20 @@ impl Contents {
 
     pub fn last(&self, set: &SetKey, skip: usize, count: usize) -> Vec<(Arc<str>, u64)> {
         let members = self.sets.get(set).into_iter().flat_map(|members| members.order.iter().rev());
-        members.skip(skip).take(count).map(|(place, member)| (Arc::clone(member), *place)).collect()
+        members.skip(skip).take(count).map(|(score, member)| (Arc::clone(member), *score)).collect()
     }
 
     pub fn rank(&self, set: &SetKey, member: &str) -> Option<u64> {
         let members = self.sets.get(set)?;
-        let place = *members.places.get(member)?;
-        Some(members.order.range(..(place, Arc::from(member))).count() as u64)
+        let score = *members.scores.get(member)?;
+        Some(members.order.range(..(score, Arc::from(member))).count() as u64)
     }
 
     pub fn scan_members(&self, set: &SetKey, prefix: &str, cursor: u64, count: usize) -> Page<(Arc<str>, u64)> {
-        let members = self.sets.get(set).into_iter().flat_map(|members| &members.places);
+        let members = self.sets.get(set).into_iter().flat_map(|members| &members.scores);
         let members = members.filter(|(member, _)| member.starts_with(prefix));
-        page(members.map(|(member, place)| (&**member, (member, *place))), cursor, count, |(_, (member, place))| {
-            (Arc::clone(member), place)
+        page(members.map(|(member, score)| (&**member, (member, *score))), cursor, count, |(_, (member, score))| {
+            (Arc::clone(member), score)
         })
     }
 
@@ -182,10 +182,10 @@ impl Shard {
         Some((holder, (raw_ms - taken.unwrap_or(self.seen.started_ms)).max(0)))
     }
 
-    pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
+    pub fn shard_stats(&self, raw_ms: i64, memory_max: u64) -> ShardStats {
         let state = self.state();
         let clock = self.contents.clock;
-        Vitals {
+        ShardStats {
             shard: ShardState { now_ms: (raw_ms + clock.offset_ms).max(clock.last_ms), ..state },
             clock_ms: raw_ms,
             offset_ms: clock.offset_ms,

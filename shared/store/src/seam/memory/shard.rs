@@ -19,11 +19,11 @@ pub struct StoredRecord {
     pub expires_ms: Option<i64>,
 }
 
-/// The members of a sorted set. Each member has a place, the number by which the set is sorted.
+/// The members of a sorted set. Each member has a score, the number by which the set is sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
-    pub places: FxHashMap<Arc<str>, u64>,
-    /// The members in order of their places.
+    pub scores: FxHashMap<Arc<str>, u64>,
+    /// The members in order of their scores.
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 
@@ -183,12 +183,12 @@ impl Contents {
         self.counters.get(&key.limit)?.get(&key.counter)
     }
 
-    pub fn place(&self, set: &SetKey, member: &str) -> Option<u64> {
-        self.sets.get(set)?.places.get(member).copied()
+    pub fn score(&self, set: &SetKey, member: &str) -> Option<u64> {
+        self.sets.get(set)?.scores.get(member).copied()
     }
 
     pub fn size(&self, set: &SetKey) -> u64 {
-        self.sets.get(set).map_or(0, |members| members.places.len() as u64)
+        self.sets.get(set).map_or(0, |members| members.scores.len() as u64)
     }
 
     pub fn entries(&self, stream: &StreamKey) -> u64 {
@@ -201,7 +201,7 @@ impl Contents {
             Effect::DropRecord { key } => self.drop_record(&key),
             Effect::Part { key, name, value } => self.put_part(key, name, value),
             Effect::DropPart { key, name } => self.drop_part(&key, &name),
-            Effect::Member { set, member, place } => self.put_member(set, member, place),
+            Effect::Member { set, member, score } => self.put_member(set, member, score),
             Effect::DropMember { set, member } => self.drop_member(&set, &member),
             Effect::Counter { key, counter } => self.put_counter(key, counter),
             Effect::DropCounter { key } => self.drop_counter(&key),
@@ -279,25 +279,25 @@ impl Contents {
         }
     }
 
-    fn put_member(&mut self, set: SetKey, member: Arc<str>, place: u64) {
+    fn put_member(&mut self, set: SetKey, member: Arc<str>, score: u64) {
         let members = self.sets.entry(set).or_default();
-        match members.places.insert(Arc::clone(&member), place) {
-            Some(old) if old == place => return,
+        match members.scores.insert(Arc::clone(&member), score) {
+            Some(old) if old == score => return,
             Some(old) => {
                 members.order.remove(&(old, Arc::clone(&member)));
             }
             None => self.bytes += weight(member.len()),
         }
-        members.order.insert((place, member));
+        members.order.insert((score, member));
     }
 
     fn drop_member(&mut self, set: &SetKey, member: &Arc<str>) {
         let Some(members) = self.sets.get_mut(set) else { return };
-        if let Some(place) = members.places.remove(member) {
+        if let Some(score) = members.scores.remove(member) {
             self.bytes = self.bytes.saturating_sub(weight(member.len()));
-            members.order.remove(&(place, Arc::clone(member)));
+            members.order.remove(&(score, Arc::clone(member)));
         }
-        if members.places.is_empty() {
+        if members.scores.is_empty() {
             self.sets.remove(set);
         }
     }

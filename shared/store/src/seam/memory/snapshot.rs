@@ -26,8 +26,8 @@ impl Contents {
             }
         }
         for (set, members) in &self.sets {
-            for (place, member) in &members.order {
-                write(Effect::Member { set: set.clone(), member: Arc::clone(member), place: *place })?;
+            for (score, member) in &members.order {
+                write(Effect::Member { set: set.clone(), member: Arc::clone(member), score: *score })?;
             }
         }
         for (limit, counters) in &self.counters {

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tickfleet_core::record::{Debited, RecordText};
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, InboxKey, Room, SetKey, StreamKey, TimerRule, Transaction, Write, keys,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, InboxKey, SetKey, StreamKey, TimerRule, Transaction,
+    Write, keys,
 };
 
 use super::counters::Counter;
@@ -34,9 +35,10 @@ impl Shard {
 
     fn commit_one(&mut self, raw_ms: i64, transaction: &Transaction) -> Result<Committed, Conflict> {
         let now_ms = self.contents.clock.last_ms;
-        let proof = transaction.proof.as_ref().and_then(|proof| self.contents.text(proof));
-        if proof.is_some_and(|text| is_version(text, &transaction.version)) {
-            return Ok(Committed { now_ms, already: true, entries: Vec::new(), shadowed: Vec::new() });
+        let dedupe_record =
+            transaction.dedupe_record.as_ref().and_then(|dedupe_record| self.contents.text(dedupe_record));
+        if dedupe_record.is_some_and(|text| is_version(text, &transaction.version)) {
+            return Ok(Committed { now_ms, was_committed: true, entries: Vec::new(), shadowed: Vec::new() });
         }
         let passed = self.check(&transaction.guards)?;
         let GuardEffects { counters, debited, shadowed, held, inboxes } = passed;
@@ -53,14 +55,14 @@ impl Shard {
         for write in &transaction.writes {
             self.write(write, &mut applying);
         }
-        Ok(Committed { now_ms, already: false, entries: applying.entries, shadowed })
+        Ok(Committed { now_ms, was_committed: false, entries: applying.entries, shadowed })
     }
 
     fn write(&mut self, write: &Write, applying: &mut Applying<'_>) {
         match write {
             Write::Put { key, content, ttl_ms } => {
-                let rooms: &[Debited] = if applying.transaction.stamped { &applying.debited } else { &[] };
-                let text = RecordText::render(&applying.transaction.version, applying.entries.last(), rooms, content);
+                let debits: &[Debited] = if applying.transaction.stamped { &applying.debited } else { &[] };
+                let text = RecordText::render(&applying.transaction.version, applying.entries.last(), debits, content);
                 let expires_ms = ttl_ms.map(|ttl_ms| applying.raw_ms.saturating_add(ttl_ms));
                 self.change(Effect::Record { key: key.clone(), text, expires_ms });
             }
@@ -84,11 +86,11 @@ impl Shard {
             Write::ClearTimer(name) => {
                 self.change(Effect::DropMember { set: keys::timers(), member: Arc::clone(name) });
             }
-            Write::Join { set, member, place, queue_of } => {
-                self.change(Effect::Member { set: set.clone(), member: Arc::clone(member), place: *place });
+            Write::AddMember { set, member, score, queue_of } => {
+                self.change(Effect::Member { set: set.clone(), member: Arc::clone(member), score: *score });
                 self.mark_queue(set, queue_of.as_ref());
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.change(Effect::DropMember { set: set.clone(), member: Arc::clone(member) });
                 self.mark_queue(set, queue_of.as_ref());
             }
@@ -139,15 +141,15 @@ impl Shard {
 
     fn arm(&mut self, name: &Arc<str>, due_ms: i64, rule: TimerRule) {
         let set = keys::timers();
-        let place = u64::try_from(due_ms).unwrap_or(0);
-        let present = self.contents.place(&set, name);
+        let score = u64::try_from(due_ms).unwrap_or(0);
+        let present = self.contents.score(&set, name);
         let arms = match rule {
             TimerRule::Set => true,
-            TimerRule::Earlier => present.is_none_or(|due| place < due),
-            TimerRule::Wake => present.is_some_and(|due| place < due),
+            TimerRule::Earlier => present.is_none_or(|due| score < due),
+            TimerRule::Wake => present.is_some_and(|due| score < due),
         };
         if arms {
-            self.change(Effect::Member { set, member: Arc::clone(name), place });
+            self.change(Effect::Member { set, member: Arc::clone(name), score });
         }
     }
 
@@ -157,7 +159,7 @@ impl Shard {
         if self.contents.counter(key).is_some() {
             return key.clone();
         }
-        let others = CounterKey { limit: Arc::clone(&key.limit), counter: Room::OTHERS.into() };
+        let others = CounterKey { limit: Arc::clone(&key.limit), counter: ConditionalDebit::OTHERS.into() };
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
@@ -197,8 +199,8 @@ impl Shard {
     }
 
     fn use_inbox(&mut self, inbox: &InboxKey) {
-        let place = u64::try_from(self.contents.clock.last_ms).unwrap_or(0);
-        self.change(Effect::Member { set: inboxes(&inbox.tenant), member: Arc::clone(&inbox.inbox), place });
+        let score = u64::try_from(self.contents.clock.last_ms).unwrap_or(0);
+        self.change(Effect::Member { set: inboxes(&inbox.tenant), member: Arc::clone(&inbox.inbox), score });
     }
 
     fn reply(&mut self, inbox: &InboxKey, message: &Bytes, raw_ms: i64) {

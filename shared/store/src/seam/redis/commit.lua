@@ -7,7 +7,7 @@
 --        3 the last epoch that the caller knows, or 0
 --        4 number of counter groups, then for each: key of the limit's counters · number of names · names
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
---        then the transactions, each: number of words that follow · version and a blank · proof's key or '' ·
+--        then the transactions, each: number of words that follow · version and a blank · dedupe key or '' ·
 --        '1' if stamped, or '' · words of guards and writes, each followed by its own arguments
 --        Arguments refer to counters and inboxes by their position in these lists, from 1.
 -- Reply  shard time · epoch · begin of the epoch · generation of the policy · generation of the settings ·
@@ -91,7 +91,7 @@ end
 local LOST_WINDOW_MAX = 60000
 -- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length ·
 -- maximum number of counters.
-local ROOM, ROOM_SIZE = '<I4BBBdddddd', 55
+local DEBIT, DEBIT_SIZE = '<I4BBBdddddd', 55
 local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 -- Counter · amount · end of the window in which the amount was debited, or -1.
 local ADD, ADD_SIZE = '<I4dd', 20
@@ -192,13 +192,14 @@ local function open_window(c, window, from, upto, length)
   -- The length has changed: one longer window begins now, and includes the whole next window.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- The current transaction: its version and a blank, its proof's key, the last and all entries that it has enqueued,
--- whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters without room.
-local version, proof, entry, entries, stamped, stamp, shadowed
-function words.room(i)
-  local rooms = ARGV[i]
-  for at = 1, #rooms, ROOM_SIZE do
-    local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
+-- The current transaction: its version and a blank, its dedupe record's key, the last and all entries that it has
+-- enqueued, whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters
+-- without room.
+local version, dedupe, entry, entries, stamped, stamp, shadowed
+function words.debit(i)
+  local debits = ARGV[i]
+  for at = 1, #debits, DEBIT_SIZE do
+    local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(DEBIT, debits, at)
     -- If the window of the decision has ended, the current window is used.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
@@ -207,7 +208,7 @@ function words.room(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- A room without amount and window only compares. It needs no permission to write the counter.
+    -- A debit without amount and window only compares. It needs no permission to write the counter.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -224,7 +225,7 @@ function words.room(i)
     end
     if amount > max - used or behind == 1 and c.queued then
       if shadow == 0 then
-        return i + 1, { 'room', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) }
+        return i + 1, { 'debit', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) }
       end
       shadowed = shadowed or {}
       shadowed[#shadowed + 1] = number
@@ -312,7 +313,7 @@ end
 -- Compares the version of a record, without reading the rest of the record.
 local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
-function words.proof(i) return i, has_version(proof, version) and NOT_HELD or nil end
+function words.dedupe(i) return i, has_version(dedupe, version) and NOT_HELD or nil end
 function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
 -- Usually none of the keys exists, so one command checks all of them.
 function words.absent(i)
@@ -323,7 +324,7 @@ end
 function words.present(i) return i + 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
 function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
 function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
-function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
+function words.memory(i) return i, pressure == 1 and { 'pressure' } or nil end
 function words.member(i) return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
 function words.first(i) return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
 function words.generation(i)
@@ -430,14 +431,14 @@ end
 -- Runs the transaction in ARGV[i] to ARGV[stop]. Returns its part of the reply.
 local function commit(i, stop)
   local conflict
-  version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  version, dedupe, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
   entry, entries, shadowed, stamp = nil, nil, nil, '-'
   i = i + 3
   while i <= stop do
     i, conflict = words[ARGV[i]](i + 1)
     if conflict then
       undo_changes()
-      return proof ~= '' and has_version(proof, version) and 2 or conflict
+      return dedupe ~= '' and has_version(dedupe, version) and 2 or conflict
     end
   end
   if entries or shadowed then return { 'committed', entries or { entry }, shadowed or {} } end

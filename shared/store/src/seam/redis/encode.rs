@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+    ConditionalDebit, CounterKey, EntryId, Guard, InboxKey, RecordKey, SetKey, StreamKey, TimerRule, Transaction,
+    Window, Write,
 };
 
 #[derive(Debug, Default)]
@@ -181,7 +182,8 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, one transaction of six words: version, proof, stamp flag, `word`, `first` and `second`.
+    // No counters, no inboxes, one transaction of six words: version, dedupe record, stamp flag, `word`, `first` and
+    // `second`.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -189,12 +191,12 @@ fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
 
 fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     let guards = transaction.guards.iter().filter_map(|guard| match guard {
-        Guard::Room(room) => Some(&room.counter),
+        Guard::Debit(debit) => Some(&debit.counter),
         _ => None,
     });
     let writes = transaction.writes.iter().filter_map(|write| match write {
         Write::Add { counter, .. } | Write::Restart { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
-        Write::Join { queue_of, .. } | Write::Leave { queue_of, .. } => queue_of.as_ref(),
+        Write::AddMember { queue_of, .. } | Write::RemoveMember { queue_of, .. } => queue_of.as_ref(),
         _ => None,
     });
     guards.chain(writes).map(|counter| (&*counter.limit, &*counter.counter))
@@ -228,21 +230,21 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive rooms (debits of counters) or amounts, packed into one argument.
+    /// Consecutive debits of counters, or amounts, packed into one argument.
     packed: Vec<u8>,
 }
 
 impl Encoder<'_> {
     fn transaction(&mut self, transaction: &Transaction) {
-        let proof = transaction.proof.as_ref();
+        let dedupe_record = transaction.dedupe_record.as_ref();
         self.words.join(&[transaction.version.as_str().as_bytes(), b" "]);
-        match proof {
+        match dedupe_record {
             Some(key) => self.key(key.as_str()),
             None => self.words.push(""),
         };
         self.words.push(if transaction.stamped { "1" } else { "" });
-        if proof.is_some_and(|proof| !tells_a_repetition(transaction, proof)) {
-            self.words.push("proof");
+        if dedupe_record.is_some_and(|dedupe_record| !detects_repetition(transaction, dedupe_record)) {
+            self.words.push("dedupe");
         }
         self.guards(transaction);
         self.writes(transaction);
@@ -273,10 +275,10 @@ impl Encoder<'_> {
         let mut absent = Vec::new();
         while let Some(guard) = guards.next() {
             match guard {
-                Guard::Room(room) => {
-                    self.pack_room(room);
-                    if !matches!(guards.peek(), Some(Guard::Room(_))) {
-                        self.packed_word("room");
+                Guard::Debit(debit) => {
+                    self.pack_debit(debit);
+                    if !matches!(guards.peek(), Some(Guard::Debit(_))) {
+                        self.packed_word("debit");
                     }
                 }
                 Guard::Absent(key) => {
@@ -335,7 +337,7 @@ impl Encoder<'_> {
                 self.words.push("write_timers").push("first");
                 self.key(set.as_str()).push(member.as_bytes())
             }
-            Guard::Calm => self.words.push("calm"),
+            Guard::MemoryAvailable => self.words.push("memory"),
             Guard::Inbox { inbox, unread_max, inboxes_max } => {
                 let number = self.inbox(inbox);
                 self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
@@ -345,7 +347,7 @@ impl Encoder<'_> {
                 self.key(stream.as_str()).push("unread");
                 self.key(stream.as_str()).push(entry.as_str())
             }
-            Guard::Room(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
+            Guard::Debit(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
         };
     }
 
@@ -468,12 +470,12 @@ impl Encoder<'_> {
                 let number = self.inbox(inbox);
                 self.words.push("reply").show(number).push(message);
             }
-            Write::Join { set, member, place, queue_of } => {
+            Write::AddMember { set, member, score, queue_of } => {
                 self.words.push("write_timers");
-                self.call(4, "ZADD").key(set.as_str()).show(place).push(member.as_bytes());
+                self.call(4, "ZADD").key(set.as_str()).show(score).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
-            Write::Leave { set, member, queue_of } => {
+            Write::RemoveMember { set, member, queue_of } => {
                 self.words.push("write_timers");
                 self.call(3, "ZREM").key(set.as_str()).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
@@ -522,24 +524,24 @@ impl Encoder<'_> {
         self.packed.clear();
     }
 
-    fn pack_room(&mut self, room: &Room) {
-        let (window, from, upto, length) = match room.window {
+    fn pack_debit(&mut self, debit: &ConditionalDebit) {
+        let (window, from, upto, length) = match debit.window {
             Window::Total => (0, 0, 0, 0),
-            Window::Held => (1, 0, 0, 0),
+            Window::Concurrency => (1, 0, 0, 0),
             Window::Rolling { length_ms } => (2, 0, 0, length_ms),
             Window::Fixed { start_ms, end_ms, length_ms } => (3, start_ms, end_ms, length_ms),
             Window::Day { start_ms, end_ms } => (4, start_ms, end_ms, 0),
         };
-        let number = self.counter(&room.counter);
+        let number = self.counter(&debit.counter);
         self.packed.extend_from_slice(&number.to_le_bytes());
-        self.packed.extend_from_slice(&[window, u8::from(room.behind_queue), u8::from(room.shadow)]);
+        self.packed.extend_from_slice(&[window, u8::from(debit.behind_queue), u8::from(debit.shadow)]);
         let numbers = [
-            double(room.amount),
-            double(room.max),
+            double(debit.amount),
+            double(debit.max),
             signed(from),
             signed(upto),
             signed(length),
-            double(room.counters_max),
+            double(debit.counters_max),
         ];
         numbers.iter().for_each(|number| self.packed.extend_from_slice(&number.to_le_bytes()));
     }
@@ -560,13 +562,13 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
 }
 
 /// Returns true if a guard always fails when the transaction is repeated. For example, an entry that was acknowledged
-/// is never held again. The script then reads the proof (the record that identifies a repetition) only after the guard
+/// is never held again. The script then reads the dedupe record only after the guard
 /// has failed.
-fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
+fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
-        Guard::Absent(key) => key == proof,
-        Guard::Version(key, version) => key == proof && *version != transaction.version,
+        Guard::Absent(key) => key == dedupe_record,
+        Guard::Version(key, version) => key == dedupe_record && *version != transaction.version,
         _ => false,
     })
 }

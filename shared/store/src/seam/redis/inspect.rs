@@ -9,7 +9,7 @@ use tickfleet_core::{EntryId, SetKey, StreamKey};
 
 use super::RedisStore;
 use super::read::{entries, list, members};
-use super::reply::vitals;
+use super::reply::shard_stats;
 use super::take::{field, held_by_group};
 use super::upkeep::escaped;
 use crate::StoreError;
@@ -17,7 +17,7 @@ use crate::connection::command::RedisCommand;
 use crate::reads::memory_usage::memory_of;
 use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
-use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
 /// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
 /// client's command in between. So the first attempt usually succeeds.
@@ -183,7 +183,7 @@ impl RedisStore {
         Ok(consumer.map(|consumer| (consumer.into(), for_ms.unwrap_or(0))))
     }
 
-    pub(super) async fn vital_signs(&self) -> Result<Vitals, StoreError> {
+    pub(super) async fn read_shard_stats(&self) -> Result<ShardStats, StoreError> {
         let mut ask = pipe();
         ask.cmd("TIME");
         ask.cmd("HMGET").arg(format!("{}meta", self.prefix)).arg(&["last_ms", "state", "steps", "step_ms"]);
@@ -191,8 +191,8 @@ impl RedisStore {
         let ((seconds, micros), meta, info): ((i64, i64), Vec<Option<String>>, String) =
             self.connection.pipeline(RedisCommand::Backlog, &ask).await?;
         let memory = memory_of(&info);
-        let found = vitals(seconds * 1_000 + micros / 1_000, &meta);
-        Ok(Vitals { memory_bytes: memory.used, memory_max: memory.max, ..found })
+        let found = shard_stats(seconds * 1_000 + micros / 1_000, &meta);
+        Ok(ShardStats { memory_bytes: memory.used, memory_max: memory.max, ..found })
     }
 
     pub(super) async fn remove_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -5,11 +5,11 @@
 //!
 //! | Key | Content |
 //! |---|---|
-//! | `<record>` | string: `<version> <entry> <rooms> <content>`; `<rooms>`: the counters after the debits |
+//! | `<record>` | string: `<version> <entry> <debits> <content>`; `<debits>`: the counters after the debits |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if the counter is rolling |
 //! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
-//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members, with the place as the score |
+//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members with their scores |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
 //! | `seqs:<tenant>` | hash: number of the last reply by inbox |
@@ -43,7 +43,7 @@ use async_trait::async_trait;
 use tickfleet_core::{Conflict, CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
-use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
+use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::connection::Connection;
 use crate::connection::command::RedisCommand;
@@ -89,7 +89,7 @@ impl std::fmt::Debug for RedisStore {
 
 impl RedisStore {
     /// Opens shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart
-    /// of the server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
+    /// of the server, no permit of [`tickfleet_core::Window::Concurrency`] is granted for `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -290,8 +290,8 @@ impl Store for RedisStore {
         self.holder_of(queue, entry).await
     }
 
-    async fn vitals(&self) -> Result<Vitals, StoreError> {
-        self.vital_signs().await
+    async fn shard_stats(&self) -> Result<ShardStats, StoreError> {
+        self.read_shard_stats().await
     }
 
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {

@@ -37,7 +37,7 @@ pub(super) fn command(prefix: &str, query: &Query) -> Cmd {
             };
             command.arg("WITHSCORES").to_owned()
         }
-        Query::Place(set, member) => start("ZSCORE", key(set)).arg(member.as_bytes()).to_owned(),
+        Query::Score(set, member) => start("ZSCORE", key(set)).arg(member.as_bytes()).to_owned(),
         Query::Size(set) => start("ZCARD", key(set)),
         Query::Entry(stream, entry) => start("XRANGE", key(stream)).arg(entry.as_str()).arg(entry.as_str()).to_owned(),
         Query::Holder(stream, entry) => pending(key(stream)).arg(entry.as_str()).arg(entry.as_str()).arg(1).to_owned(),
@@ -68,7 +68,7 @@ pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
         Query::AllParts(_) => Value::AllParts(all_parts(reply)),
         Query::Counter(_) => Value::Counter(bytes(reply).as_deref().and_then(counter_state)),
         Query::First { .. } => Value::Members(members(reply)),
-        Query::Place(..) => Value::Place(place(&reply)),
+        Query::Score(..) => Value::Score(parse_score(&reply)),
         Query::Size(_) => Value::Size(number_of(&reply).and_then(|size| u64::try_from(size).ok()).unwrap_or_default()),
         Query::Entry(..) => Value::Entry(entries(reply).into_iter().next().map(|(_, fields)| fields)),
         Query::Holder(..) => {
@@ -101,8 +101,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// Parses the members of a sorted set, each with its place (the score). RESP3 replies with pairs, RESP2 with a flat
-/// list.
+/// Parses the members of a sorted set, each with its score. RESP3 replies with pairs, RESP2 with a flat list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
@@ -111,17 +110,17 @@ pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let mut values = flat.into_iter();
     let mut members = Vec::new();
     while let (Some(member), Some(score)) = (values.next(), values.next()) {
-        members.extend(into_text(member).map(Arc::from).zip(place(&score)));
+        members.extend(into_text(member).map(Arc::from).zip(parse_score(&score)));
     }
     members
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of doubles saturate")]
-fn place(reply: &Reply) -> Option<u64> {
+fn parse_score(reply: &Reply) -> Option<u64> {
     match reply {
         Reply::Double(score) => Some(*score as u64),
         Reply::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<f64>().ok().map(|score| score as u64),
-        other => number_of(other).and_then(|place| u64::try_from(place).ok()),
+        other => number_of(other).and_then(|score| u64::try_from(score).ok()),
     }
 }
 

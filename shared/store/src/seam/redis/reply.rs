@@ -7,7 +7,7 @@ use tickfleet_core::{Committed, Conflict, CounterKey, CounterState, EntryId, Rec
 use super::encode::Encoded;
 use crate::StoreError;
 use crate::script::reply::{into_text, number_of, unexpected};
-use crate::seam::inspect::Vitals;
+use crate::seam::inspect::ShardStats;
 use crate::seam::{BatchResult, ShardState};
 
 /// The name of the operation in errors and metrics.
@@ -60,8 +60,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn result(&self, value: Value) -> Result<Result<Committed, Conflict>, StoreError> {
-        let committed =
-            |already, entries| Committed { now_ms: self.shard.now_ms, already, entries, shadowed: Vec::new() };
+        let committed = |was_committed, entries| Committed {
+            now_ms: self.shard.now_ms,
+            was_committed,
+            entries,
+            shadowed: Vec::new(),
+        };
         match value {
             Value::Int(1) => Ok(Ok(committed(false, Vec::new()))),
             Value::Int(2) => Ok(Ok(committed(true, Vec::new()))),
@@ -80,7 +84,7 @@ impl Reader<'_> {
         if word == "committed" {
             let entries = list(first).into_iter().filter_map(into_text).map(EntryId::new).collect();
             let shadowed = list(second).iter().filter_map(|number| self.counter(number)).collect();
-            return Ok(Ok(Committed { now_ms: self.shard.now_ms, already: false, entries, shadowed }));
+            return Ok(Ok(Committed { now_ms: self.shard.now_ms, was_committed: false, entries, shadowed }));
         }
         self.conflict(&word, first, second).map(Err).ok_or_else(|| unexpected(COMMIT, &shown))
     }
@@ -92,7 +96,9 @@ impl Reader<'_> {
                 let key = RecordKey::new(key.strip_prefix(self.prefix).unwrap_or(&key));
                 Conflict::Record { key, stored: bytes(second) }
             }
-            "room" => Conflict::Room { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? },
+            "debit" => {
+                Conflict::LimitReached { counter: self.counter(&first)?, state: counter_state(&bytes(second)?)? }
+            }
             "time" => Conflict::Time { now_ms: self.shard.now_ms },
             "generation" => {
                 Conflict::Generation { policy: unsigned(number_of(&first)?), settings: unsigned(number_of(&second)?) }
@@ -137,7 +143,7 @@ const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
 /// Reads the shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua`
 /// writes.
-pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
+pub(super) fn shard_stats(clock_ms: i64, meta: &[Option<String>]) -> ShardStats {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
@@ -148,7 +154,7 @@ pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
     if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {
         (offset_ms, last_ms) = (0, 0);
     }
-    Vitals {
+    ShardStats {
         shard: ShardState {
             now_ms: (clock_ms + offset_ms).max(last_ms),
             epoch: unsigned(epoch),
@@ -161,6 +167,6 @@ pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
         offset_ms,
         steps: text(2).parse().unwrap_or(0),
         step_ms: text(3).parse().unwrap_or(0),
-        ..Vitals::default()
+        ..ShardStats::default()
     }
 }

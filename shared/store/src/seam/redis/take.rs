@@ -135,11 +135,11 @@ impl RedisStore {
             }
             Err(error) => {
                 let moved = match error.code() {
-                    Some("NOGROUP") => self.connection.is_on_its_way(&mut blocking.connection).await,
+                    Some("NOGROUP") => self.connection.migration_redirect(&mut blocking.connection).await,
                     _ => None,
                 };
                 let error = moved.unwrap_or(error);
-                self.connection.heard_by_a_reader(&error).await;
+                self.connection.handle_reader_error(&error).await;
                 Err(StoreError::verb("read", error))
             }
         }

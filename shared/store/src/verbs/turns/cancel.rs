@@ -43,7 +43,7 @@ impl Store {
 
     async fn is_held(&self, name: &TurnName, view: &View) -> Result<bool, StoreError> {
         let Ok(Some(turn)) = view.record::<Turn>(&name.record()) else { return Ok(false) };
-        let Some(entry) = turn.out_entry() else { return Ok(false) };
+        let Some(entry) = turn.in_flight_entry() else { return Ok(false) };
         let holder = Query::Holder(turn.value.queue(&name.tenant), entry.clone());
         Ok(matches!(self.query(holder).await?, Value::Holder(Some(_))))
     }

@@ -12,7 +12,7 @@ use crate::{Store, StoreError, TurnName};
 /// A local call that a process has claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedLocal {
-    /// Identifies the claim in [`Store::touch`] and [`Store::conclude`].
+    /// Identifies the claim in [`Store::renew_task_lease`] and [`Store::conclude`].
     pub lease: String,
     /// The call, as JSON.
     pub message: Bytes,
@@ -28,7 +28,7 @@ impl Store {
     pub async fn claim_local(&self, name: &TurnName, claimant: &str) -> Result<Option<ClaimedLocal>, StoreError> {
         let stored = self.record_of::<Turn>(&name.record()).await?;
         let Some(stored) = stored.filter(|stored| stored.value.is_offered()) else { return Ok(None) };
-        let Some(entry) = stored.out_entry() else { return Ok(None) };
+        let Some(entry) = stored.in_flight_entry() else { return Ok(None) };
         let queue = stored.value.queue(&name.tenant);
         let holder = Query::Holder(queue.clone(), entry.clone());
         if let Value::Holder(Some(holder)) = self.query(holder).await? {

@@ -8,7 +8,7 @@ use crate::{Store, StoreError};
 impl Store {
     /// # Errors
     /// [`StoreError`].
-    pub async fn kept_grant(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn load_grant(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
         match self.query(Query::Parts(key(id), vec![GRANT_PART.into()])).await? {
             Value::Parts(parts) => Ok(parts.into_iter().flatten().next().map(Vec::from)),
             _ => Ok(None),

@@ -51,7 +51,7 @@ impl Store {
         }
         let backlog = self.backlog(tenants, &[]).await?;
         let inbound = self.seam().queue_states(&[keys::turns(), keys::tasks()]).await?;
-        let generation = self.seam().vitals().await?.shard.policy;
+        let generation = self.seam().shard_stats().await?.shard.policy;
         let counted = self.count_ended(last.as_ref()).await?;
         let waiting = [backlog.inbound, backlog.tasks, backlog.ready, backlog.suspect];
         let parked = [backlog.parked, backlog.delayed, backlog.approval];

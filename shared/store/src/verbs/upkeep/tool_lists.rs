@@ -161,9 +161,9 @@ mod tests {
     #[tokio::test]
     async fn only_one_worker_may_renew_a_stored_grant() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
-        assert_eq!(store.kept_grant("x").await.unwrap(), None);
+        assert_eq!(store.load_grant("x").await.unwrap(), None);
         store.keep_grant("x", b"\x00sealed\xff", 60_000).await.unwrap();
-        assert_eq!(store.kept_grant("x").await.unwrap().as_deref(), Some(&b"\x00sealed\xff"[..]));
+        assert_eq!(store.load_grant("x").await.unwrap().as_deref(), Some(&b"\x00sealed\xff"[..]));
         assert!(store.may_renew_grant("x", 60_000).await.unwrap());
         assert!(!store.may_renew_grant("x", 60_000).await.unwrap());
     }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{Effect, Limit, day};
 use tickfleet_store::{KnowledgeState, Store, StoreError, TenantUsage, Used};
@@ -217,7 +217,7 @@ fn subscription(
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
-            && limit.every == Every::Day
+            && limit.every == LimitWindow::Day
             && limit.per.iter().eq([&LimitKey::Tenant])
             && limit.matches == LimitMatch::default()
     };

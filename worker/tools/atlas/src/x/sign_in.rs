@@ -167,7 +167,7 @@ impl SignIn {
 
     /// Returns the grant with the highest number in Redis or in this process, and the current time of the shard (ms).
     async fn newest(&self) -> Result<(Option<StoredGrant>, i64), ToolError> {
-        let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
+        let (kept, now_ms) = tokio::try_join!(self.home.load_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
         let mut last = self.last.lock();
         let number = |kept: &Option<StoredGrant>| kept.as_ref().map_or(0, |kept| kept.number);

@@ -6,7 +6,7 @@ use super::*;
 async fn records_are_versioned_and_expire_with_their_parts() {
     let mut bench = Bench::new();
     let first = bench.write(vec![put("a", "1{}", None), Write::PutPart(record("a"), "p".into(), "x".into())]).await;
-    assert_eq!((first.now_ms, first.already), (START, false));
+    assert_eq!((first.now_ms, first.was_committed), (START, false));
     assert_eq!(bench.text("a").await.unwrap(), "v1 - - 1{}");
     bench.guard(vec![Guard::Version(record("a"), Version::new("v1")), Guard::Present(record("a"))]).await.unwrap();
     bench.guard(vec![Guard::Absent(record("b"))]).await.unwrap();
@@ -54,13 +54,13 @@ async fn parts_are_read_by_name_and_removed() {
 async fn a_repeated_commit_is_recognized_by_its_proof() {
     let mut bench = Bench::new();
     let mut transaction = bench.transaction();
-    transaction.proof = Some(record("a"));
+    transaction.dedupe_record = Some(record("a"));
     transaction.guard(Guard::Absent(record("a")));
     transaction.write(put("a", "1{}", None)).write(Write::Enqueue(StreamKey::new("q1"), fields("x")));
     let first = bench.commit(&transaction).await.unwrap();
-    assert_eq!((first.already, first.entries.len()), (false, 1));
+    assert_eq!((first.was_committed, first.entries.len()), (false, 1));
     let second = bench.commit(&transaction).await.unwrap();
-    assert_eq!((second.already, second.entries.len()), (true, 0));
+    assert_eq!((second.was_committed, second.entries.len()), (true, 0));
     assert_eq!(bench.store.backlog(&StreamKey::new("q1")).await.unwrap(), QueueCounts { waiting: 1, held: 0 });
 }
 
@@ -73,7 +73,7 @@ async fn a_failed_guard_writes_nothing() {
     let inbox = InboxKey { tenant: "t".into(), inbox: "i".into() };
     let mut transaction = bench.transaction();
     transaction
-        .guard(Guard::Room(room("a", 1, 1, Window::Total)))
+        .guard(Guard::Debit(debit("a", 1, 1, Window::Total)))
         .guard(Guard::Inbox { inbox: inbox.clone(), unread_max: 1, inboxes_max: 1 })
         .guard(Guard::Held(StreamKey::new("q1"), entry))
         .guard(Guard::Held(StreamKey::new("q1"), EntryId::new("1-1")))
@@ -136,7 +136,7 @@ async fn bounds_of_streams_and_sets_hold() {
     let fits = |member: &str, max| Guard::Fits { set: SetKey::new("s"), member: member.into(), max };
     bench.guard(vec![Guard::Within(queue.clone(), 1), fits("a", 1)]).await.unwrap();
     let join =
-        |member: &str, place| Write::Join { set: SetKey::new("s"), member: member.into(), place, queue_of: None };
+        |member: &str, score| Write::AddMember { set: SetKey::new("s"), member: member.into(), score, queue_of: None };
     bench.write(vec![Write::Enqueue(queue.clone(), fields("x")), join("b", 7), join("a", 7), join("c", 9)]).await;
     assert_eq!(bench.guard(vec![Guard::Within(queue, 1)]).await, Err(Conflict::Full));
     assert_eq!(bench.guard(vec![fits("d", 3)]).await, Err(Conflict::Full));
@@ -148,43 +148,45 @@ async fn bounds_of_streams_and_sets_hold() {
     }
     let first = bench.read(Query::First { set: set.clone(), upto: Some(8), count: 5 }).await;
     assert_eq!(first, Value::Members(vec![("a".into(), 7), ("b".into(), 7)]));
-    bench.write(vec![join("a", 20), Write::Leave { set: set.clone(), member: "b".into(), queue_of: None }]).await;
+    bench
+        .write(vec![join("a", 20), Write::RemoveMember { set: set.clone(), member: "b".into(), queue_of: None }])
+        .await;
     let first = bench.read(Query::First { set: set.clone(), upto: None, count: 5 }).await;
     assert_eq!(first, Value::Members(vec![("c".into(), 9), ("a".into(), 20)]));
     assert_eq!(bench.read(Query::Size(set.clone())).await, Value::Size(2));
-    assert_eq!(bench.read(Query::Place(set, "b".into())).await, Value::Place(None));
+    assert_eq!(bench.read(Query::Score(set, "b".into())).await, Value::Score(None));
 }
 
 #[tokio::test]
 async fn timers_follow_their_rule() {
     let mut bench = Bench::new();
     let timer = |due_ms, rule| Write::Timer { name: "t".into(), due_ms, rule };
-    let due = async |bench: &Bench| bench.read(Query::Place(keys::timers(), "t".into())).await;
+    let due = async |bench: &Bench| bench.read(Query::Score(keys::timers(), "t".into())).await;
     bench.write(vec![timer(5, TimerRule::Wake)]).await;
-    assert_eq!(due(&bench).await, Value::Place(None));
+    assert_eq!(due(&bench).await, Value::Score(None));
     bench.write(vec![timer(5, TimerRule::Earlier), timer(7, TimerRule::Earlier)]).await;
-    assert_eq!(due(&bench).await, Value::Place(Some(5)));
+    assert_eq!(due(&bench).await, Value::Score(Some(5)));
     bench.write(vec![timer(3, TimerRule::Wake), timer(4, TimerRule::Wake)]).await;
-    assert_eq!(due(&bench).await, Value::Place(Some(3)));
+    assert_eq!(due(&bench).await, Value::Score(Some(3)));
     bench.write(vec![timer(9, TimerRule::Set)]).await;
-    assert_eq!(due(&bench).await, Value::Place(Some(9)));
+    assert_eq!(due(&bench).await, Value::Score(Some(9)));
     bench.write(vec![Write::ClearTimer("t".into())]).await;
-    assert_eq!(due(&bench).await, Value::Place(None));
+    assert_eq!(due(&bench).await, Value::Score(None));
 }
 
 #[tokio::test]
-async fn memory_pressure_fails_the_calm_guard() {
+async fn memory_pressure_fails_the_memory_guard() {
     let mut bench = Bench::new();
-    bench.guard(vec![Guard::Calm]).await.unwrap();
+    bench.guard(vec![Guard::MemoryAvailable]).await.unwrap();
     bench.write(vec![put("a", &"x".repeat(9_000), None)]).await;
-    bench.guard(vec![Guard::Calm]).await.unwrap();
+    bench.guard(vec![Guard::MemoryAvailable]).await.unwrap();
     let (bytes, bytes_max) = bench.store.sample_memory().await.unwrap();
     assert!(bytes > 9_000 && bytes_max == 10_000);
-    assert_eq!(bench.guard(vec![Guard::Calm]).await, Err(Conflict::Pressure));
+    assert_eq!(bench.guard(vec![Guard::MemoryAvailable]).await, Err(Conflict::Pressure));
     assert!(bench.store.shard().await.unwrap().pressure);
     bench.write(vec![Write::Delete(record("a"))]).await;
     bench.store.sample_memory().await.unwrap();
-    bench.guard(vec![Guard::Calm]).await.unwrap();
+    bench.guard(vec![Guard::MemoryAvailable]).await.unwrap();
 }
 
 #[tokio::test]
@@ -208,7 +210,7 @@ async fn scans_find_each_record_once() {
     found.sort();
     found.dedup();
     assert_eq!((found.len(), pages), (57, 6));
-    bench.guard(vec![Guard::Room(room("x", 1, 5, Window::Held))]).await.unwrap();
+    bench.guard(vec![Guard::Debit(debit("x", 1, 5, Window::Concurrency))]).await.unwrap();
     let (counters, next) = bench.store.scan_counters("limit", 0, 10).await.unwrap();
     assert_eq!((counters.len(), next), (1, 0));
 }

@@ -1,12 +1,12 @@
 //! Tests of counters: how windows open and when a debit has room.
 
 use proptest::prelude::*;
-use tickfleet_core::{CounterKey, CounterState, Room, Window};
+use tickfleet_core::{ConditionalDebit, CounterKey, CounterState, Window};
 
 use crate::seam::memory::counters::{Counter, Moment};
 
-fn room(amount: u64, max: u64, window: Window) -> Room {
-    Room {
+fn conditional(amount: u64, max: u64, window: Window) -> ConditionalDebit {
+    ConditionalDebit {
         counter: CounterKey::new("limit", "a"),
         amount,
         max,
@@ -30,7 +30,7 @@ const fn state(used: u64, ends_ms: i64, began_ms: i64) -> CounterState {
 }
 
 fn debit(counter: &Counter, amount: u64, window: Window, moment: Moment) -> Counter {
-    let debit = counter.debit(&room(amount, 5, window), moment);
+    let debit = counter.debit(&conditional(amount, 5, window), moment);
     assert_eq!(debit.refused, None);
     debit.counter
 }
@@ -39,7 +39,7 @@ fn debit(counter: &Counter, amount: u64, window: Window, moment: Moment) -> Coun
 fn a_fixed_window_resets_when_it_ends() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     assert_eq!(counter.state, state(5, 150, 100));
-    assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), at(149)).refused, Some(state(5, 150, 100)));
+    assert_eq!(counter.debit(&conditional(1, 5, fixed(100, 50)), at(149)).refused, Some(state(5, 150, 100)));
     assert_eq!(debit(&counter, 2, fixed(150, 50), at(150)).state, state(2, 200, 150));
 }
 
@@ -47,7 +47,7 @@ fn a_fixed_window_resets_when_it_ends() {
 fn a_changed_window_length_does_not_reset_the_current_window() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     // The current window stays, even if the policy has changed.
-    assert!(counter.debit(&room(1, 5, fixed(120, 20)), at(130)).refused.is_some());
+    assert!(counter.debit(&conditional(1, 5, fixed(120, 20)), at(130)).refused.is_some());
     assert_eq!(debit(&counter, 1, fixed(120, 40), at(155)).state, state(1, 200, 155));
 }
 
@@ -63,9 +63,9 @@ fn a_day_window_continues_after_a_time_zone_change() {
 fn a_short_window_that_began_before_a_restart_has_no_room() {
     let counter = debit(&Counter::default(), 1, fixed(100, 50), at(120));
     let restarted = Moment { epoch_began_ms: 130, ..at(140) };
-    assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
+    assert_eq!(counter.debit(&conditional(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
     // A new counter has no room either if its window began before the restart.
-    assert!(Counter::default().debit(&room(1, 5, fixed(100, 50)), restarted).refused.is_some());
+    assert!(Counter::default().debit(&conditional(1, 5, fixed(100, 50)), restarted).refused.is_some());
     let next = Moment { epoch_began_ms: 130, ..at(150) };
     assert_eq!(debit(&counter, 1, fixed(150, 50), next).state, state(1, 200, 150));
     let long = Window::Fixed { start_ms: 0, end_ms: 60_001, length_ms: 60_001 };
@@ -76,11 +76,11 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
 #[test]
 fn no_permit_is_granted_within_a_lease_after_a_restart() {
     let restarted = Moment { epoch_began_ms: 130, ..at(229) };
-    let refused = Counter::default().debit(&room(1, 5, Window::Held), restarted).refused;
+    let refused = Counter::default().debit(&conditional(1, 5, Window::Concurrency), restarted).refused;
     assert_eq!(refused, Some(state(5, 230, 0)));
-    let unbounded = Counter::default().debit(&room(1, u64::MAX, Window::Held), restarted);
+    let unbounded = Counter::default().debit(&conditional(1, u64::MAX, Window::Concurrency), restarted);
     assert_eq!(unbounded.refused, Some(state(u64::MAX, 230, 0)));
-    debit(&Counter::default(), 1, Window::Held, Moment { epoch_began_ms: 130, ..at(230) });
+    debit(&Counter::default(), 1, Window::Concurrency, Moment { epoch_began_ms: 130, ..at(230) });
     debit(&Counter::default(), 1, Window::Total, restarted);
 }
 
@@ -88,7 +88,7 @@ fn no_permit_is_granted_within_a_lease_after_a_restart() {
 fn a_new_window_kind_resets_usage_and_keeps_the_queue_flag() {
     let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
     counter.state.queued = true;
-    for window in [Window::Held, Window::Total, Window::Rolling { length_ms: 80 }] {
+    for window in [Window::Concurrency, Window::Total, Window::Rolling { length_ms: 80 }] {
         let after = debit(&counter, 1, window, at(130)).state;
         assert_eq!((after.used, after.queued), (1, true), "{window:?}");
     }
@@ -107,7 +107,7 @@ fn a_refund_applies_only_to_its_own_window() {
     assert_eq!(counter.state.used, 4);
 
     let window = Window::Rolling { length_ms: 80 };
-    let first = Counter::default().debit(&room(2, 5, window), at(5));
+    let first = Counter::default().debit(&conditional(2, 5, window), at(5));
     assert_eq!((first.debited.used, first.debited.ends_ms), (2, 90));
     let mut counter = debit(&first.counter, 1, window, at(15));
     assert_eq!((counter.state, counter.buckets.clone()), (state(3, 90, 0), Some(vec![(90, 2), (100, 1)])));
@@ -131,7 +131,7 @@ proptest! {
         let mut debits = Vec::<(i64, u64)>::new();
         for (step_ms, amount) in steps {
             now_ms += step_ms;
-            let debit = counter.debit(&room(amount, max, Window::Rolling { length_ms }), at(now_ms));
+            let debit = counter.debit(&conditional(amount, max, Window::Rolling { length_ms }), at(now_ms));
             let within = |length_ms| -> u64 { debits.iter().filter(|one| one.0 > now_ms - length_ms).map(|one| one.1).sum() };
             if debit.refused.is_some() {
                 let width_ms = (length_ms + 7) / 8;
@@ -156,7 +156,7 @@ proptest! {
         for (step_ms, amount, length_ms) in steps {
             now_ms += step_ms;
             let start_ms = now_ms / length_ms * length_ms;
-            let debit = counter.debit(&room(amount, 5, fixed(start_ms, length_ms)), at(now_ms));
+            let debit = counter.debit(&conditional(amount, 5, fixed(start_ms, length_ms)), at(now_ms));
             if debit.refused.is_none() {
                 counter = debit.counter;
                 debits.push((now_ms, amount));

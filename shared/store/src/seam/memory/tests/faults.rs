@@ -87,10 +87,10 @@ async fn the_same_seed_fails_the_same_calls() {
 }
 
 #[tokio::test]
-async fn a_memory_shortage_fails_the_calm_guard_until_it_ends() {
+async fn a_memory_shortage_fails_the_memory_guard_until_it_ends() {
     let (_clock, store) = bench(1);
     store.commit(&[put("a")]).await.unwrap();
-    let calm = Transaction { guards: vec![Guard::Calm], ..Transaction::new(Version::new("v")) };
+    let calm = Transaction { guards: vec![Guard::MemoryAvailable], ..Transaction::new(Version::new("v")) };
     for short in [true, false] {
         store.set_memory_short(short);
         store.sample_memory().await.unwrap();

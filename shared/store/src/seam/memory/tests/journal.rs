@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use tickfleet_core::{Conflict, CounterKey, EntryId, Guard, InboxKey, Room, SetKey, TimerRule, Version, Window, Write};
+use tickfleet_core::{
+    ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, SetKey, TimerRule, Version, Window, Write,
+};
 use tickfleet_core::{RecordKey, StreamKey, Transaction};
 
 use crate::seam::memory::*;
@@ -36,18 +38,26 @@ fn counter() -> impl Strategy<Value = CounterKey> {
 fn window() -> impl Strategy<Value = Window> {
     prop_oneof![
         (1..50_i64).prop_map(|length_ms| Window::Rolling { length_ms }),
-        Just(Window::Held),
+        Just(Window::Concurrency),
         Just(Window::Total),
         Just(Window::Fixed { start_ms: 0, end_ms: 5_000, length_ms: 5_000 }),
     ]
 }
 
 fn guard() -> impl Strategy<Value = Guard> {
-    let room = (counter(), 0..3_u64, window(), any::<bool>());
+    let debit = (counter(), 0..3_u64, window(), any::<bool>());
     prop_oneof![
         name().prop_map(|name| Guard::Absent(RecordKey::new(name))),
-        room.prop_map(|(counter, amount, window, shadow)| {
-            Guard::Room(Room { counter, amount, max: 5, window, behind_queue: true, shadow, counters_max: 2 })
+        debit.prop_map(|(counter, amount, window, shadow)| {
+            Guard::Debit(ConditionalDebit {
+                counter,
+                amount,
+                max: 5,
+                window,
+                behind_queue: true,
+                shadow,
+                counters_max: 2,
+            })
         }),
         name().prop_map(|name| Guard::Inbox {
             inbox: InboxKey { tenant: "t".into(), inbox: name.into() },
@@ -77,13 +87,13 @@ fn write() -> impl Strategy<Value = Write> {
             rule: TimerRule::Earlier
         }),
         name().prop_map(|name| Write::ClearTimer(name.into())),
-        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, place, queue_of)| Write::Join {
+        (name(), 0..9_u64, prop::option::of(counter())).prop_map(move |(member, score, queue_of)| Write::AddMember {
             set: set.clone(),
             member: member.into(),
-            place,
+            score,
             queue_of
         }),
-        (name(), prop::option::of(counter())).prop_map(move |(member, queue_of)| Write::Leave {
+        (name(), prop::option::of(counter())).prop_map(move |(member, queue_of)| Write::RemoveMember {
             set: leave.clone(),
             member: member.into(),
             queue_of
@@ -342,12 +352,12 @@ async fn every_fsync_policy_keeps_committed_data() {
         let store = MemoryStore::open_dir(&dir, policy, bench.options()).unwrap();
         let mut transaction = Transaction::new(Version::new("v1"));
         transaction.write(Write::Put { key: RecordKey::new("a"), content: "1{}".into(), ttl_ms: None });
-        transaction.proof = Some(RecordKey::new("a"));
+        transaction.dedupe_record = Some(RecordKey::new("a"));
         store.commit(std::slice::from_ref(&transaction)).await.unwrap();
         drop(store);
         let store = MemoryStore::open_dir(&dir, policy, bench.options()).unwrap();
         let again = store.commit(&[transaction]).await.unwrap().results.remove(0);
-        assert!(again.unwrap().already);
+        assert!(again.unwrap().was_committed);
         let absent =
             Transaction { guards: vec![Guard::Absent(RecordKey::new("a"))], ..Transaction::new(Version::new("v2")) };
         let refused = store.commit(&[absent]).await.unwrap().results.remove(0);

@@ -2,15 +2,16 @@
 
 mod commits;
 mod counters;
+mod debits;
 mod faults;
 mod journal;
-mod rooms;
 mod streams;
 
 pub use super::*;
 use bytes::Bytes;
 use tickfleet_core::{
-    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Room, SetKey, TimerRule, Version, Window, Write, keys,
+    Committed, ConditionalDebit, Conflict, CounterKey, EntryId, Guard, InboxKey, SetKey, TimerRule, Version, Window,
+    Write, keys,
 };
 
 const START: i64 = 1_000_000;
@@ -74,8 +75,8 @@ fn fields(value: &str) -> Vec<(Arc<str>, Bytes)> {
     vec![("f".into(), Bytes::copy_from_slice(value.as_bytes()))]
 }
 
-fn room(counter: &str, amount: u64, max: u64, window: Window) -> Room {
-    Room {
+fn debit(counter: &str, amount: u64, max: u64, window: Window) -> ConditionalDebit {
+    ConditionalDebit {
         counter: CounterKey::new("limit", counter),
         amount,
         max,

@@ -43,7 +43,7 @@ impl Role {
 /// A heartbeat: renews the lease of a consumer, and returns and removes the consumer's cancel notices. A consumer must
 /// send a heartbeat before it takes new work.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct Heartbeat {
     pub consumer: ConsumerId,
     pub role: Role,
     pub lease_ms: i64,
@@ -54,7 +54,7 @@ pub struct Beat {
 /// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not part of it, because every
 /// commit returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BeatReport {
+pub struct HeartbeatReport {
     /// The pause that drains the consumer's worker, with author and reason. `None` if the worker is not drained.
     pub drained: Option<Pause>,
     /// Canceled turns that the consumer holds and should stop.
@@ -75,7 +75,7 @@ pub enum LeaseBefore {
     Ended,
 }
 
-impl Beat {
+impl Heartbeat {
     /// Returns the maximum time between the decision and the commit of a heartbeat (ms). The lease is longer by this
     /// time, so that it lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
@@ -93,8 +93,8 @@ impl Beat {
     }
 }
 
-impl Decision for Beat {
-    type Output = BeatReport;
+impl Decision for Heartbeat {
+    type Output = HeartbeatReport;
 
     fn reads(&self) -> Vec<Query> {
         let mut reads = vec![
@@ -105,7 +105,7 @@ impl Decision for Beat {
         reads
     }
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<BeatReport>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<HeartbeatReport>, Undecided> {
         let name = self.consumer.as_str();
         let now_ms = context.now_ms;
         let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
@@ -113,29 +113,26 @@ impl Decision for Beat {
         let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(name), stored.as_ref()).guard(Guard::Before(now_ms + self.slack_ms()));
-        transaction.proof = Some(key(name));
+        transaction.dedupe_record = Some(key(name));
         let consumer = Consumer {
             lease_ends_ms: now_ms + self.slack_ms() + self.lease_ms,
             lease_ms: self.lease_ms,
-            beaten_ms: now_ms,
+            heartbeat_ms: now_ms,
             role: self.role.clone(),
             policy: self.policy.clone(),
             drained: drained.is_some(),
         };
-        let place = consumer.lease_ends_ms.max(0).unsigned_abs();
-        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::Join {
-            set: consumers(),
-            member: name.into(),
-            place,
-            queue_of: None,
-        });
+        let score = consumer.lease_ends_ms.max(0).unsigned_abs();
+        transaction
+            .put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS)
+            .write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
         if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
             leave_silent(name, &mut transaction);
         }
         for (member, _) in notices {
-            transaction.write(Write::Leave { set: cancels(name), member: member.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: cancels(name), member: member.clone(), queue_of: None });
         }
-        let report = BeatReport {
+        let report = HeartbeatReport {
             drained,
             canceled: notices.iter().filter_map(|(member, _)| TurnName::parse(member)).collect(),
             more: notices.len() == NOTICES_MAX,
@@ -152,12 +149,12 @@ impl Decision for Beat {
 /// Ends a consumer's lease at shutdown. A reaper redelivers the consumer's remaining entries at its next check, and the
 /// drain flag of the consumer's worker is removed.
 #[derive(Debug, Clone)]
-pub struct Leave {
+pub struct EndLease {
     pub consumer: ConsumerId,
     pub role: Role,
 }
 
-impl Decision for Leave {
+impl Decision for EndLease {
     type Output = ();
 
     fn reads(&self) -> Vec<Query> {
@@ -175,13 +172,13 @@ impl Decision for Leave {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set `consumers` until its entries are redelivered and [`Bury`](super::Bury) removes
-        // it.
-        let place = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Delete(key(name))).write(Write::Join {
+        // The consumer stays in the set `consumers` until its entries are redelivered and
+        // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes it.
+        let score = context.now_ms.max(0).unsigned_abs();
+        transaction.write(Write::Delete(key(name))).write(Write::AddMember {
             set: consumers(),
             member: name.into(),
-            place,
+            score,
             queue_of: None,
         });
         Ok(Step::Commit(transaction, ()))
@@ -204,13 +201,13 @@ mod tests {
         ConsumerId::new("w-1-a-0").unwrap()
     }
 
-    fn beat() -> Beat {
+    fn heartbeat() -> Heartbeat {
         let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
-        Beat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
+        Heartbeat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
     }
 
-    fn leave() -> Leave {
-        Leave { consumer: consumer(), role: beat().role }
+    fn end_lease() -> EndLease {
+        EndLease { consumer: consumer(), role: heartbeat().role }
     }
 
     fn drain() -> ChangeDrain {
@@ -228,15 +225,15 @@ mod tests {
     #[test]
     fn a_heartbeat_renews_the_lease_and_returns_new_notices() {
         let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&beat()), BeatReport::default());
-        assert_eq!(shard.result(&beat()).before, LeaseBefore::Running);
+        assert_eq!(shard.result(&heartbeat()), HeartbeatReport::default());
+        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Running);
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
         cancel(&mut shard, "acme:t1");
         shard.run(&drain());
-        let report = shard.result(&beat());
+        let report = shard.result(&heartbeat());
         assert_eq!(report.canceled, [TurnName::parse("acme:t1").unwrap()]);
         assert_eq!(report.drained.unwrap().reason, "upgrade");
-        assert!(shard.result(&beat()).canceled.is_empty(), "a notice is delivered once");
+        assert!(shard.result(&heartbeat()).canceled.is_empty(), "a notice is delivered once");
         let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
         assert!(stored.drained && stored.lease_ends_ms == 1_900);
     }
@@ -246,35 +243,35 @@ mod tests {
     fn a_cancel_notice_during_a_heartbeat_waits_for_the_next_one() {
         let mut shard = Paper::at(1_000);
         cancel(&mut shard, "acme:t1");
-        let decided = shard.decide(&beat());
+        let decided = shard.decide(&heartbeat());
         cancel(&mut shard, "acme:t2");
-        assert_eq!(shard.finish(&beat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
-        assert_eq!(shard.result(&beat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
+        assert_eq!(shard.finish(&heartbeat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
+        assert_eq!(shard.result(&heartbeat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
     }
 
     #[test]
     fn a_stale_heartbeat_does_not_restore_a_departed_worker() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
-        let Step::Commit(late, _) = shard.decide(&beat()) else { panic!("nothing to commit") };
+        shard.run(&heartbeat());
+        let Step::Commit(late, _) = shard.decide(&heartbeat()) else { panic!("nothing to commit") };
         shard.run(&drain());
-        shard.run(&leave());
+        shard.run(&end_lease());
         assert!(matches!(shard.commit(&late), Err(Conflict::Record { stored: None, .. })));
         assert_eq!(shard.record::<DrainFlag>(&drain::key("w-1")), None);
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"], "what it holds is taken back");
-        shard.run(&leave());
+        shard.run(&end_lease());
     }
 
-    /// An operator resumes the worker between the decision and the commit of its [`Leave`]. The resume is not lost.
+    /// An operator resumes the worker between the decision and the commit of its [`EndLease`]. The resume is not lost.
     #[test]
     fn a_resume_during_a_departure_is_not_lost() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         shard.run(&drain());
-        let decided = shard.decide(&leave());
+        let decided = shard.decide(&end_lease());
         let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
         shard.run(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
-        shard.finish(&leave(), decided);
+        shard.finish(&end_lease(), decided);
         assert_eq!(shard.record(&drain::key("w-1")), Some(DrainFlag::Lifted { at_ms: 1_000 }));
         assert_eq!(shard.record::<Consumer>(&key("w-1-a-0")), None);
     }
@@ -285,22 +282,22 @@ mod tests {
         for turn in 0..=NOTICES_MAX {
             cancel(&mut shard, &format!("acme:t{turn}"));
         }
-        let first = shard.result(&beat());
-        let second = shard.result(&beat());
+        let first = shard.result(&heartbeat());
+        let second = shard.result(&heartbeat());
         assert!(first.more && !second.more);
         assert_eq!((first.canceled.len(), second.canceled.len()), (NOTICES_MAX, 1));
     }
 
     proptest! {
-        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's place in the set
+        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's score in the set
         /// `consumers` is the end of the lease.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);
-            let beat = Beat { lease_ms, ..beat() };
-            let decided = shard.decide(&beat);
+            let heartbeat = Heartbeat { lease_ms, ..heartbeat() };
+            let decided = shard.decide(&heartbeat);
             shard.now_ms += late_ms;
-            shard.finish(&beat, decided);
+            shard.finish(&heartbeat, decided);
             let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
             prop_assert!(stored.lease_ends_ms >= shard.now_ms + lease_ms);
             let ends = stored.lease_ends_ms;

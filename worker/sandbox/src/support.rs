@@ -10,7 +10,7 @@ pub(crate) const ABI_SCOPES: i32 = 6;
 
 /// The sandbox features that this machine supports. Each feature was detected by a trial use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct SandboxSupport {
     /// The version of Landlock's ABI. 0 if Landlock is unavailable.
     pub landlock: i32,
     /// Why the level `basic` is not supported. `None` if the level is supported.
@@ -25,7 +25,7 @@ pub struct Abilities {
     pub cgroup: Option<String>,
 }
 
-impl Abilities {
+impl SandboxSupport {
     /// Returns the abilities of a machine that was not probed: nothing is supported, and the reason is `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
@@ -67,7 +67,7 @@ impl Abilities {
     }
 }
 
-impl fmt::Display for Abilities {
+impl fmt::Display for SandboxSupport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (level, missing) in self.levels() {
             match missing {
@@ -89,13 +89,13 @@ mod tests {
 
     #[test]
     fn an_unsupported_level_is_rejected_with_the_reason() {
-        let none = Abilities::none("it was not probed");
+        let none = SandboxSupport::none("it was not probed");
         for level in [Level::Basic, Level::Strict, Level::Docker] {
             assert!(none.check(level, &Network::None).is_err_and(|why| why.contains("it was not probed")));
         }
-        let old = Abilities { landlock: 3, ..Abilities::default() };
+        let old = SandboxSupport { landlock: 3, ..SandboxSupport::default() };
         assert!(old.check(Level::Basic, &Network::None).is_ok());
         assert!(old.check(Level::Basic, &Network::Tcp(vec![443])).is_err_and(|why| why.contains("ABI 3")));
-        assert!(Abilities { landlock: 4, ..old }.check(Level::Strict, &Network::Tcp(vec![443])).is_ok());
+        assert!(SandboxSupport { landlock: 4, ..old }.check(Level::Strict, &Network::Tcp(vec![443])).is_ok());
     }
 }

@@ -1,17 +1,17 @@
 use tickfleet_core::CounterKey;
-use tickfleet_core::turn::limit::{LimitRow, WindowKind};
+use tickfleet_core::turn::limit::{ResolvedLimit, WindowKind};
 use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
 /// Returns a counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
 #[must_use]
-pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
-    let stagger_ms = match row.window {
-        WindowKind::Fixed { length_ms } => counter_stagger_ms(&row.name, key, length_ms),
-        WindowKind::Day { .. } | WindowKind::Rolling { .. } | WindowKind::Held | WindowKind::Total => 0,
+pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
+    let stagger_ms = match resolved.window {
+        WindowKind::Fixed { length_ms } => counter_stagger_ms(&resolved.name, key, length_ms),
+        WindowKind::Day { .. } | WindowKind::Rolling { .. } | WindowKind::Concurrency | WindowKind::Total => 0,
     };
-    (CounterKey::new(&*row.name, key), stagger_ms)
+    (CounterKey::new(&*resolved.name, key), stagger_ms)
 }
 
 /// Returns the time zone with this name. The configuration has validated the name; for an unknown name, returns UTC.

@@ -7,14 +7,14 @@ use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
-use tickfleet_model::outcome::Tone;
+use tickfleet_model::outcome::OutcomeSeverity;
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::queue_readers::QueueReaders;
-use super::record::{LimitWait, Rule, TurnWait};
-use super::{Story, StoryState};
+use super::record::{LimitWait, TurnWait, WaitRule};
+use super::{ExplainedState, Explanation};
 use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
@@ -27,27 +27,33 @@ const AUDIT_ENTRIES_SHOWN: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
 
 /// Formats the history, one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub(super) fn text(story: &Story, output: &Output) -> String {
+pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}", head(story, output));
-    for line in story_lines(story) {
+    let _ = writeln!(text, "{}", head(explanation, output));
+    for line in explanation_lines(explanation) {
         let _ = writeln!(text, "  {line}");
     }
-    let shown: Vec<_> = match story.position {
-        Some(position) => story.results.iter().skip(position).take(1).cloned().collect(),
-        None => story.results.clone(),
+    let shown: Vec<_> = match explanation.position {
+        Some(position) => explanation.results.iter().skip(position).take(1).cloned().collect(),
+        None => explanation.results.clone(),
     };
     if !shown.is_empty() {
         let _ = writeln!(text, "\n{}", results::results(&shown, output));
     }
-    audit(story, &mut text);
+    audit(explanation, &mut text);
     text
 }
 
 /// The steps, rules and approvals, one per line.
-pub(super) fn story_lines(story: &Story) -> Vec<String> {
-    let inner = inner(&story.inner_calls);
-    life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
+pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
+    let inner = inner(&explanation.inner_calls);
+    life(explanation)
+        .into_iter()
+        .chain(inner)
+        .chain(rules(explanation))
+        .chain(consents(explanation))
+        .chain(beside(explanation))
+        .collect()
 }
 
 /// Calls made by other calls, each below its caller.
@@ -84,8 +90,8 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
 }
 
 /// Appends the audit entries, and a note if there may be more.
-fn audit(story: &Story, text: &mut String) {
-    let entries = &story.audit.entries;
+fn audit(explanation: &Explanation, text: &mut String) {
+    let entries = &explanation.audit.entries;
     if !entries.is_empty() {
         let _ = writeln!(text, "\nAudit:");
         for entry in entries.iter().take(AUDIT_ENTRIES_SHOWN) {
@@ -95,62 +101,69 @@ fn audit(story: &Story, text: &mut String) {
             let _ = writeln!(text, "  … and {more} more (--json shows all)");
         }
     }
-    let read = story.audit.read;
-    let complete = story.audit.complete;
+    let read = explanation.audit.read;
+    let complete = explanation.audit.complete;
     if !complete && read > 0 {
         let _ = writeln!(
             text,
             "\nAudit: {} found in {read} entries. There may be more: narrow the time with --since and --until.",
             plural(entries.len(), "entry")
         );
-    } else if !complete && story.state == StoryState::RecordExpired {
+    } else if !complete && explanation.state == ExplainedState::RecordExpired {
         text.push_str("\nAudit entries are kept longer than records: search them with --since.\n");
     }
 }
 
-fn head(story: &Story, output: &Output) -> String {
-    let (color, word) = match story.state {
-        StoryState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
-        StoryState::Rejected => (StatusColor::Bad, "was rejected"),
-        StoryState::Throttled if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
+fn head(explanation: &Explanation, output: &Output) -> String {
+    let (color, word) = match explanation.state {
+        ExplainedState::Inbound => (StatusColor::Doubtful, "waits for a scheduler"),
+        ExplainedState::Rejected => (StatusColor::Bad, "was rejected"),
+        ExplainedState::Throttled if explanation.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
             (StatusColor::Doubtful, "waits for a limit")
         }
-        StoryState::Throttled => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
-        StoryState::Ready if matches!(story.available_readers, Some(QueueReaders::Caller { .. })) => {
+        ExplainedState::Throttled => (StatusColor::Doubtful, "waits in its agent's throttle queue"),
+        ExplainedState::Ready if matches!(explanation.available_readers, Some(QueueReaders::Caller { .. })) => {
             (StatusColor::Doubtful, "waits for its caller's process")
         }
-        StoryState::Ready => (StatusColor::Doubtful, "waits for a worker"),
-        StoryState::Running => (StatusColor::Good, "runs"),
-        StoryState::Retry if waits_for_work(story).is_some() => (StatusColor::Doubtful, "waits for work that it began"),
-        StoryState::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
+        ExplainedState::Ready => (StatusColor::Doubtful, "waits for a worker"),
+        ExplainedState::Running => (StatusColor::Good, "runs"),
+        ExplainedState::Retry if waits_for_work(explanation).is_some() => {
+            (StatusColor::Doubtful, "waits for work that it began")
+        }
+        ExplainedState::Retry if explanation.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
             (StatusColor::Doubtful, "waits for an approval")
         }
-        StoryState::Retry => (StatusColor::Doubtful, "waits for a retry"),
-        StoryState::Ending => (StatusColor::Doubtful, "is being ended"),
-        StoryState::Done => return headline(story, output, ended(story)),
-        StoryState::RecordExpired => (StatusColor::Doubtful, "has ended; its record has expired (retention.records)"),
+        ExplainedState::Retry => (StatusColor::Doubtful, "waits for a retry"),
+        ExplainedState::Ending => (StatusColor::Doubtful, "is being ended"),
+        ExplainedState::Done => return headline(explanation, output, ended(explanation)),
+        ExplainedState::RecordExpired => {
+            (StatusColor::Doubtful, "has ended; its record has expired (retention.records)")
+        }
     };
-    headline(story, output, (color, word.to_owned()))
+    headline(explanation, output, (color, word.to_owned()))
 }
 
-fn headline(story: &Story, output: &Output, (color, word): (StatusColor, String)) -> String {
-    let what = if story.is_task { "Task" } else { "Turn" };
-    let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
+fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusColor, String)) -> String {
+    let what = if explanation.is_task { "Task" } else { "Turn" };
+    let agent = explanation.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
         "{what} {}:{}{agent} {}",
-        story.tenant,
-        output.paint(StatusColor::Strong, story.id.as_str()),
+        explanation.tenant,
+        output.paint(StatusColor::Strong, explanation.id.as_str()),
         output.paint(color, &word)
     )
 }
 
 /// How the turn or call ended. The color is that of success only if all calls succeeded.
-fn ended(story: &Story) -> (StatusColor, String) {
+fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
-    let shown: Vec<&CallResult> =
-        story.results.iter().filter(|result| story.position.is_none() || position(result) == story.position).collect();
+    let shown: Vec<&CallResult> = explanation
+        .results
+        .iter()
+        .filter(|result| explanation.position.is_none() || position(result) == explanation.position)
+        .collect();
     let failed: Vec<&CallResult> = shown.iter().copied().filter(|result| !result.outcome.is_success()).collect();
-    let color = match failed.iter().find(|result| result.outcome.tone() == Tone::Bad) {
+    let color = match failed.iter().find(|result| result.outcome.severity() == OutcomeSeverity::Bad) {
         Some(_) => StatusColor::Bad,
         None if !failed.is_empty() || shown.is_empty() => StatusColor::Doubtful,
         None => StatusColor::Good,
@@ -164,69 +177,73 @@ fn ended(story: &Story) -> (StatusColor, String) {
 }
 
 /// Admissions, failed attempts and waits for a tool, in chronological order.
-fn steps(story: &Story) -> impl Iterator<Item = String> {
-    let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
-    let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
-    let breaker_waits = story.breaker_waits.iter().map(|wait| (wait.at_ms, breaker_wait(wait)));
+fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
+    let admissions = explanation.admissions.iter().map(|a| (a.at_ms, admission(a)));
+    let tries = explanation.tries.iter().map(|t| (t.at_ms, failed_try(t)));
+    let breaker_waits = explanation.breaker_waits.iter().map(|wait| (wait.at_ms, breaker_wait(wait)));
     let mut steps: Vec<(i64, String)> = admissions.chain(tries).chain(breaker_waits).collect();
     steps.sort_by_key(|(at_ms, _)| *at_ms);
     steps.into_iter().map(|(_, line)| line)
 }
 
 /// The history so far, in chronological order.
-fn life(story: &Story) -> Vec<String> {
+fn life(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
-    match (story.state, &story.refusal) {
-        (StoryState::Inbound, _) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
-        (StoryState::Rejected, Some(reason)) => lines.push(format!(
+    match (explanation.state, &explanation.refusal) {
+        (ExplainedState::Inbound, _) => {
+            lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe))
+        }
+        (ExplainedState::Rejected, Some(reason)) => lines.push(format!(
             "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
         (_, Some(reason)) => lines.push(format!("Rejected: {reason}")),
         _ => {}
     }
-    if let Some(at) = story.accepted_ms {
-        let calls = plural(story.calls, "call");
-        let queue = story.queue.as_ref().map(|queue| format!(", queue {queue}")).unwrap_or_default();
+    if let Some(at) = explanation.accepted_ms {
+        let calls = plural(explanation.calls, "call");
+        let queue = explanation.queue.as_ref().map(|queue| format!(", queue {queue}")).unwrap_or_default();
         lines.push(format!("{}  accepted with {calls}{queue}", clock(at)));
     }
-    if let Some(description) = &story.description {
-        let from = story.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
+    if let Some(description) = &explanation.description {
+        let from = explanation.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
         lines.push(format!("To do{from}: {}", short(description, DESCRIPTION_CHARS)));
-    } else if let Some(agent) = &story.delegator {
+    } else if let Some(agent) = &explanation.delegator {
         lines.push(format!("Delegated by {agent}"));
     }
-    lines.extend(steps(story));
-    if story.is_task && story.accepted_ms.is_some() {
+    lines.extend(steps(explanation));
+    if explanation.is_task && explanation.accepted_ms.is_some() {
         lines.push("A task starts without admission; caps count the calls of its turns.".into());
-    } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
+    } else if explanation.admissions.is_empty() && explanation.accepted_ms.is_some() {
         lines.push("No calls admitted, no caps debited.".into());
     }
-    lines.extend(story.task.iter().flat_map(tasks::text::steps));
+    lines.extend(explanation.task.iter().flat_map(tasks::text::steps));
     // Recorded attempts are already listed, so only the others are counted here.
-    let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
-    let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
+    let noted = explanation.tries.iter().filter(|noted| noted.attempt > 0).count();
+    let unnoted = explanation.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
         (unnoted, if noted == 0 { "failed try" } else { "more failed try" }, "continued after a wait"),
-        (story.crashes, "lost worker", "taken over by another process"),
+        (explanation.crashes, "lost worker", "taken over by another process"),
     ];
     for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
         lines.push(format!("{}, {then}", plural(usize::try_from(count).unwrap_or(usize::MAX), what)));
     }
-    if let Some(reason) = &story.cancel_asked {
+    if let Some(reason) = &explanation.cancel_asked {
         lines.push(format!("Cancelled: {reason}"));
     }
-    if let Some(reason) = &story.end_reason {
+    if let Some(reason) = &explanation.end_reason {
         lines.push(format!("Calls without a result ended: {}", because(reason)));
     }
-    match story.ended_ms {
+    match explanation.ended_ms {
         Some(end) => {
-            let took =
-                story.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at))).unwrap_or_default();
+            let took = explanation
+                .accepted_ms
+                .map(|at| format!(", {} after it was accepted", span(end - at)))
+                .unwrap_or_default();
             lines.push(format!("{}  ended{took}", clock(end)));
         }
-        None => lines.extend(present(story)),
+        None => lines.extend(present(explanation)),
     }
-    if let Some(policy) = &story.policy {
+    if let Some(policy) = &explanation.policy {
         lines.push(format!("Policy in force: generation {} ({})", policy.generation, policy.digest));
     }
     lines
@@ -234,7 +251,7 @@ fn life(story: &Story) -> Vec<String> {
 
 /// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
 /// shadow mode, which would have stopped the call.
-fn rules(story: &Story) -> Vec<String> {
+fn rules(explanation: &Explanation) -> Vec<String> {
     let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
             _ if rule.is_empty() => return None,
@@ -247,19 +264,19 @@ fn rules(story: &Story) -> Vec<String> {
         let call = call.rsplit('/').next().unwrap_or_default();
         Some(format!("{what}{rule} {verdict} call /{call}: {message}"))
     };
-    let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
+    let here = |call: &str| explanation.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let mut lines = Vec::new();
-    for result in story.results.iter().filter(|result| here(&result.call)) {
+    for result in explanation.results.iter().filter(|result| here(&result.call)) {
         let Some(error) = &result.error else { continue };
         let detail = |name: &str| error.details.as_ref().and_then(|details| details.get(name)?.as_str());
         if let (Some(rule), Some(reason)) = (detail("rule"), detail("reason")) {
             lines.extend(lines_of("stopped", &result.call, rule, reason, &error.message));
         }
     }
-    for entry in &story.audit.entries {
+    for entry in &explanation.audit.entries {
         let meta = AuditEntry::read(entry.get()).unwrap_or_default().meta;
         // Without results in the record, the audit log is the only source.
-        if let (true, Some(error)) = (story.results.is_empty(), &meta.error) {
+        if let (true, Some(error)) = (explanation.results.is_empty(), &meta.error) {
             let rule = error.detail("rule").unwrap_or_default();
             let reason = error.detail("reason").unwrap_or_default();
             lines.extend(lines_of("stopped", &meta.call, &rule, &reason, &error.message));
@@ -272,8 +289,8 @@ fn rules(story: &Story) -> Vec<String> {
 }
 
 /// Approvals of calls, and denials by approvers.
-fn consents(story: &Story) -> Vec<String> {
-    let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
+fn consents(explanation: &Explanation) -> Vec<String> {
+    let here = |call: &str| explanation.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
         let details = result.error.as_ref()?.details.as_ref().filter(|_| here(&result.call))?;
         let of = |name: &str| details.get(name)?.as_str();
@@ -290,15 +307,15 @@ fn consents(story: &Story) -> Vec<String> {
             approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", summary(given.get(), 200)));
         Some(format!("{by} approved call /{call} ({id}){}", others.unwrap_or_default()))
     };
-    story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
+    explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
 /// Remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
-fn beside(story: &Story) -> Vec<String> {
+fn beside(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
-    for result in &story.results {
+    for result in &explanation.results {
         let position = result.call.rsplit('/').next().unwrap_or_default();
-        if story.position.is_some_and(|only| only.to_string() != position) {
+        if explanation.position.is_some_and(|only| only.to_string() != position) {
             continue;
         }
         if let Some(cached) = &result.cached {
@@ -322,41 +339,43 @@ fn beside(story: &Story) -> Vec<String> {
 }
 
 /// The turn or task that this task began and waits for.
-fn waits_for_work(story: &Story) -> Option<&TaskWait> {
-    story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
+fn waits_for_work(explanation: &Explanation) -> Option<&TaskWait> {
+    explanation.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
 
-fn present(story: &Story) -> Vec<String> {
+fn present(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
-    if story.accepted_ms.is_none() {
+    if explanation.accepted_ms.is_none() {
         return lines;
     }
-    let done = story.calls_done;
-    let admitted = story.calls_admitted;
-    let all = story.calls;
-    let failed = story.results.iter().filter(|result| !result.outcome.is_success()).count();
+    let done = explanation.calls_done;
+    let admitted = explanation.calls_admitted;
+    let all = explanation.calls;
+    let failed = explanation.results.iter().filter(|result| !result.outcome.is_success()).count();
     let failed = if failed > 0 { format!(" ({failed} without success)") } else { String::new() };
     lines.push(format!("Now: {done} of {} ended{failed}, {admitted} admitted", plural(all, "call")));
-    match (&story.holder, story.state) {
-        (Some(holder), _) => lines.push(held(story, holder)),
-        (None, StoryState::Ready) => lines.extend(story.available_readers.as_ref().map(QueueReaders::describe)),
+    match (&explanation.holder, explanation.state) {
+        (Some(holder), _) => lines.push(held(explanation, holder)),
+        (None, ExplainedState::Ready) => {
+            lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe))
+        }
         _ => {}
     }
-    match waits_for_work(story) {
-        Some(wait) => lines.push(format!("It waits: {}", tasks::text::waits(wait, story.now_ms))),
-        None => lines.extend(story.waits.as_ref().map(|wait| waiting(wait, story.now_ms))),
+    match waits_for_work(explanation) {
+        Some(wait) => lines.push(format!("It waits: {}", tasks::text::waits(wait, explanation.now_ms))),
+        None => lines.extend(explanation.waits.as_ref().map(|wait| waiting(wait, explanation.now_ms))),
     }
-    if let Some(deadline) = story.deadline_ms {
-        lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, story.now_ms)));
+    if let Some(deadline) = explanation.deadline_ms {
+        lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, explanation.now_ms)));
     }
     lines
 }
 
-fn held(story: &Story, holder: &str) -> String {
-    let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
+fn held(explanation: &Explanation, holder: &str) -> String {
+    let Some(running) = explanation.running.as_ref().filter(|_| !explanation.is_task) else {
         return format!("{holder} runs it");
     };
-    let since = |held| format!(" since {} ({} so far)", clock(story.now_ms - held), span(held));
+    let since = |held| format!(" since {} ({} so far)", clock(explanation.now_ms - held), span(held));
     let since = running.held_ms.map(since).unwrap_or_default();
     let timeout = span(i64::try_from(running.timeout_ms).unwrap_or(i64::MAX));
     let progress = running.progress.as_ref().map(|progress| format!("; progress: {progress}")).unwrap_or_default();
@@ -419,26 +438,26 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
     });
     let ahead = ahead.unwrap_or_default();
     let why = match wait.rule {
-        Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
-        Rule::TickClosed => format!(
+        WaitRule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
+        WaitRule::TickClosed => format!(
             "Redis restarted or failed over in this tick and may have lost its last calls ({} known)",
             of(wait.tick_used, wait.tick_cap)
         ),
-        Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
-        Rule::TenantDayCap => {
+        WaitRule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
+        WaitRule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
         }
-        Rule::Limit => {
+        WaitRule::Limit => {
             let why = wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up);
             let again =
                 if wait.returned_permits { ", and it returned its slot while one of its calls waited" } else { "" };
             format!("{why}{again}")
         }
-        Rule::BehindOthers => "other turns of the agent are first".into(),
-        Rule::NextCheck => "it runs at the next check of the queue".into(),
-        Rule::Approval => "the next call needs an approval".into(),
-        Rule::Paused => paused(wait, now_ms),
-        Rule::Other => match &wait.awaits {
+        WaitRule::BehindOthers => "other turns of the agent are first".into(),
+        WaitRule::NextCheck => "it runs at the next check of the queue".into(),
+        WaitRule::Approval => "the next call needs an approval".into(),
+        WaitRule::Paused => paused(wait, now_ms),
+        WaitRule::Other => match &wait.awaits {
             Some(turn) if wait.awaits_equal => {
                 format!("a call of {turn} is running, and its outcome decides about this call")
             }
@@ -446,14 +465,14 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
             Some(turn) => format!("for the end of {turn}, which it began"),
             None => "for work that it began elsewhere".into(),
         },
-        Rule::BreakerOpen => {
+        WaitRule::BreakerOpen => {
             let why = wait.breaker.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("the tool takes no calls{why}")
         }
-        Rule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
+        WaitRule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
-        Some(until) if wait.rule == Rule::Other => {
+        Some(until) if wait.rule == WaitRule::Other => {
             format!("It waits: {why}. It is checked again {} ({}) at the latest", clock(until), from_now(until, now_ms))
         }
         Some(until) => {
@@ -565,7 +584,7 @@ mod tests {
     #[test]
     fn a_wait_names_the_rule_the_counters_and_the_time() {
         let wait = TurnWait {
-            rule: Rule::TickCap,
+            rule: WaitRule::TickCap,
             until_ms: Some(5_000),
             turns_ahead: Some(2),
             tick_used: 10,
@@ -598,23 +617,25 @@ mod tests {
         let held = LimitWait { is_held: true, ..limit.clone() };
         let why = Some("lookup failed 5 times in a row".into());
         let said =
-            waiting(&TurnWait { rule: Rule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
+            waiting(&TurnWait { rule: WaitRule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
             said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
             "{said}"
         );
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
+        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
+        let said =
+            waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
         assert!(
             said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
-        let again = TurnWait { rule: Rule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
+        let again =
+            TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), returned_permits: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
         assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };
-        let said = waiting(&TurnWait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
+        let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit), ..wait }, 1_000);
         assert!(said.contains("the limit mails is used up (5 used)"), "{said}");
     }
 }

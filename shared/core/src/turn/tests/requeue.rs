@@ -3,23 +3,23 @@ use super::*;
 #[test]
 fn a_returned_slice_is_redelivered() {
     let begun = |by: &str| Some(Begun::new(0, by));
-    let unsent = || HandBackReason::Unsent { nonce: Some("mine".to_owned()) };
+    let unsent = || RequeueReason::Unsent { nonce: Some("mine".to_owned()) };
     for (reason, before, fates) in [
-        (unsent(), begun("mine"), [Fate::NotRun, Fate::NotRun]),
-        (unsent(), begun("another"), [Fate::Begun, Fate::NotRun]),
-        (HandBackReason::Tried, None, [Fate::Tried(1), Fate::NotRun]),
-        (HandBackReason::Beside, None, [Fate::MayHaveRun, Fate::MayHaveRun]),
-        (HandBackReason::Unknown, None, [Fate::NotRun, Fate::NotRun]),
+        (unsent(), begun("mine"), [ExecutionState::NotRun, ExecutionState::NotRun]),
+        (unsent(), begun("another"), [ExecutionState::Begun, ExecutionState::NotRun]),
+        (RequeueReason::Interrupted, None, [ExecutionState::Tried(1), ExecutionState::NotRun]),
+        (RequeueReason::ParallelReads, None, [ExecutionState::MayHaveRun, ExecutionState::MayHaveRun]),
+        (RequeueReason::Unknown, None, [ExecutionState::NotRun, ExecutionState::NotRun]),
     ] {
         let (mut trial, slice) = held(Turn { begun: before, ..admitted(2) });
-        let hand_back = HandBack { slice: &slice, reason: &reason };
-        assert_eq!(trial.run(&hand_back), HandedBack::Redelivered);
-        assert_eq!(trial.run(&hand_back), HandedBack::Stale);
+        let requeue = RequeueSlice { slice: &slice, reason: &reason };
+        assert_eq!(trial.run(&requeue), RequeueResult::Redelivered);
+        assert_eq!(trial.run(&requeue), RequeueResult::Stale);
         let turn = record(&trial);
-        assert_eq!([turn.fate(0), turn.fate(1)], fates, "{reason:?}");
+        assert_eq!([turn.execution_state(0), turn.execution_state(1)], fates, "{reason:?}");
         let again = trial.slices(&slice.queue, "w2", 9);
         assert_eq!((again.len(), again[0].calls.len(), again[0].version == slice.version), (1, 2, false));
-        assert_eq!((trial.holds(&slice.queue, "w1").len(), trial.used(&counter(limits::OUT))), (0, 1));
+        assert_eq!((trial.holds(&slice.queue, "w1").len(), trial.used(&counter(limits::IN_FLIGHT))), (0, 1));
     }
 }
 
@@ -27,8 +27,8 @@ fn a_returned_slice_is_redelivered() {
 fn an_unknown_slice_from_before_a_restart_may_have_run() {
     let (mut trial, slice) = held(admitted(1));
     (trial.epoch, trial.epoch_began_ms) = (2, NOW);
-    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
-    assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
+    trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
+    assert_eq!(record(&trial).execution_state(0), ExecutionState::MayHaveRun);
 }
 
 /// The store restarts between the holder's decision and its commit.
@@ -36,18 +36,18 @@ fn an_unknown_slice_from_before_a_restart_may_have_run() {
 fn returning_an_unknown_slice_detects_a_concurrent_restart() {
     let returned = || {
         let (mut trial, slice) = held(admitted(1));
-        let hand_back = HandBack { slice: &slice, reason: &HandBackReason::Unknown };
+        let requeue = RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown };
         let context = trial.context();
-        let decided = trial.decide(&hand_back, &mut View::default(), &context);
+        let decided = trial.decide(&requeue, &mut View::default(), &context);
         (trial.epoch, trial.epoch_began_ms) = (2, NOW);
         let Step::Commit(transaction, _) = decided else { panic!("it does not commit") };
         if trial.commit(&transaction).is_err() {
-            trial.run(&hand_back);
+            trial.run(&requeue);
         }
-        record(&trial).fate(0)
+        record(&trial).execution_state(0)
     };
-    assert_eq!(returned(), Fate::MayHaveRun);
-    assert_eq!(mutants::with("hand_back_guards_the_epoch", returned), Fate::NotRun);
+    assert_eq!(returned(), ExecutionState::MayHaveRun);
+    assert_eq!(mutants::with("requeue_guards_the_epoch", returned), ExecutionState::NotRun);
 }
 
 #[test]
@@ -58,21 +58,21 @@ fn an_unreadable_slice_is_retried_then_quarantined() {
         let (entry, fields) = trial.take(&keys::ready(Priority::Normal), "w1", 1).remove(0);
         let entry = HeldEntry { queue: keys::ready(Priority::Normal), entry, fields };
         let name = named("t1");
-        let hand_back = HandBackUnreadable { entry: &entry, name: &name, attempts_max: 3 };
+        let requeue = RequeueUnreadable { entry: &entry, name: &name, attempts_max: 3 };
         let due_ms = trial.now_ms + delay_ms;
-        let expected = if attempt == 3 { HandedBack::Ends } else { HandedBack::Waits(due_ms) };
-        assert_eq!(trial.run(&hand_back), expected);
-        assert_eq!(trial.run(&hand_back), HandedBack::Stale);
+        let expected = if attempt == 3 { RequeueResult::Ends } else { RequeueResult::Waits(due_ms) };
+        assert_eq!(trial.run(&requeue), expected);
+        assert_eq!(trial.run(&requeue), RequeueResult::Stale);
         trial.now_ms = due_ms;
         if attempt < 3 {
-            assert_eq!(fire(&mut trial), Fired::Dispatched);
+            assert_eq!(fire(&mut trial), DueResult::Dispatched);
         }
     }
-    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
     let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
     assert_eq!(finished.reason, Some(EndReason::Quarantined { crashes: 0 }));
-    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::IN_FLIGHT))), (0, 0));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_entry_that_is_not_a_slice_becomes_a_dead_letter() {
     let (entry, fields) = trial.take(&queue, "w1", 1).remove(0);
     let entry = HeldEntry { queue: queue.clone(), entry, fields };
     let bounds = Bounds::default();
-    let put_aside = PutAside { entry: &entry, why: "it names no turn", bounds: &bounds };
+    let put_aside = DeadLetterStrayEntry { entry: &entry, why: "it names no turn", bounds: &bounds };
     assert!(trial.run(&put_aside));
     assert!(!trial.run(&put_aside), "nobody holds it any more");
     let letters = format!("{:?}", trial.queues[&keys::dead()].entries);
@@ -102,7 +102,7 @@ fn a_returned_slice_keeps_its_recorded_debits() {
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
     fields.insert(0, ("d".into(), "3:1100:0".into()));
     let slice = Slice::read(queue, entry, &fields).unwrap();
-    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
+    trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unsent { nonce: None } });
     let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: 0 };
     assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
 }

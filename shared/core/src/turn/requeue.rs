@@ -19,17 +19,17 @@ use crate::view::{Undecided, View};
 
 /// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HandBackReason {
+pub enum RequeueReason {
     /// The next call was never sent, even if the holder had begun the call.
     Unsent {
         /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
         nonce: Option<String>,
     },
     /// The next call was interrupted, and is allowed to run again.
-    Tried,
+    Interrupted,
     /// Calls of `read` tools that ran concurrently were interrupted, too. This reason also covers a slice that was
     /// taken before a restart of the store, because another worker may have run its `read` calls.
-    Beside,
+    ParallelReads,
     /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
     /// store lost that the slice had ended.
     Unknown,
@@ -37,13 +37,13 @@ pub enum HandBackReason {
 
 /// A slice to be returned. It is redelivered under a new version.
 #[derive(Debug, Clone, Copy)]
-pub struct HandBack<'a> {
+pub struct RequeueSlice<'a> {
     pub slice: &'a Slice,
-    pub reason: &'a HandBackReason,
+    pub reason: &'a RequeueReason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandedBack {
+pub enum RequeueResult {
     /// The slice is on its queue again.
     Redelivered,
     /// The slice waits until this time (ms), and is then offered to the workers again.
@@ -54,44 +54,44 @@ pub enum HandedBack {
     Stale,
 }
 
-impl Decision for HandBack<'_> {
-    type Output = HandedBack;
+impl Decision for RequeueSlice<'_> {
+    type Output = RequeueResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<HandedBack>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RequeueResult>, Undecided> {
         let slice = self.slice;
         let mut transaction = Transaction::new(context.version.clone());
         if !holder::is_stale(slice, context) {
             holder::guard_version(&mut transaction, slice);
-            if *self.reason == HandBackReason::Unknown {
+            if *self.reason == RequeueReason::Unknown {
                 guard_restart(&mut transaction, context);
             }
             self.redeliver(&mut transaction, slice.turn.clone(), context);
-            return Ok(Step::Commit(transaction, HandedBack::Redelivered));
+            return Ok(Step::Commit(transaction, RequeueResult::Redelivered));
         }
-        if *self.reason != HandBackReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
-            return Ok(Step::Return(HandedBack::Stale));
+        if *self.reason != RequeueReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(RequeueResult::Stale));
         }
         // The holder does not run the slice, so the stored record is redelivered, not the holder's record.
         let Some(stored) = slice_of_entry(view, &slice.name, &slice.entry)? else {
             transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
-            return Ok(Step::Commit(transaction, HandedBack::Stale));
+            return Ok(Step::Commit(transaction, RequeueResult::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
         // Another holder of the same entry wrote this record, because the store lost that the entry was taken.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
-        Ok(Step::Commit(transaction, HandedBack::Redelivered))
+        Ok(Step::Commit(transaction, RequeueResult::Redelivered))
     }
 }
 
-impl HandBack<'_> {
+impl RequeueSlice<'_> {
     fn redeliver(&self, transaction: &mut Transaction, mut turn: Turn, context: &Context) {
         let slice = self.slice;
-        turn.hand_back(self.reason, context);
+        turn.requeue(self.reason, context);
         let done = turn.position.saturating_sub(slice.turn.position).min(slice.calls.len());
         let calls = holder::texts(slice.calls.get(done..).unwrap_or_default());
         dispatch(transaction, &slice.name, &mut turn, &calls);
-        transaction.proof = Some(slice.name.record());
+        transaction.dedupe_record = Some(slice.name.record());
         holder::acknowledge(transaction, slice, context);
     }
 }
@@ -99,7 +99,7 @@ impl HandBack<'_> {
 /// Guards that the store has not restarted since the decision. After another restart, calls of the slice could have
 /// run.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
-    if !mutant!("hand_back_guards_the_epoch") {
+    if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
@@ -107,7 +107,7 @@ fn guard_restart(transaction: &mut Transaction, context: &Context) {
 /// Returns the record of a turn if this entry is the turn's slice. Returns `None` if the slice was redelivered in
 /// another entry, or if the turn has ended. In both cases, the holder must remove the entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
-    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
 
 impl Turn {
@@ -117,17 +117,17 @@ impl Turn {
     }
 
     /// Applies the reason to the record: the state of the next call, and whether calls may have run.
-    fn hand_back(&mut self, reason: &HandBackReason, context: &Context) {
+    fn requeue(&mut self, reason: &RequeueReason, context: &Context) {
         match reason {
             // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.
-            HandBackReason::Unsent { nonce } => {
+            RequeueReason::Unsent { nonce } => {
                 let is_own = |by: &str| nonce.as_deref() == Some(by);
                 self.begun = self.begun.take().filter(|begun| !is_own(&begun.by));
             }
-            HandBackReason::Tried => self.attempts += 1,
-            HandBackReason::Beside => self.may_have_run = true,
+            RequeueReason::Interrupted => self.attempts += 1,
+            RequeueReason::ParallelReads => self.may_have_run = true,
             // A restart may have lost the write that ended the slice.
-            HandBackReason::Unknown => self.may_have_run |= self.is_from_before_restart(context),
+            RequeueReason::Unknown => self.may_have_run |= self.is_from_before_restart(context),
         }
     }
 }
@@ -135,9 +135,9 @@ impl Turn {
 /// Returns an entry that its holder cannot read. The slice is offered again after a delay, so that a worker of another
 /// build can take it. The delay doubles each time.
 #[derive(Debug, Clone, Copy)]
-pub struct HandBackUnreadable<'a> {
+pub struct RequeueUnreadable<'a> {
     pub entry: &'a HeldEntry,
-    /// The turn that the entry names. For an entry without a turn, see [`PutAside`].
+    /// The turn that the entry names. For an entry without a turn, see [`DeadLetterStrayEntry`].
     pub name: &'a TurnName,
     /// The turn ends after this number of failed attempts to read its slices.
     pub attempts_max: u32,
@@ -146,29 +146,29 @@ pub struct HandBackUnreadable<'a> {
 /// The first delay of a slice that a worker could not read, in milliseconds.
 const READER_DELAY_MS: i64 = 1_000;
 
-impl Decision for HandBackUnreadable<'_> {
-    type Output = HandedBack;
+impl Decision for RequeueUnreadable<'_> {
+    type Output = RequeueResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<HandedBack>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RequeueResult>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
         if context.failed(|conflict| *conflict == Conflict::NotHeld) {
-            return Ok(Step::Return(HandedBack::Stale));
+            return Ok(Step::Return(RequeueResult::Stale));
         }
-        let handed_back = match slice_of_entry(view, self.name, &self.entry.entry)? {
+        let requeued = match slice_of_entry(view, self.name, &self.entry.entry)? {
             Some(stored) => {
                 transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
                 guard_restart(&mut transaction, context);
                 self.park(&mut transaction, stored, context)
             }
-            None => HandedBack::Stale,
+            None => RequeueResult::Stale,
         };
         transaction.guard(self.entry.is_held());
-        Ok(Step::Commit(transaction, handed_back))
+        Ok(Step::Commit(transaction, requeued))
     }
 }
 
-impl HandBackUnreadable<'_> {
-    fn park(&self, transaction: &mut Transaction, stored: Stored<Turn>, context: &Context) -> HandedBack {
+impl RequeueUnreadable<'_> {
+    fn park(&self, transaction: &mut Transaction, stored: Stored<Turn>, context: &Context) -> RequeueResult {
         let name = self.name;
         let now_ms = context.now_ms;
         let mut turn = stored.value;
@@ -177,12 +177,12 @@ impl HandBackUnreadable<'_> {
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
-        let upto = turn.state.out().unwrap_or(turn.position);
+        let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
         let calls = self.calls(upto - turn.position);
         if turn.unreadable >= self.attempts_max {
             let reason = EndReason::Quarantined { crashes: turn.crashes };
             begin_ending(transaction, name, turn, reason, &calls, now_ms, now_ms);
-            return HandedBack::Ends;
+            return RequeueResult::Ends;
         }
         let attempts = turn.unreadable;
         let delay_ms = READER_DELAY_MS.saturating_mul(1 << (attempts - 1).min(20));
@@ -193,8 +193,8 @@ impl HandBackUnreadable<'_> {
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
         join_parked(transaction, name, &turn, now_ms);
-        holder::count_out(transaction, name, -1);
-        HandedBack::Waits(due_ms)
+        holder::count_in_flight(transaction, name, -1);
+        RequeueResult::Waits(due_ms)
     }
 
     /// Returns the last `count` calls of the entry, as unparsed JSON.
@@ -209,14 +209,14 @@ impl HandBackUnreadable<'_> {
 
 /// Moves an entry that does not belong to a turn from a queue to the dead letters.
 #[derive(Debug, Clone, Copy)]
-pub struct PutAside<'a> {
+pub struct DeadLetterStrayEntry<'a> {
     pub entry: &'a HeldEntry,
     /// Why the entry is not a slice.
     pub why: &'a str,
     pub bounds: &'a Bounds,
 }
 
-impl Decision for PutAside<'_> {
+impl Decision for DeadLetterStrayEntry<'_> {
     /// False if the caller no longer holds the entry.
     type Output = bool;
 

@@ -33,7 +33,7 @@ impl Cost {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Beside {
+pub(crate) struct FeatureCost {
     what: &'static str,
     /// Pairs of measurements: first without the feature, then with the feature.
     pairs: Vec<(Cost, Cost)>,
@@ -45,7 +45,7 @@ pub(crate) struct Beside {
 }
 
 /// Runs pairs of measurements. Every second pair starts with the feature.
-pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<Beside> {
+pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<FeatureCost> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {
         say(&format!("pair {} of {}", pair + 1, args.runs.max(1)));
@@ -58,7 +58,7 @@ pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str
     let mut together: Vec<f64> = ratios(Cost::together_us).collect();
     let mut turns: Vec<f64> = ratios(|cost| cost.turns_per_s).collect();
     let spread = [percentile(&mut together, 0.5), percentile(&mut together, 0.0), percentile(&mut together, 1.0)];
-    Ok(Beside { what: extra.word(), together: spread, turns: percentile(&mut turns, 0.5), pairs })
+    Ok(FeatureCost { what: extra.word(), together: spread, turns: percentile(&mut turns, 0.5), pairs })
 }
 
 async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
@@ -83,7 +83,7 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
     })
 }
 
-impl Beside {
+impl FeatureCost {
     pub(crate) fn text(&self) -> String {
         let of = |figure: Figure| {
             let (mut without, mut with): (Vec<f64>, Vec<f64>) =

@@ -7,18 +7,18 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of expired members of [`silent`](super::silent) that one [`Bury`] removes.
+/// Maximum number of expired members of [`silent`](super::silent) that each [`RemoveDeadConsumer`] removes.
 const SILENT_DROPPED_MAX: usize = 8;
 
 /// Removes a dead consumer that no longer holds entries from the set of consumers. Also removes the consumer's
 /// undelivered notices. The consumer's record stays until it expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
-pub struct Bury {
+pub struct RemoveDeadConsumer {
     pub consumer: ConsumerId,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Burial {
+pub enum RemoveDeadConsumerResult {
     Done,
     /// Some notices of the consumer are removed, but more may remain. The consumer is still in the set.
     Partly,
@@ -27,34 +27,34 @@ pub enum Burial {
     },
 }
 
-impl Decision for Bury {
-    type Output = Burial;
+impl Decision for RemoveDeadConsumer {
+    type Output = RemoveDeadConsumerResult;
 
-    fn decide(&self, view: &View, context: &Context) -> Result<Step<Burial>, Undecided> {
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RemoveDeadConsumerResult>, Undecided> {
         let name = self.consumer.as_str();
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
         if let Liveness::Alive { lease_ends_ms } = liveness {
-            return Ok(Step::Return(Burial::Alive { lease_ends_ms }));
+            return Ok(Step::Return(RemoveDeadConsumerResult::Alive { lease_ends_ms }));
         }
         let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
         for (member, _) in notices {
-            transaction.write(Write::Leave { set: cancels(name), member: member.clone(), queue_of: None });
+            transaction.write(Write::RemoveMember { set: cancels(name), member: member.clone(), queue_of: None });
         }
         if notices.len() == NOTICES_MAX {
-            return Ok(Step::Commit(transaction, Burial::Partly));
+            return Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Partly));
         }
-        transaction.write(Write::Leave { set: consumers(), member: name.into(), queue_of: None });
+        transaction.write(Write::RemoveMember { set: consumers(), member: name.into(), queue_of: None });
         if let Liveness::Silent { lease_ends_ms, .. } = liveness {
             let old = u64::try_from(context.now_ms - SILENT_MS).unwrap_or(0);
             for (member, _) in view.first(&silent(), Some(old), SILENT_DROPPED_MAX)? {
                 leave_silent(member, &mut transaction);
             }
-            let place = lease_ends_ms.max(0).unsigned_abs();
-            transaction.write(Write::Join { set: silent(), member: name.into(), place, queue_of: None });
+            let score = lease_ends_ms.max(0).unsigned_abs();
+            transaction.write(Write::AddMember { set: silent(), member: name.into(), score, queue_of: None });
         }
-        Ok(Step::Commit(transaction, Burial::Done))
+        Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Done))
     }
 }
 
@@ -63,18 +63,18 @@ mod tests {
     use super::*;
     use crate::keys::TurnName;
     use crate::paper::Paper;
-    use crate::workers::{Beat, LeaseBefore, Leave, Role, notify_cancel};
+    use crate::workers::{EndLease, Heartbeat, LeaseBefore, Role, notify_cancel};
 
     fn consumer() -> ConsumerId {
         ConsumerId::new("s-1-a-0").unwrap()
     }
 
-    fn beat() -> Beat {
-        Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
+    fn heartbeat() -> Heartbeat {
+        Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: "abc".into() }
     }
 
-    fn bury() -> Bury {
-        Bury { consumer: consumer() }
+    fn remove_dead_consumer() -> RemoveDeadConsumer {
+        RemoveDeadConsumer { consumer: consumer() }
     }
 
     fn is_listed(shard: &Paper) -> bool {
@@ -84,36 +84,36 @@ mod tests {
     #[test]
     fn a_silent_consumer_is_listed_until_it_returns_or_departs_or_for_a_day() {
         let mut shard = Paper::at(1_000);
-        let bury_silent = |shard: &mut Paper| {
-            shard.run(&beat());
+        let remove_silent = |shard: &mut Paper| {
+            shard.run(&heartbeat());
             shard.pass(2_000);
-            assert_eq!(shard.result(&bury()), Burial::Done);
+            assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
             assert_eq!(shard.set(&silent()), ["s-1-a-0"]);
         };
-        bury_silent(&mut shard);
-        shard.run(&beat());
+        remove_silent(&mut shard);
+        shard.run(&heartbeat());
         assert!(shard.set(&silent()).is_empty());
-        bury_silent(&mut shard);
-        shard.run(&Leave { consumer: consumer(), role: Role::Scheduler });
+        remove_silent(&mut shard);
+        shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
         assert!(shard.set(&silent()).is_empty());
-        bury_silent(&mut shard);
+        remove_silent(&mut shard);
         let other = ConsumerId::new("s-2-b-0").unwrap();
         shard.pass(SILENT_MS);
-        shard.run(&Beat { consumer: other.clone(), ..beat() });
+        shard.run(&Heartbeat { consumer: other.clone(), ..heartbeat() });
         shard.pass(2_000);
-        shard.run(&Bury { consumer: other });
+        shard.run(&RemoveDeadConsumer { consumer: other });
         assert_eq!(shard.set(&silent()), ["s-2-b-0"]);
     }
 
     #[test]
     fn a_consumer_with_a_valid_lease_is_not_removed() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
-        assert_eq!(shard.result(&bury()), Burial::Alive { lease_ends_ms: 1_900 });
+        shard.run(&heartbeat());
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Alive { lease_ends_ms: 1_900 });
         shard.pass(900);
-        assert_eq!(shard.result(&bury()), Burial::Done);
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
         assert!(!is_listed(&shard));
-        assert_eq!(shard.result(&beat()).before, LeaseBefore::Ended, "it was silent, but had not left");
+        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Ended, "it was silent, but had not left");
         assert!(is_listed(&shard), "it is back");
     }
 
@@ -121,31 +121,34 @@ mod tests {
     #[test]
     fn a_concurrent_heartbeat_prevents_removal() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         shard.pass(900);
-        let decided = shard.decide(&bury());
-        shard.run(&beat());
-        assert!(matches!(shard.finish(&bury(), decided).result, Burial::Alive { .. }));
+        let decided = shard.decide(&remove_dead_consumer());
+        shard.run(&heartbeat());
+        assert!(matches!(
+            shard.finish(&remove_dead_consumer(), decided).result,
+            RemoveDeadConsumerResult::Alive { .. }
+        ));
         assert!(is_listed(&shard));
-        let gone = Bury { consumer: ConsumerId::new("s-2-a-0").unwrap() };
+        let gone = RemoveDeadConsumer { consumer: ConsumerId::new("s-2-a-0").unwrap() };
         let decided = shard.decide(&gone);
-        shard.run(&Beat { consumer: gone.consumer.clone(), ..beat() });
-        assert!(matches!(shard.finish(&gone, decided).result, Burial::Alive { .. }));
+        shard.run(&Heartbeat { consumer: gone.consumer.clone(), ..heartbeat() });
+        assert!(matches!(shard.finish(&gone, decided).result, RemoveDeadConsumerResult::Alive { .. }));
     }
 
     #[test]
     fn a_departed_consumer_is_removed_with_its_notices() {
         let mut shard = Paper::at(1_000);
-        shard.run(&beat());
+        shard.run(&heartbeat());
         let mut transaction = Transaction::new(shard.context().version);
         for turn in 0..300 {
             let name = TurnName::parse(&format!("acme:t{turn}")).unwrap();
             notify_cancel(&name, "s-1-a-0", 1_000, &mut transaction);
         }
         shard.commit(&transaction).unwrap();
-        shard.run(&Leave { consumer: consumer(), role: Role::Scheduler });
-        assert_eq!(shard.result(&bury()), Burial::Partly);
-        assert_eq!(shard.result(&bury()), Burial::Done);
+        shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Partly);
+        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
         assert!(shard.set(&cancels("s-1-a-0")).is_empty() && !is_listed(&shard));
     }
 }

@@ -8,9 +8,9 @@ async fn a_stamped_transaction_notes_its_debits() {
     let fixed = Window::Fixed { start_ms: START, end_ms: START + 10, length_ms: 10 };
     let mut transaction = Transaction { stamped: true, ..bench.transaction() };
     transaction
-        .guard(Guard::Room(room("a", 2, 5, fixed)))
-        .guard(Guard::Room(room("b", 0, 5, Window::Held)))
-        .guard(Guard::Room(room("a", 1, 5, fixed)))
+        .guard(Guard::Debit(debit("a", 2, 5, fixed)))
+        .guard(Guard::Debit(debit("b", 0, 5, Window::Concurrency)))
+        .guard(Guard::Debit(debit("a", 1, 5, fixed)))
         .write(put("before", "1{}", None))
         .write(Write::Enqueue(StreamKey::new("q1"), fields("x")))
         .write(put("after", "1{}", None));
@@ -25,13 +25,13 @@ async fn a_stamped_transaction_notes_its_debits() {
 #[tokio::test]
 async fn counters_beyond_the_bound_share_one_overflow_counter() {
     let mut bench = Bench::new();
-    let debit = |counter: &str| Guard::Room(room(counter, 1, 1, Window::Total));
+    let debit = |counter: &str| Guard::Debit(debit(counter, 1, 1, Window::Total));
     bench.guard(vec![debit("a"), debit("b"), debit("c")]).await.unwrap();
     let others = CounterKey::new("limit", "~");
     assert_eq!(bench.counter(&others).await.unwrap().used, 1);
     let c = CounterKey::new("limit", "c");
     let state = CounterState { used: 1, ..CounterState::default() };
-    let conflict = Err(Conflict::Room { counter: c.clone(), state });
+    let conflict = Err(Conflict::LimitReached { counter: c.clone(), state });
     assert_eq!(bench.guard(vec![debit("c")]).await, conflict);
     assert_eq!(bench.counter(&c).await, None);
     bench.write(vec![Write::Add { counter: c.clone(), amount: -3, ends_ms: None }]).await;
@@ -46,7 +46,7 @@ async fn counters_beyond_the_bound_share_one_overflow_counter() {
 #[tokio::test]
 async fn a_shadow_limit_debits_beyond_its_bound_and_reports_it() {
     let mut bench = Bench::new();
-    let guard = Guard::Room(Room { shadow: true, ..room("a", 2, 1, Window::Total) });
+    let guard = Guard::Debit(ConditionalDebit { shadow: true, ..debit("a", 2, 1, Window::Total) });
     let committed = bench.guard(vec![guard]).await.unwrap();
     assert_eq!(committed.shadowed, [CounterKey::new("limit", "a")]);
     assert_eq!(bench.counter(&CounterKey::new("limit", "a")).await.unwrap().used, 2);
@@ -58,14 +58,14 @@ async fn new_turns_wait_behind_the_throttle_queue() {
     let key = CounterKey::new("limit", "a");
     let set = keys::throttle_queue(&key);
     let queue_of = Some(key.clone());
-    let join = Write::Join { set: set.clone(), member: "m".into(), place: 1, queue_of: queue_of.clone() };
-    bench.write(vec![join]).await;
-    let new = Guard::Room(Room { behind_queue: true, ..room("a", 1, 5, Window::Total) });
+    let add = Write::AddMember { set: set.clone(), member: "m".into(), score: 1, queue_of: queue_of.clone() };
+    bench.write(vec![add]).await;
+    let new = Guard::Debit(ConditionalDebit { behind_queue: true, ..debit("a", 1, 5, Window::Total) });
     let state = CounterState { queued: true, ..CounterState::default() };
-    assert_eq!(bench.guard(vec![new.clone()]).await, Err(Conflict::Room { counter: key.clone(), state }));
-    bench.guard(vec![Guard::Room(room("a", 1, 5, Window::Total))]).await.unwrap();
+    assert_eq!(bench.guard(vec![new.clone()]).await, Err(Conflict::LimitReached { counter: key.clone(), state }));
+    bench.guard(vec![Guard::Debit(debit("a", 1, 5, Window::Total))]).await.unwrap();
     assert!(bench.counter(&key).await.unwrap().queued);
-    bench.write(vec![Write::Leave { set, member: "m".into(), queue_of }]).await;
+    bench.write(vec![Write::RemoveMember { set, member: "m".into(), queue_of }]).await;
     bench.guard(vec![new]).await.unwrap();
 }
 
@@ -75,7 +75,7 @@ async fn a_commit_debits_the_window_current_at_commit_time() {
     let fixed = |start_ms, end_ms| Window::Fixed { start_ms, end_ms, length_ms: 10 };
     let conflict = Err(Conflict::Time { now_ms: START });
     for window in [fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
-        assert_eq!(bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await, conflict, "{window:?}");
+        assert_eq!(bench.guard(vec![Guard::Debit(debit("a", 1, 5, window))]).await, conflict, "{window:?}");
     }
     for (window, ends_ms) in [
         (fixed(START - 10, START), START + 10),
@@ -83,7 +83,7 @@ async fn a_commit_debits_the_window_current_at_commit_time() {
         (fixed(START - 38, START - 28), START + 2),
     ] {
         let mut bench = Bench::new();
-        bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await.unwrap();
+        bench.guard(vec![Guard::Debit(debit("a", 1, 5, window))]).await.unwrap();
         let used = CounterState { used: 1, ends_ms, began_ms: ends_ms - 10, queued: false };
         assert_eq!(bench.counter(&CounterKey::new("limit", "a")).await, Some(used));
     }

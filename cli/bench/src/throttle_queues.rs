@@ -20,7 +20,7 @@ pub(super) struct Counted {
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Lanes {
+pub(crate) struct ThrottleQueueStats {
     /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
     /// Worst delay (ms) of a release after the start of its window.
@@ -43,9 +43,9 @@ impl Counted {
     }
 
     /// Returns the share of turns that waited since `before`, and the worst delay in the last half minute.
-    pub(super) fn since(self, before: Self) -> Lanes {
+    pub(super) fn since(self, before: Self) -> ThrottleQueueStats {
         let waited_share = (self.queued - before.queued) / (self.turns - before.turns).max(1.0);
-        Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
+        ThrottleQueueStats { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lane_figures_cover_only_the_measured_phase() {
+    fn throttle_queue_figures_cover_only_the_measured_phase() {
         let page = |dispatched: u32, queued: u32| {
             format!(
                 "HTTP/1.0 200 OK\r\n\r\ntickfleet_turns_admitted_total{{decision=\"dispatched\"}} {dispatched}\n\
@@ -80,7 +80,7 @@ mod tests {
             )
         };
         let both = Counted::of(&page(100, 0)).and(Counted::of(&page(100, 100)));
-        let lanes = both.since(Counted::of(&page(100, 0)));
-        assert_eq!((lanes.waited_share, lanes.worst_late_ms), (0.5, 20.0));
+        let throttle_queues = both.since(Counted::of(&page(100, 0)));
+        assert_eq!((throttle_queues.waited_share, throttle_queues.worst_late_ms), (0.5, 20.0));
     }
 }
