@@ -21,8 +21,8 @@ prepare: ## Check for the tools that the tests need; as root on Debian, install 
 prepare-demo prepare-bench:
 	@.ci/prepare $(@:prepare-%=%)
 
-# A debug build, because a release build takes three times as long, and the demo waits for its caps, not for the CPU.
-# The Python tool gets a virtual environment if one can be created.
+# The demo uses a debug build, because a release build takes three times as long, and the demo waits for its caps, not
+# for the CPU. The Python tool gets a virtual environment if one can be created.
 demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results; STAY=1 keeps the console open
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
@@ -40,8 +40,8 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# `make test` runs `single` for 45 seconds. SECONDS has no effect on `kills`, which loses KILLS primaries of a cluster,
-# one after the other. BINARY is another build of the processes, such as target/release/tickfleet. FAULTS is a
+# `make test` runs the target `single` for 45 seconds. SECONDS has no effect on `kills`, which kills KILLS primaries of
+# a cluster, one after the other. BINARY is the tickfleet program to test, such as target/release/tickfleet. FAULTS is a
 # comma-separated list of faults to inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
 CHAOS_sentinel := behind_sentinels_every_resent_turn_gets_a_reply
@@ -55,7 +55,7 @@ chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 T
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint
 
-# The tools for this are fetched once, with pip, into cargo's target folder.
+# pip downloads the tools for these checks once, into cargo's target folder.
 lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, chart, versions, documentation
 	python3 tests/packaging/versions.py
 	python3 tests/packaging/workflows.py "$(BUILT)/helm"
@@ -74,7 +74,8 @@ bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 
 fuzz: ## Fuzz the parsers of foreign input: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"
 
-# As root, the tests run twice: as root, and as an unprivileged user, who must have permission to execute the build.
+# If make runs as root, the tests run twice: as root, and as an unprivileged user, who must have permission to execute
+# the test program.
 escape: ## Attack the sandbox with real processes, at each level that this machine supports
 	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
 	@if [ "$$(id -u)" = 0 ]; then \

@@ -27,19 +27,19 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PATIENCE_S = 60
-# Maximum bytes in the image besides the binary: the loader, the C library, certificates.
+# Maximum bytes in the image in addition to the binary: the loader, the C library, certificates.
 SURROUNDINGS_MAX = 8 << 20
-# A host name that is only in the image's /etc/hosts: resolving it requires the C library's resolver.
+# A host name that is only in the image's /etc/hosts. The name can be resolved only with the C library's resolver.
 REDIS_HOST = "redis.image.test"
 PR_SET_NO_NEW_PRIVS = 38
 
 
-# Every image has the licenses of the crates that the binary is linked with.
+# The instruction that copies the licenses of the linked crates. Every image must have it.
 LICENSES = "--from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/"
 
 
 class Wrong(Exception):
-    """A check failed."""
+    """A failed check, with the reason."""
 
 
 def demand(holds, otherwise):
@@ -61,7 +61,7 @@ class Stage:
 
 
 def dockerfile():
-    """The stages of the Dockerfile, and the arguments before the first."""
+    """Returns the stages of the Dockerfile, and the arguments before the first stage."""
     with open(os.path.join(ROOT, "Dockerfile"), encoding="utf-8") as file:
         text = re.sub(r"^#.*\n", "", file.read(), flags=re.MULTILINE).replace("\\\n", " ")
     stages, arguments = [], {}
@@ -110,7 +110,7 @@ def check_dockerfile(stages, arguments):
 
 
 def base_of(stage, arguments):
-    """The base of a stage, with its arguments filled in."""
+    """Returns the base of a stage, with its arguments filled in."""
     return re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], stage.base)
 
 
@@ -121,7 +121,7 @@ def check_alike(variant, final, what):
 
 
 def check_node(stages, arguments):
-    """Checks the variant with Node.js. It does not run here."""
+    """Checks the image variant with Node.js, without running it."""
     files, listed, node, final = stages[-4:]
     check_alike(node, final, "Node.js")
     demand(node.base == files.name, f"the image with Node.js is made from {node.base}")
@@ -133,7 +133,7 @@ def check_node(stages, arguments):
 
 
 def check_python(stages, arguments):
-    """Checks the variant with Python. It does not run here, because its base would have to be fetched.
+    """Checks the image variant with Python, without running it, because its base would have to be fetched.
     tests/helm/python_image.py tests the packages that it installs."""
     build, _, package, python, *_, final = stages
     check_alike(python, final, "Python")
@@ -161,7 +161,7 @@ def check_python(stages, arguments):
 
 
 def check_versions(final, arguments, uid):
-    """Checks versions and the user id that occur in several files."""
+    """Checks the versions and the user id that occur in several files."""
     with open(os.path.join(ROOT, "Cargo.toml"), encoding="utf-8") as file:
         workspace = file.read()
     version = re.search(r'^version = "([^"]+)"', workspace, re.MULTILINE)[1]
@@ -177,8 +177,8 @@ def check_versions(final, arguments, uid):
 
 
 def check_context(folder):
-    """Checks that the files that .dockerignore lets through are a valid cargo workspace, with every file that sources
-    include or the Dockerfile copies."""
+    """Checks that the files that .dockerignore permits are a valid cargo workspace. They must include every file
+    that sources include or the Dockerfile copies."""
     with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as file:
         kept = [line[1:].strip() for line in file if line.startswith("!")]
     for name in kept:
@@ -191,7 +191,7 @@ def check_context(folder):
         demand(os.path.exists(os.path.join(folder, name)), f"the Dockerfile copies {name}, which .dockerignore hides")
     for crate in ("shared", "scheduler", "worker", "cli"):
         for place, _, names in os.walk(os.path.join(folder, crate)):
-            # Images are built without tests.
+            # Images are built without tests, so the tests' files are not needed.
             if "tests" in os.path.relpath(place, folder).split(os.sep):
                 continue
             for name in (name for name in names if name.endswith(".rs")):
@@ -203,7 +203,7 @@ def check_context(folder):
 
 
 def metadata(folder):
-    """The output of cargo metadata for this machine's platform."""
+    """Returns the output of cargo metadata for this machine's platform."""
     host = subprocess.check_output(["rustc", "--print", "host-tuple"], text=True).strip()
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host]
     return subprocess.check_output(command, cwd=folder, text=True)
@@ -233,7 +233,7 @@ def lay_out(binary, folder, described):
 
 
 def missing_libraries(root, path):
-    """Libraries and loader that a program or library of the image needs and the image does not have."""
+    """Returns the libraries and the loader that a program or library needs, but that the image lacks."""
     read = subprocess.check_output(["readelf", "--dynamic", "--program-headers", "--wide", path], text=True)
     wanted = re.findall(r"\(NEEDED\).*\[(.+)\]", read)
     held = {name for _, _, names in os.walk(root) for name in names}
@@ -268,7 +268,7 @@ def check_files(root):
     binary_path = os.path.join(root, "usr/bin/tickfleet")
     spoilt = [path for path in programs if os.path.basename(path).startswith("libgcc_s")]
     if spoilt:
-        # The check itself must detect a missing library.
+        # Test the check itself: without a library, it must report one.
         os.rename(spoilt[0], spoilt[0] + ".away")
         demand(missing_libraries(root, binary_path), "a library was taken away, and nobody noticed")
         os.rename(spoilt[0] + ".away", spoilt[0])
@@ -305,7 +305,7 @@ def inside(arguments):
     root, uid, gid, environment, command = json.loads(arguments)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "--bind", root, root], check=True)
-    # A container runtime mounts this for every container.
+    # A container runtime mounts /proc in every container.
     subprocess.run(["mount", "-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root + "/proc"], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
     os.chroot(root)
@@ -347,7 +347,7 @@ def wait_for(what, condition, process):
             return found
         if process.poll() is not None:
             raise Wrong(f"{what}: ended with {process.returncode}:\n{process.stdout.read() if process.stdout else ''}")
-        # Neither a server nor a probe signals that it is ready.
+        # Servers and probes do not report that they are ready, so they are polled.
         time.sleep(0.05)
     raise Wrong(f"not within {PATIENCE_S} s: {what}")
 
@@ -361,7 +361,7 @@ def ready(port):
 
 
 def check_status(pid, image):
-    """Checks the kernel's view of the running process: PID 1, the user, no privileges, read-only root."""
+    """Checks the running process in /proc: PID 1, the user, no privileges, read-only root."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     demand(status["NSpid"].split()[-1] == "1", f"it is not PID 1: {status['NSpid']}")
@@ -394,7 +394,7 @@ def check_run(root, image, role, redis_port):
 
 
 def run(root, image):
-    """Runs the processes of the image."""
+    """Runs the processes of the image, and checks them."""
     for place in ("proc", "etc"):
         os.makedirs(os.path.join(root, place), exist_ok=True)
     with open(os.path.join(root, "etc/hosts"), "w", encoding="utf-8") as file:
@@ -416,7 +416,7 @@ def run(root, image):
 
 
 def built():
-    """Builds a binary like the image's, and returns its path."""
+    """Builds a binary in the same way as for the image. Returns its path."""
     subprocess.run(["cargo", "build", "--profile", "dist", "--locked", "--package", "tickfleet"], cwd=ROOT, check=True)
     target = json.loads(metadata(ROOT))["target_directory"]
     return os.path.join(target, "dist/tickfleet")

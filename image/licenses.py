@@ -16,12 +16,13 @@ import sbom
 
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 RULE = "=" * 100
-# Files of others that the binary contains, with their license: in the repository, or beside this script.
+# Third-party files that the binary contains, each with its license. The license is in the repository or next to this
+# script.
 VENDORED = [("Preact 11.2.0 (MIT), in the console", "cli/gateway/src/console/preact.LICENSE.txt")]
 
 
 def vendored():
-    """The title and license of each file of others."""
+    """Yields the title and license of each third-party file."""
     here = os.path.dirname(os.path.abspath(__file__))
     for title, path in VENDORED:
         places = [os.path.join(here, os.pardir, path), os.path.join(here, os.path.basename(path))]
@@ -33,7 +34,7 @@ def vendored():
 
 
 def texts(folder):
-    """The texts of a crate's license files."""
+    """Yields the texts of a crate's license files."""
     for path in sorted(glob.glob(os.path.join(folder, "*"))):
         name = os.path.basename(path).lower()
         if os.path.isfile(path) and name.startswith(NAMES) and not name.endswith((".rs", ".html")):
@@ -42,7 +43,7 @@ def texts(folder):
 
 
 def gathered(metadata, sources):
-    """The text of the output, and the number of crates that it covers."""
+    """Returns the text of the output, and the number of crates that it covers."""
     kept, packages = sbom.without_macros(metadata, *sbom.linked(metadata))
     others = [packages[crate] for crate in kept if packages[crate]["source"] is not None]
     crates, bare = {}, []

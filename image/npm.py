@@ -2,8 +2,9 @@
 
     python3 npm.py [--client FOLDER] OUTPUT PLATFORM=BINARY…
 
-PLATFORM is that of Node.js: linux-x64, linux-arm64, darwin-x64, darwin-arm64. The client, whose folder is built and by
-default `typescript`, depends on these packages, optionally, so that npm installs only the one that fits. Requires npm.
+PLATFORM has the form of Node.js: linux-x64, linux-arm64, darwin-x64, darwin-arm64. The client's folder must be
+built; its default is `typescript`. The client has these platform packages as optional dependencies, so npm installs
+only the matching one. Requires npm.
 """
 
 import argparse
@@ -17,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def pack(folder, output, name):
-    """Packs the package in the folder as the file OUTPUT/name. The chart has the name that npm would choose."""
+    """Packs the package in the folder. Writes it to the file OUTPUT/name instead of a name chosen by npm."""
     command = ["npm", "pack", "--silent", "--ignore-scripts"]
     packed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()[-1]
     shutil.move(os.path.join(folder, packed), os.path.join(output, name))
@@ -56,7 +57,7 @@ def main():
                     "license": client["license"],
                     "os": [system],
                     "cpu": [processor],
-                    # Yarn cannot run a file inside an archive.
+                    # Yarn must unpack the package, because it cannot run a file inside an archive.
                     "preferUnplugged": True,
                 },
             )
@@ -64,7 +65,7 @@ def main():
             client.setdefault("optionalDependencies", {})[name] = client["version"]
         folder = os.path.join(staged, "client")
         shutil.copytree(given.client, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
-        # The package is built already.
+        # Remove the build step, because the package is already built.
         client["scripts"].pop("prepare", None)
         write(folder, client)
         pack(folder, given.output, f"tickfleet-npm-{client['version']}.tgz")

@@ -22,7 +22,8 @@ PACKAGE = "tickfleet"
 
 
 def linked(metadata):
-    """The id of the program's crate, and the ids of all linked crates, each with its direct dependencies."""
+    """Returns the id of the program's crate. Also returns the ids of all linked crates, with their direct
+    dependencies."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     first = next(package["id"] for package in metadata["packages"] if package["name"] == PACKAGE)
     reached, open_ids = {}, [first]
@@ -30,7 +31,7 @@ def linked(metadata):
         crate = open_ids.pop()
         if crate in reached:
             continue
-        # `kind` is null for a normal dependency. Build and dev dependencies are not part of the binary.
+        # `kind` is null for a normal dependency. Build and dev dependencies are not in the binary.
         normal = [dep["pkg"] for dep in nodes[crate]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
         reached[crate] = sorted(normal)
         open_ids += normal
@@ -38,12 +39,13 @@ def linked(metadata):
 
 
 def compiled_only(package):
-    """Returns whether the crate is a procedural macro, which runs in the compiler and is not part of the binary."""
+    """Returns true if the crate is a procedural macro. It runs in the compiler and is not in the binary."""
     return any("proc-macro" in target["kind"] for target in package["targets"])
 
 
 def without_macros(metadata, first, reached):
-    """`reached` without procedural macros and their exclusive dependencies, and the packages of METADATA by id."""
+    """Returns `reached` without procedural macros and their own dependencies, and the packages of METADATA by
+    id."""
     packages = {package["id"]: package for package in metadata["packages"]}
     kept, open_ids = {}, [first]
     while open_ids:
@@ -55,7 +57,7 @@ def without_macros(metadata, first, reached):
 
 
 def crate_component(package):
-    """The component of a crate."""
+    """Returns the component of a crate."""
     url = f"pkg:cargo/{package['name']}@{package['version']}"
     component = {"type": "library", "bom-ref": url, "name": package["name"], "version": package["version"], "purl": url}
     if package.get("license"):
@@ -64,7 +66,8 @@ def crate_component(package):
 
 
 def debian_components(root):
-    """The packages whose status image/rootfs wrote; otherwise the installed packages of dpkg, if any."""
+    """Yields the Debian packages with a status from image/rootfs. Without one, yields the installed packages of
+    dpkg."""
     folder = os.path.join(root, "var/lib/dpkg/status.d")
     paths = sorted(glob.glob(os.path.join(folder, "*"))) or glob.glob(os.path.join(root, "var/lib/dpkg/status"))
     for path in paths:
@@ -77,7 +80,7 @@ def debian_components(root):
 
 
 def paragraph(text):
-    """The fields of one package. Only the first line of each field is read."""
+    """Returns the fields of one package. Reads only the first line of each field."""
     rows = (line.partition(": ") for line in text.splitlines() if not line.startswith(" "))
     return {key: value.strip() for key, colon, value in rows if colon}
 
@@ -87,9 +90,9 @@ def library(name, version, url):
 
 
 def python_components(root):
-    """Python and its installed packages. Empty without Python."""
+    """Yields Python and its installed packages. Yields nothing if there is no Python."""
     for folder in sorted(glob.glob(os.path.join(root, "usr/local/lib/python3.*/site-packages"))):
-        # The version is read from the header that extension modules are compiled with.
+        # Read the version from the header for compiling extension modules.
         python = os.path.basename(os.path.dirname(folder))
         with open(os.path.join(root, "usr/local/include", python, "patchlevel.h"), encoding="utf-8") as file:
             version = re.search(r'^#define\s+PY_VERSION\s+"([^"]+)"', file.read(), re.MULTILINE)[1]
@@ -98,14 +101,14 @@ def python_components(root):
             with open(path, encoding="utf-8") as file:
                 fields = email.parser.HeaderParser().parse(file)
             name = re.sub(r"[-_.]+", "-", fields["Name"]).lower()
-            # A package installed from a file is not the package of that name in PyPI.
+            # A package that was installed from a file is not the package with that name in PyPI.
             own = os.path.exists(os.path.join(os.path.dirname(path), "direct_url.json"))
             url = f"pkg:generic/python-{name}" if own else f"pkg:pypi/{name}"
             yield library(name, fields["Version"], f"{url}@{fields['Version']}")
 
 
 def node_components(root):
-    """Node.js and its global packages. Empty without Node.js."""
+    """Yields Node.js and its global packages. Yields nothing if there is no Node.js."""
     header = os.path.join(root, "usr/local/include/node/node_version.h")
     if not os.path.exists(header):
         return
@@ -113,7 +116,7 @@ def node_components(root):
         numbers = dict(re.findall(r"^#define NODE_(MAJOR|MINOR|PATCH)_VERSION (\d+)", file.read(), re.MULTILINE))
     version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
     yield library("node", version, f"pkg:generic/node@{version}")
-    # Packages inside npm's own folder are npm's dependencies, and are not listed.
+    # Packages inside npm's own folder are dependencies of npm. They are not listed.
     for path in sorted(glob.glob(os.path.join(root, "usr/local/lib/node_modules/*/package.json"))):
         with open(path, encoding="utf-8") as file:
             package = json.load(file)
@@ -121,7 +124,7 @@ def node_components(root):
 
 
 def document(metadata, root):
-    """The whole SBOM."""
+    """Returns the whole SBOM."""
     first, reached = linked(metadata)
     kept, packages = without_macros(metadata, first, reached)
     crates = {crate: crate_component(packages[crate]) for crate in kept}

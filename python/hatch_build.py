@@ -1,5 +1,5 @@
-"""Adds the program `tickfleet` to the wheel, if the variable TICKFLEET_BINARY names it, and the license texts of the
-program's dependencies that TICKFLEET_LICENSES names. Otherwise the wheel has only Python, and fits every platform."""
+"""Adds the program in TICKFLEET_BINARY and the licenses of its dependencies in TICKFLEET_LICENSES to the wheel.
+Without TICKFLEET_BINARY, the wheel has only Python code, and fits every platform."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# The processor in the header of a program for Linux (ELF) and for macOS (Mach-O), and the name of its platform.
+# The processor numbers in the headers of programs for Linux (ELF) and macOS (Mach-O), with the platform names.
 _LINUX = {0x3E: "x86_64", 0xB7: "aarch64"}
 _MACOS = {0x01000007: "macosx_10_12_x86_64", 0x0100000C: "macosx_11_0_arm64"}
 
 
 class BinaryHook(BuildHookInterface[Any]):
-    """The build hook that pyproject.toml names."""
+    """The build hook of the package. pyproject.toml names this class."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         binary = os.environ.get("TICKFLEET_BINARY")
         if not binary or version == "editable":
             return
-        # A relative path would be relative to this folder, not to the caller's.
+        # Reject a relative path: it would be relative to this folder instead of the caller's.
         if not os.path.isabs(binary):
             raise ValueError(f"TICKFLEET_BINARY is {binary!r}: expected an absolute path")
         build_data["shared_scripts"][binary] = "tickfleet"
@@ -33,7 +33,7 @@ class BinaryHook(BuildHookInterface[Any]):
 
 
 def platforms(program: bytes) -> str:
-    """Returns the platforms on which the program runs, as in the name of a wheel."""
+    """Returns the platforms on which the program runs, in the format of a wheel's name."""
     if program[:4] == b"\xcf\xfa\xed\xfe":
         return _MACOS[int.from_bytes(program[4:8], "little")]
     if program[:4] != b"\x7fELF":

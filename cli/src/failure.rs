@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     Reported,
     Usage(String),
     Redis(String),
-    /// Redis cannot be reached, and the message already says what to do.
+    /// Redis cannot be reached, and the message already contains a remedy.
     RedisReported(String),
 }
 

@@ -84,7 +84,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// Returns true for commands that operators need most when something is broken. The configuration itself may be broken.
+/// Returns true for operators' commands that must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)
@@ -128,8 +128,8 @@ const fn operates(command: &Command) -> bool {
     }
 }
 
-/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. If the
-/// command is of another kind, returns the command.
+/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. Returns
+/// any other command unchanged.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),

@@ -15,7 +15,7 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 use crate::output::startup_log::logs_json;
 
-/// Before the process ends, it waits this long for blocking work that still runs.
+/// Maximum time that the ending process waits for work that still runs on blocking threads.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet` with custom tools. All commands can use these tools.
@@ -83,7 +83,7 @@ impl Program {
     }
 
     /// Reads the command line, runs the command and returns the exit code. Call this method from `main`, outside any
-    /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops the process at once.
+    /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops it immediately.
     pub fn main(self) -> ExitCode {
         // This check must come before any thread starts. To confine a command, a worker executes this same program.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {

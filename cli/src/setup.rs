@@ -54,7 +54,7 @@ pub(crate) struct Setup {
     /// The stores, if they are in this process' memory. `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// The errors of a broken configuration. An operator's command continues with the part that could be loaded.
+    /// The errors of a broken configuration. An operator's command then uses the part that could be loaded.
     trouble: Option<String>,
     /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
@@ -75,9 +75,9 @@ pub(crate) struct Setup {
 /// Where the tools of a registry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// In this process. Tools whose sandbox this machine cannot provide are rejected.
+    /// In this process. Tools are rejected if this machine cannot provide their sandbox.
     Here,
-    /// In other processes, or in none. Workers check what their own machines can provide.
+    /// In other processes, or in none. Workers check the sandbox support of their own machines.
     Elsewhere,
 }
 
@@ -183,7 +183,7 @@ impl Setup {
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // The command runs no calls either, so it checks no schemas. The fleet rejects invalid schemas.
+        // A command outside the fleet runs no calls, so it checks no schemas. The fleet rejects invalid schemas.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
@@ -231,8 +231,8 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// Logs a warning if the configuration rejects every turn. Not an error, because tenants can also be set at run
-    /// time.
+    /// Logs a warning if the configuration rejects every turn. This is not an error, because tenants can also be set at
+    /// run time.
     pub(crate) fn warn_if_all_rejected(&self) {
         if let Some(why) = self.configuration.policy.all_rejected_reason() {
             tracing::warn!("{why}");
@@ -279,8 +279,7 @@ impl Setup {
         })
     }
 
-    /// Returns this configuration with the given MCP servers and search data. Connections to unchanged servers stay
-    /// open.
+    /// Returns this setup with the given MCP servers and search data. Connections to unchanged servers stay open.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
@@ -310,7 +309,8 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
-    /// Keeps the shards in the memory of this process. If `dir` is given, also saves the shards there.
+    /// Returns this setup with the shards in the memory of this process. If `dir` is given, the shards are also saved
+    /// there.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -353,7 +353,8 @@ impl Setup {
         })
     }
 
-    /// Returns advice on which Redis to use. It is shown if neither an option nor a variable set the URL.
+    /// Returns advice on which Redis to use. The advice is for users who have set the URL neither by an option nor by a
+    /// variable.
     fn which_redis(&self) -> String {
         let here =
             DevHere::find().map(|here| format!("A tickfleet dev runs here:\n  export REDIS_URL='{}'", here.redis_url));
@@ -361,7 +362,7 @@ impl Setup {
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// Returns advice if no scheduler has ever run on this Redis, because work submitted there would wait.
+    /// Returns advice if no scheduler has ever run on this Redis, because submitted work would wait there.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -387,7 +388,7 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// Returns a hint that the built-in configuration is in use; `None` if a folder was named.
+    /// Returns a hint that the built-in configuration is in use; `None` if a configuration folder is set.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -532,9 +533,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Returns true if a permission row names the built-in tool, or another tool uses it to reconcile. The fleet makes
-    /// the reconciling call itself and needs no permission. A row for a tool of an MCP server does not name a built-in
-    /// tool.
+    /// Returns true if a permission row or another tool's `reconcile` names the built-in tool. The fleet makes
+    /// reconciling calls itself, without a permission. A row for a tool of an MCP server does not name a built-in tool.
     fn is_named(&self, name: &str) -> bool {
         let imports = |def: &McpServerDef| def.tools.iter().any(|tool| def.tool_name(&tool.name) == name);
         if self.configuration.mcp.servers.values().any(imports) {
@@ -555,8 +555,8 @@ impl Setup {
             && !self.pools.as_ref().is_some_and(|pools| pools.offers(name))
     }
 
-    /// Checks what the configuration loader cannot check: schemas that do not compile, forbidden addresses and
-    /// duplicate names. Every role runs these checks before it applies a configuration, at its start and at a reload.
+    /// Makes the checks that the configuration loader cannot make: schemas that do not compile, forbidden addresses and
+    /// duplicate names. Every role makes these checks before it applies a configuration, at its start and at a reload.
     /// Therefore no role accepts a configuration that another role rejects.
     ///
     /// # Errors
@@ -651,8 +651,8 @@ impl Setup {
         }
     }
 
-    /// Returns the prefix of the names of this process' incarnations: the host name (in Kubernetes, the pod's name), or
-    /// `local`.
+    /// Returns the prefix for the names of this process' incarnations: the host name (in Kubernetes, the pod's name),
+    /// or `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -685,7 +685,7 @@ impl Setup {
         Ok(traces)
     }
 
-    /// Returns the kinds of declared tools. Each kind has its own clients and access tokens.
+    /// Returns the kinds of tools that the configuration can declare. Each kind has its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -703,7 +703,7 @@ impl Setup {
     }
 }
 
-/// Creates the state that shell and file tools share. The abilities of the machine are examined when the first such
+/// Creates the state that shell and file tools share. The sandbox support of the machine is checked when the first such
 /// tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
@@ -713,7 +713,8 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// Returns this machine's time, in milliseconds since the epoch. Only for uses that involve no shard.
+/// Returns this machine's time, in milliseconds since the epoch. Use it only for times that are not compared with a
+/// shard's clock.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -163,14 +163,14 @@ TOOL = fields(
         fields(lease_ms=described("Time that a process keeps a call without a heartbeat, in milliseconds.", number(1_000, 3_600_000), default=30_000)),
     ),
 ) | {
-    # Without `http`, `shell` and `local`, the declaration may override fields of another tool of this name.
+    # Without `http`, `shell` and `local`, the section may only override fields of another tool of the same name.
     "if": {"anyOf": [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["local"]}]},
     "then": {"required": ["description", "input_schema"]},
 }
 
 
 def modules(module, path, interpreter, default):
-    """Returns the fields of an entry of a section of modules."""
+    """Returns the schema of the fields of one entry in a section of tool modules."""
     return fields(
         module=described(f"{module} Required unless `host` is set.", either(SOME_TEXT, items(SOME_TEXT, minItems=1))),
         host=described("Unix socket of a tool host in its own container. Excludes the fields that start an interpreter.", {"type": "string", "pattern": "^/"}),

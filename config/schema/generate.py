@@ -3,10 +3,10 @@
     python3 config/schema/generate.py           writes them to this folder and to helm/tickfleet/values.schema.json
     python3 config/schema/generate.py --check   exits with 1 if a file is out of date
 
-A schema has the fields of a file with type, bounds, default and description. docs/reference/ is generated from it. Only
-`tickfleet config check` validates a configuration completely, including references, relations and templates.
-tests/packaging/schemas.py compares the fields with the fields that the binary reads. The fields are in settings.py and
-files.py, the defaults of settings in config/tickfleet.yaml. Requires PyYAML.
+A schema has the fields of a file with type, bounds, default and description. docs/reference/ is generated from the
+schemas. Only `tickfleet config check` validates a configuration completely, including references, relations and
+templates. tests/packaging/schemas.py compares the fields with the fields that the binary reads. settings.py and
+files.py define the fields. config/tickfleet.yaml has the defaults of the settings. Requires PyYAML.
 """
 
 import json
@@ -38,17 +38,17 @@ def settings():
 
 
 def schemas():
-    """Returns name of a configuration file → its schema."""
+    """Returns a dict of the schemas by the name of their configuration file."""
     found = {"tickfleet": settings(), **FILES}
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     return {name: head | {"title": f"Tickfleet: {name}.yaml"} | schema for name, schema in found.items()}
 
 
 def written():
-    """Returns path from the root → text of every generated file."""
+    """Returns a dict with the text of every generated file, by the file's path from the root."""
     texts = {f"config/schema/{name}.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
     chart = json.loads(read(CHART))
-    # The templates reject settings that other values set, and name those values.
+    # The chart's templates reject settings that other chart values set. The error names those values.
     chart["properties"]["config"]["properties"]["settings"] = settings()
     return texts | {CHART: json.dumps(chart, indent=2, ensure_ascii=False) + "\n"}
 

@@ -19,7 +19,7 @@ SECRET_PLACE = {"type": "string", "pattern": "^(env:.+|file:/.+)?$"}
 LONG = duration("1s", "366d")
 SHORT = duration("1s", "30d")
 
-# Section → its description and its fields.
+# For each section: its description and its fields.
 SETTINGS = {
     "redis": (
         "How processes reach Redis.",

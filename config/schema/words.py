@@ -2,13 +2,13 @@
 
 
 def fields(required=(), **known):
-    """A mapping with known fields."""
+    """Returns the schema of a mapping with known fields."""
     said = {"type": "object", "properties": {name.rstrip("_"): schema for name, schema in known.items()}, "additionalProperties": False}
     return said | ({"required": list(required)} if required else {})
 
 
 def mapping(schema):
-    """A mapping of names to values of one kind."""
+    """Returns the schema of a mapping from names to values of one kind."""
     return {"type": "object", "additionalProperties": schema}
 
 
@@ -29,12 +29,13 @@ def either(*schemas):
 
 
 def described(text, schema, default=None):
-    """A field with its schema, its description and its default."""
+    """Adds a description and a default to the schema of a field."""
     return schema | {"description": text} | ({} if default is None else {"default": default})
 
 
 def duration(least, most):
-    """A duration. The bounds are only documentation, because JSON Schema cannot compare durations."""
+    """Returns the schema of a duration. The bounds are only for documentation: JSON Schema cannot compare
+    durations."""
     return DURATION | {"x-minimum": least, "x-maximum": most}
 
 
@@ -64,5 +65,5 @@ APPROVAL = fields(
     expires=described("Time to decide. If missing, until the deadline of the turn.", DURATION),
     narrow=described("Arguments that an approver can change, as JSON pointers.", items({"type": "string", "pattern": "^/"}, minItems=1)),
 )
-# A JSON Schema. Its own fields are not checked here.
+# A field with a JSON Schema. The fields of that schema are not checked here.
 SCHEMA = {"type": "object"}

@@ -3,9 +3,10 @@
     python3 docs/site/build.py [FOLDER]         the site is in FOLDER/book; default target/site
     python3 docs/site/build.py --check          checks that SUMMARY.md has every page, and only pages
 
-Pages keep their places, so their links work in the repository and on the site. Linked files that are not pages, such as a
-configuration, are copied; a linked folder gets a list of its files. Then every link of the site is checked. Needs mdbook
-and mdbook-mermaid (cargo install mdbook mdbook-mermaid --locked) except for --check. Exits with 1 and the problems.
+Pages keep their paths, so their links work in the repository and on the site. Linked files that are not pages, such
+as a configuration, are copied. A linked folder gets a page that lists its files. Then every link of the site is
+checked. Except for --check, needs mdbook and mdbook-mermaid (cargo install mdbook mdbook-mermaid --locked). If
+there are problems, prints them and exits with 1.
 """
 
 import html
@@ -28,7 +29,7 @@ SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
 
 
 def files(folder):
-    """Yields the files below a folder of the project, as paths from the root."""
+    """Yields the files below a folder of the project, as paths from the project's root."""
     for place, folders, names in os.walk(os.path.join(ROOT, folder)):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         yield from (os.path.normpath(os.path.relpath(os.path.join(place, name), ROOT)) for name in sorted(names))
@@ -40,7 +41,7 @@ def read(path):
 
 
 def summary():
-    """Returns SUMMARY.md with links from the project's root, and its pages in order."""
+    """Returns SUMMARY.md with its links relative to the project's root, and its pages in order."""
     pages = []
 
     def from_root(match):
@@ -52,10 +53,10 @@ def summary():
 
 
 def check():
-    """Returns pages that are missing in SUMMARY.md, are listed twice, or do not exist."""
+    """Returns a problem for each page that is missing in SUMMARY.md, is listed twice, or does not exist."""
     _, pages = summary()
     there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)} | {SECURITY}
-    # The index of decisions lists the single decisions.
+    # Decisions need no entry, because the index of decisions lists them.
     there -= {path for path in there if re.match(r"docs/adr/\d", path)}
     wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
     wrong += [f"SUMMARY.md has {path}, which is no page" for path in sorted(set(pages) - there)]
@@ -63,7 +64,7 @@ def check():
 
 
 def linked(path):
-    """Yields the files and folders of the project that a page links to."""
+    """Yields the files and folders of the project to which a page links."""
     text = re.sub(r"^( *)```.*?^\1```", "", read(path), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)", text, flags=re.MULTILINE):
         if not re.match(r"[a-z]+:|#", target):
@@ -129,7 +130,7 @@ class Page(html.parser.HTMLParser):
 
 
 def dead_links(book, names):
-    """Returns links of pages to files or headings that do not exist."""
+    """Returns the links to files or headings that do not exist."""
     pages = {}
 
     def page(path):
@@ -162,7 +163,7 @@ def main():
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
         sys.exit(f"{count} pages are laid out in {out}; to build the site: cargo install {' '.join(missing)} --locked")
-    # Adds the scripts that draw diagrams to the folder, and lists them in the copy of book.toml.
+    # Adds the scripts that draw diagrams to the folder, and names them in the copy of book.toml.
     subprocess.run(["mdbook-mermaid", "install", out], check=True)
     subprocess.run(["mdbook", "build", out], check=True)
     book = os.path.join(out, "book")

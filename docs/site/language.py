@@ -1,5 +1,5 @@
-"""Checks the language of pages (obscure words, long sentences, headings) and of texts in code that users see: logs,
-errors, output, help, the console.
+"""Checks the language of pages (obscure words, long sentences, headings). Also checks texts in code that users see:
+logs, errors, output, help, the console.
 
     python3 docs/site/language.py [FILE…]     default: every page, and all code of the product
 
@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 # Maximum words per sentence. Code and links count as one word.
 SENTENCE_MAX = 32
-# Each pattern with the words to use instead.
+# Each pattern for unwanted words, with the words to use instead.
 BANNED = {
     r"\b(nobody|somebody|whoever)\b": "name the actor",
     r"\b(is|are|was|were|be) told\b|\btells? of\b|\bhears?\b": "returns, reports, receives",
@@ -33,7 +33,7 @@ BANNED = {
 # Folders with texts that users see.
 PRODUCT = ("cli/src/", "cli/gateway/src/", "scheduler/src/", "shared/", "typescript/src/", "worker/")
 NO_PRODUCT = re.compile(r"/tests?/|tests\.rs$|tests_\w+\.rs$|/examples/|^shared/testkit/")
-# Texts for models that test suites quote, and data of the demo.
+# Texts for models that test suites quote, and data of the demo. They are not checked.
 ALLOWED = ("There is no tool called {name:?}.", "WHO MAY CALL")
 # Words that are capitalized in headings.
 NAMES = set(
@@ -54,7 +54,8 @@ def code():
 
 
 def texts(path):
-    """Yields texts with at least three words in a source file, with their lines, without tests and comments."""
+    """Yields the texts of a source file with at least three words, each with its line number. Skips tests and
+    comments."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         source = re.split(r"#\[cfg\(test\)\]\n(?:#\[.*\]\n)*(?:pub\S* )?mod \w+ \{", file.read())[0]
     source = re.sub(r"(?m)^[ \t]*(//|\*|/\*).*$", "", source)

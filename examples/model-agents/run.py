@@ -41,7 +41,7 @@ def start(*command):
 
 
 def start_redis(folder):
-    """Starts a private Redis on a socket, and waits until it listens."""
+    """Starts a private Redis on a socket. Waits until it listens."""
     server = os.environ.get("TICKFLEET_REDIS_SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
     if not server:
         sys.exit("Found neither redis-server nor valkey-server in PATH.")
@@ -68,7 +68,7 @@ def replace_worker():
 
 
 def delegate(post):
-    """Gives atlas a task, and waits for the reply. Returns its result."""
+    """Delegates a task to atlas, and waits for the reply. Returns the result."""
     task = f"Find out what people ask, then have this published: {post}"
     command = [TICKFLEET, "delegate", "--tenant", "acme", "--to", "atlas", task, "--wait", "--json"]
     output = subprocess.run([*command, "--config", HERE / "conf"], capture_output=True, text=True)
@@ -87,7 +87,8 @@ def play(number, post):
     check(result["outcome"] == "ok", f"the task of atlas ended as {result['outcome']}")
     times = services.posts.count(post)
     check(times == 1, f"posts published with this text: {times}")
-    # atlas sends three requests to the model, archy and kelly two each. A request that a crash interrupts is repeated.
+    # atlas sends three requests to the model, and archy and kelly send two each. A request that the kill interrupts is
+    # repeated.
     expected = (7,) if number == 1 else (7, 8)
     if SCRIPTED:
         check(len(responses) in expected, "the model was asked as often as expected")

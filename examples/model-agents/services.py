@@ -8,12 +8,12 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 posts = []
-# The agent and the next step of each response of the scripted model.
+# For each response of the scripted model: the agent and the next step.
 responses = []
-# Called after the next post is published. If it is set, the response to that post is lost.
+# A function that is called after the next post is published. If it is set, the response to that post is lost.
 on_post = None
 
-# In kelly's task, the text of the post follows these words.
+# The words before the text of the post in kelly's task.
 PUBLISH = "Publish this post, word for word: "
 
 
@@ -40,7 +40,7 @@ def script(agent, task, results):
 
 
 def complete(request):
-    """A response of OpenAI's Chat Completions."""
+    """Returns a response of OpenAI's Chat Completions."""
     texts = {"system": [], "user": [], "assistant": [], "tool": []}
     for message in request["messages"]:
         texts[message["role"]].append(message["content"])

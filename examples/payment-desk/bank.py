@@ -4,12 +4,12 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# The response to the payment of this amount is lost.
+# The amount of the payment for which the bank's response is lost.
 LOST = 300
 
 
 class Bank(BaseHTTPRequestHandler):
-    """Makes a payment for every request, because the fleet must prevent duplicates."""
+    """Makes a payment for every request, even for duplicates. The fleet must prevent these."""
 
     payments: list[tuple[str, dict]] = []
     quotes: list[str] = []
@@ -41,7 +41,7 @@ class Bank(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        # A lost response breaks off after its first half.
+        # A lost response ends in the middle.
         self.wfile.write(data[: len(data) // 2] if lost else data)
 
     def log_message(self, *_):

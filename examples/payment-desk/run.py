@@ -25,7 +25,7 @@ CONF = Path(__file__).parent / "conf"
 
 
 class Step(NamedTuple):
-    """A turn of an agent. Its results must have the expected outcomes, and contain the text."""
+    """One turn of an agent, with the expected outcomes of its results, and a text that they must contain."""
 
     agent: str
     story: str
@@ -77,7 +77,7 @@ def tickfleet(*arguments, stdin=None):
 
 
 def approve(amount):
-    """Waits for the call that needs an approval, and approves it with another amount."""
+    """Waits for a call that needs an approval, and approves it with another amount."""
     while not (waiting := tickfleet("approvals", "list")):
         time.sleep(0.1)
     tickfleet("approvals", "approve", "acme", waiting[0]["id"], "--by", "ann", "--set", f"/amount={amount}")
@@ -100,12 +100,12 @@ def check_records(folder):
     deadline = time.monotonic() + 60
     proved = None
     while not proved or proved["verdict"]["unsealed"] and time.monotonic() < deadline:
-        # Without this line, the export would continue the file.
+        # Remove the file of the previous attempt. Otherwise the export would continue it.
         export.unlink(missing_ok=True)
         tickfleet("audit", "export", "--to", export)
         proved = tickfleet("prove", export)
     verdict = proved["verdict"]
-    # One entry for each call, and one for the approval.
+    # The log has one entry for each call, and one for the approval.
     sealed = verdict["intact"] and verdict["entries"] == verdict["sealed"] == 16
     check(sealed, f"audit export: {verdict['entries']} entries, sealed and unchanged")
     check(proved["proof"]["holds"], "prove: no cap was exceeded, no call has two results, no effect ran twice")
@@ -122,7 +122,7 @@ def check_records(folder):
 
 
 def start(folder):
-    """Starts a fleet whose bank is on this machine. Other commands find it by REDIS_URL."""
+    """Starts the fleet and its bank on this machine. Sets REDIS_URL, so that other commands find the fleet."""
     key = folder / "seal.key"
     subprocess.run([TICKFLEET, "audit", "key", "--new", key], check=True, capture_output=True)
     os.environ.update(DESK_URL=bank.start(), DESK_SEAL_KEY=key.read_text().strip(), TICKFLEET_LOG_LEVEL="error")
@@ -132,7 +132,7 @@ def start(folder):
     for line in fleet.stdout:
         if "export REDIS_URL=" in line:
             os.environ["REDIS_URL"] = line.split("=", 1)[1].strip().strip("'")
-        # The last line of the start.
+        # This is the last line that `dev` prints when it starts.
         if line.startswith("Ctrl-C"):
             return fleet
     sys.exit("tickfleet dev ended instead of running")

@@ -3,7 +3,7 @@
 SCHEMA_VERSION = 39
 COLUMNS = 24
 
-# The dashboards in the order of their links: uid → title.
+# The dashboards, as uid and title, in the order of their links.
 DASHBOARDS = {
     "tickfleet-fleet": "Tickfleet / Fleet",
     "tickfleet-governance": "Tickfleet / Governance",
@@ -11,7 +11,7 @@ DASHBOARDS = {
     "tickfleet-redis": "Tickfleet / Redis",
 }
 
-# Replaces `@` in queries: selects the fleet and the processes that are chosen in the dashboard.
+# Replaces `@` in queries. Selects the fleet and the processes that are chosen in the dashboard.
 SELECTION = 'namespace=~"$namespace", job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -118,7 +118,7 @@ def bars(title, description, query, legend, unit="short", **more):
 
 
 def table(title, description, query, columns, **more):
-    """Returns a table with label values as rows. `columns` are the labels to show, in order."""
+    """Returns a table with one row per series, showing label values. `columns` are the labels, in order."""
     made = panel("table", title, description, [(query, "")], "short", **more)
     made["targets"][0].update({"instant": True, "range": False, "format": "table"})
     made["options"] = {"showHeader": True, "cellHeight": "sm", "footer": {"show": False}}
@@ -135,7 +135,7 @@ def row(title):
 
 
 def lay_out(panels):
-    """Sets the id and the position of every panel: from left to right, with line breaks."""
+    """Sets the id and the position of every panel: from left to right, in rows."""
     x = y = line = 0
     for number, made in enumerate(panels, start=1):
         made["id"] = number
@@ -165,14 +165,14 @@ def variable(name, label, label_of, query_filter=""):
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        # Also matches series without the label, as outside of Kubernetes.
+        # This value also matches series without the label, as in fleets outside of Kubernetes.
         "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 
 
 def links(own):
-    """Returns links to the other dashboards, which keep the chosen fleet and time."""
+    """Returns links to the other dashboards. They keep the chosen fleet and time."""
     make = lambda uid, title: {
         "type": "link",
         "title": title.removeprefix("Tickfleet / "),

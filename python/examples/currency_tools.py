@@ -37,7 +37,7 @@ async def convert(amount: float, source: Currency, target: Currency, context: Co
     """
     if amount < 0:
         raise ToolError.invalid_arguments("The amount must not be negative.")
-    # A real tool would call a service here. If the call is canceled, an asynchronous tool ends at such a point.
+    # A real tool would call a service here. If the call is canceled, an asynchronous tool ends at its current `await`.
     await asyncio.sleep(0)
     context.log.info("converting from %s", source.value)
     worth = Decimal(str(amount)) * RATES[source] / RATES[target]

@@ -40,7 +40,7 @@ def write_file(path: str, content: str, context: Context) -> Written:
     if not target.parent.resolve().is_relative_to(workspace):
         raise ToolError.permanent(f"{path!r} leads out of the workspace.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Write a draft and move it: a reader never sees half a file, and an existing link is replaced.
+    # Write a draft and move it, so that a reader never sees an incomplete file. The move replaces an existing link.
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(content, encoding="utf-8")
     draft.replace(target)

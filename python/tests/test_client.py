@@ -43,12 +43,12 @@ from tickfleet.client._reply import read_record, read_reply
 from tickfleet.client._transport import DEFAULT_URL
 
 
-# A gateway needs Python 3.11 or later.
+# URLs without a server. A gateway needs Python 3.11 or later, so older versions use only Redis.
 NOWHERE = ["redis://127.0.0.1:1", "http://127.0.0.1:1"][: 1 if sys.version_info < (3, 11) else 2]
 
 
 def test_definitions_of_each_dialect_equal_those_of_the_fleet() -> None:
-    # A test of the fleet writes this file.
+    # A test of the fleet generates this file.
     example = json.loads((Path(__file__).parents[2] / "tests/conformance/definitions.json").read_text())
     assert set(example["dialects"]) == set(DIALECTS)
     for dialect, definitions in example["dialects"].items():
@@ -121,7 +121,7 @@ def test_a_value_that_is_not_json_gives_the_same_error_over_redis_and_http(field
             method, given = fields()
             return await getattr(fleet, method)("kelly", **given)
 
-    # No server listens there, so nothing can be sent.
+    # No server listens at these URLs, so nothing can be sent.
     nowhere: list[tuple[str, Any]] = [(url, {"api_key": "key"} if url.startswith("http") else {}) for url in NOWHERE]
     said = set()
     for url, options in nowhere:
@@ -223,7 +223,7 @@ def test_the_reply_timeout_names_both_possible_causes() -> None:
     assert reported.endswith("the tenant or the id: tickfleet explain acme:order-17")
     assert str(ReplyTimeout("order-17", 20.0)).endswith(": tickfleet explain TENANT:order-17")
     source = (Path(__file__).parents[2] / "typescript/src/errors.ts").read_text(encoding="utf-8")
-    # The TypeScript client has the same text.
+    # The TypeScript client must use the same text.
     assert " ms. It can still run or wait for approval, or the fleet does not know " in source
     assert "the tenant or the id: tickfleet explain " in source
 
@@ -242,7 +242,7 @@ def test_a_gap_in_an_inbox_is_reported_once_and_searched_for() -> None:
     inbox = Inbox("box")
     assert [entry.missed for entry in inbox.fresh(entries(5, 6))] == [0, 0]
     assert [entry.missed for entry in inbox.fresh(entries(9))] == [2] and inbox.last == "0-0"
-    # Reads from the start again: entries that were read are not reported twice.
+    # The inbox is read from the start again. Entries that were read must not be returned twice.
     assert [entry.seq for entry in inbox.fresh(entries(5, 6, 7, 9))] == [7]
     assert inbox.last == "9-0" and not inbox.looks_back
 
@@ -279,7 +279,7 @@ def test_the_script_equals_that_of_the_typescript_client() -> None:
 
 
 def errors() -> Iterator[Exception]:
-    """One error of each class that this package raises."""
+    """Yields one error of each class that this package raises."""
     reply = read_reply(REFUSAL)
     special: dict[type[FleetError], Callable[[], FleetError]] = {
         Throttled: lambda: Throttled("inbox_full", "too many replies wait"),
@@ -389,7 +389,7 @@ def test_a_turn_cannot_be_awaited_on_another_event_loop() -> None:
 
     async def first() -> Any:
         inbox.check_loop()
-        # Nothing is sent until the reply is awaited.
+        # `_submit` sends nothing until the reply is awaited.
         return await fleet._submit("kelly", None, {"answer": "x"}, True), inbox.replies("box")
 
     submitted, replies = asyncio.run(first())

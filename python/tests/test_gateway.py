@@ -77,13 +77,13 @@ Answers = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
 def stub(fleet: AsyncFleet, answers: Answers) -> None:
-    """Replaces the gateway with these responses."""
+    """Replaces the gateway of a client with these responses."""
     transport = httpx.MockTransport(answers)
     getattr(fleet._transport, "http")._client = httpx.AsyncClient(base_url="http://gateway", transport=transport)
 
 
 def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]) -> None:
-    """Runs work with a fleet whose gateway gives these responses."""
+    """Runs work with a client. A stub of the gateway gives these responses."""
 
     async def run() -> None:
         async with AsyncFleet("http://gateway", api_key="tfk_x", retry_timeout=0.2) as fleet:
@@ -195,12 +195,12 @@ def test_events_are_read_as_they_arrive_and_unknown_ones_are_skipped() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_events_end_only_at_line_ends(end: str) -> None:
-    # Models and tools write such characters. `str.splitlines` would end a line at each of them.
+    # Models and tools produce such characters. `str.splitlines` would end a line at each of them.
     text = "a\u2028b\u2029c\x85dé"
     whole = f'event: note{end}data: {{"text": "{text}"}}{end}{end}event: note{end}data: {{"n": 2}}{end}{end}'.encode()
     expected = [("note", {"text": text}), ("note", {"n": 2})]
     assert reported(whole) == expected
-    # Split anywhere: within a character, and between a carriage return and its line feed.
+    # Split after each byte: within a character, and between a carriage return and its line feed.
     assert reported(*(bytes([byte]) for byte in whole)) == expected
 
 

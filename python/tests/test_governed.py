@@ -14,13 +14,13 @@ from tickfleet.client._transport import Claim
 
 
 def ended(outcome: str, **more: Any) -> Reply:
-    """The reply to the only call."""
+    """Returns the reply to a turn with one call."""
     result = {"call": "t/0", "tool": "pay", "success": outcome == "ok", "outcome": outcome} | more
     return read_reply(json.dumps({"turn_id": "t", "tenant": "acme", "status": "done", "dialect": "raw", "results": [result]}))
 
 
 class Stub:
-    """A fleet that offers the call as often as there are claims, and then replies."""
+    """A fleet that offers the call once per claim, and then replies."""
 
     inbox = None
 
@@ -51,7 +51,7 @@ class Stub:
 
 
 class SlowReply(Stub):
-    """A fleet whose reply comes a moment after the report."""
+    """A fleet that sends the reply some time after the report."""
 
     async def reply(self, timeout: float | None) -> Reply | None:  # type: ignore[override]
         await asyncio.sleep(0)
@@ -107,7 +107,7 @@ def test_a_repeated_offer_runs_only_if_the_effect_allows_it() -> None:
         ran.append(order)
         return order
 
-    # The fleet has lost the first report.
+    # The fleet has lost the first report, and offers the call again.
     stub = Stub(ended("ok", output="A-1"), claims=2)
     assert called(stub, pay, order="A-1") == "A-1" and ran == ["A-1"]
     assert ends(stub) == ["finish", "finish"]
@@ -153,7 +153,7 @@ def test_an_output_that_is_not_json_is_still_reported() -> None:
 
 def test_heartbeats_stop_with_the_function() -> None:
     async def slow(order: str) -> str:
-        # Several leases of 30 ms.
+        # The run takes several leases of 30 ms.
         await asyncio.sleep(0.2)
         return order
 

@@ -1,4 +1,4 @@
-"""Tests of the host from the worker's side: a process at the other end of a socket."""
+"""Tests of the host. The test is the worker at the other end of the socket."""
 
 import json
 import os
@@ -139,7 +139,7 @@ async def put(what: str) -> object:
 
 
 class Host:
-    """A host process, and this test as its worker."""
+    """A host process. The test is its worker."""
 
     def __init__(self, folder: Path, *modules: str) -> None:
         self.ours, theirs = socket.socketpair()
@@ -287,7 +287,7 @@ def test_only_the_latest_progress_is_sent_at_a_limited_rate(host: Host):
     while (message := host.hear())["type"] == "progress":
         heard.append(message)
     assert message["output"] == '"done"' and message["id"] == 7
-    # 60 reports in about 1.2 s, of which one is sent at once and one in each half of a second.
+    # The tool makes 60 reports in about 1.2 s. The host sends the first immediately, and then one every 0.5 s.
     assert 2 <= len(heard) <= 12, len(heard)
     assert [message["fraction"] for message in heard] == sorted(message["fraction"] for message in heard)
     assert heard[0]["message"].startswith("step 0 ?x") and len(heard[0]["message"]) == 500

@@ -21,25 +21,25 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Maximum bytes of a rejected message that its dead letter keeps.
+/// Maximum bytes of a rejected message in its dead letter. The rest is cut off.
 const RAW_BYTES_MAX: usize = 4_096;
 
 pub(crate) struct Arrival {
     pub(crate) entry: TakenInbound,
-    /// The message's first entry. IDs that the scheduler mints derive from this entry, because a redelivered message
-    /// has a new entry.
+    /// The first stream entry of the message. Generated IDs derive from it, because a redelivered message has a new
+    /// entry.
     pub(crate) origin: EntryId,
     /// The number of schedulers that died while they processed the entry.
     pub(crate) crashes: u32,
     pub(crate) raw: Vec<u8>,
 }
 
-/// A turn that can be admitted, with the data that a rejection would need.
+/// A turn that can be admitted, with the data for a possible rejection.
 pub(crate) struct Candidate {
     pub(crate) turn: Turn,
     pub(crate) name: TurnName,
     pub(crate) arrival: Arrival,
-    /// Covers the time from the read of the entry to the decision.
+    /// The trace span from the read of the entry to the decision.
     pub(crate) span: Span,
 }
 
@@ -103,7 +103,7 @@ impl Rejection {
         Self {
             entry: arrival.entry.clone(),
             reason: refusal.code,
-            // Redact the message, because the dead letter is kept for days and anyone may have written the message.
+            // Redact the message: the dead letter is kept for days, and any submitter may have put secrets into it.
             raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into(),
             tenant: refusal.tenant.clone(),
             reply: refusal.reply_to.clone().map(|inbox| (inbox, reply)),
@@ -112,12 +112,13 @@ impl Rejection {
         }
     }
 
-    /// Returns the bytes of this rejection in the transaction that writes it.
+    /// Returns the bytes that this rejection adds to its transaction.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// Adds the turn to this rejection, because the turn's calls may have begun before the store was restarted.
+    /// Adds the turn's name and digest to this rejection. The store needs them, because the turn's calls may have begun
+    /// before the store was restarted.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
@@ -137,14 +138,14 @@ impl Rejection {
     }
 }
 
-/// Returns the name and digest under which `submit` may have recorded the turn or task.
+/// Returns the name and digest under which the client may have recorded the turn or task when it submitted it.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// Returns the producer's ID of a turn or task. If there is none, mints an ID from the inbound entry.
+/// Returns the producer's ID of a turn or task. If there is none, generates an ID from the inbound entry.
 pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
@@ -158,7 +159,7 @@ fn fallback_id() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// Returns the immutable part of a turn's record. `grant` is the grant of the turn's task, with the task's deadline in
+/// Returns the immutable part of a turn's record. `grant` is the grant of the turn's task, and the task's deadline in
 /// ms.
 ///
 /// # Errors
@@ -214,8 +215,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// Returns the deadline, in ms, of a turn that has no deadline of its own: 24 h from now. If calls over the day's cap
-/// wait for the next day, the deadline is 24 h after the next day begins (invariant 15).
+/// Returns the deadline (ms) of a turn without its own deadline: 24 h from now. If calls over the daily cap wait for
+/// the next day, the deadline is 24 h after the next day begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -224,8 +225,8 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no
-/// tool sets facts.
+/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Returns
+/// nothing if no tool sets facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<RecordExpectedCalls> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {
@@ -236,7 +237,7 @@ pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Re
         let turn = &candidate.turn;
         for (position, call) in turn.calls.iter().enumerate() {
             let row = matrix.get(policy.known_tools.meant(&call.tool)).filter(|row| !row.facts.sets.is_empty());
-            // A call with unreadable arguments does not run.
+            // A call with unreadable arguments does not run, so it sets no facts.
             let Some((row, arguments)) = row.zip(RawValue::from_string(call.arguments.clone()).ok()) else { continue };
             let sets = row.facts.sets.iter().map(|set| set.fact.key(&arguments)).collect();
             let session = row.facts.session(&turn.agent, turn.task.as_ref(), &turn.context);

@@ -31,10 +31,10 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// The time between two checks for room while memory is short and no turn can be admitted.
+/// Time between two checks for free memory while memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, turns are admitted only if queues and workers together have fewer slices than this number.
-/// Some slices must still run, because memory is freed when they end.
+/// While memory is short, turns are admitted only if queues and workers together hold fewer slices than this. Some
+/// slices must still run, because finished slices free memory.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
@@ -57,7 +57,7 @@ impl BatchHandler for Admitter {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reader, clean).await;
         for suspect in suspects {
-            // This consumer keeps the remaining entries and returns them when it stops.
+            // If the loop must stop, this consumer keeps the remaining entries, and returns them at its end.
             if self.policy_tracker.is_over() || !reader.mark_suspect(&suspect.entry.id).await {
                 return;
             }
@@ -99,7 +99,8 @@ impl Admitter {
                     ));
                 }
             }
-            // Write the rejections when they exceed one commit: rejections can have many times the bytes of the batch.
+            // Write the rejections as soon as they exceed one commit. Rejections can be many times larger than their
+            // messages.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -133,8 +134,8 @@ impl Admitter {
         room.await
     }
 
-    /// Refreshes the store's flag for short memory. Returns true if queues and workers have so few slices that turns
-    /// can be admitted even while memory is short.
+    /// Refreshes the store's flag for short memory. Returns true if queues and workers hold so few slices that turns
+    /// can be admitted even then.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -162,7 +163,7 @@ impl Admitter {
                     }
                 }
             });
-            // If there is no result, this incarnation has ended. Other schedulers take over its entries.
+            // If there is no result, this incarnation must stop. Other schedulers take over its entries.
             let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -173,7 +174,7 @@ impl Admitter {
     async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<AdmissionAttempt, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
-        // If there is no snapshot, a newer policy is in force, and this incarnation has ended.
+        // If there is no snapshot, a newer policy is in force, and this incarnation must stop.
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else {
             return Ok(AdmissionAttempt::default());
         };
@@ -245,7 +246,7 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn that replies to it is rejected, because readers may have just confirmed
+    /// Trims a full inbox before a turn with replies to this inbox is rejected, because readers may have just confirmed
     /// replies. Returns true if replies were removed.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
@@ -253,7 +254,8 @@ impl Admitter {
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: either can be new.
+    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown. The settings may
+    /// define a new tenant or agent.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -262,8 +264,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// Returns the task's grant and deadline (ms) for each turn under a task, by index of the candidate. [`Admit`]
-    /// rejects a turn whose task is unknown or belongs to another agent.
+    /// Returns the grant and deadline (ms) of the task for each turn under a task, by index of the candidate. For an
+    /// unknown task, or a task of another agent, returns nothing, because [`Admit`] rejects the turn.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -308,8 +310,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records calls that can set facts. Calls that need one of these facts then wait for the recorded calls. A failed
-    /// write is only logged, because no guarantee depends on the recorded calls.
+    /// Records the calls that can set facts. Calls that need one of these facts then wait for the recorded calls. A
+    /// failed write is only logged: without the record, those calls may be decided earlier, but no guarantee is lost.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -322,7 +324,7 @@ impl Admitter {
         }
     }
 
-    /// Counts a decision. If the turn was refused, returns its rejection as the error.
+    /// Counts a decision in the metrics. If the turn was rejected, returns its rejection as the error.
     fn count_decision(
         &self,
         candidate: &Candidate,
@@ -347,7 +349,7 @@ impl Admitter {
                         count_throttled(&self.metrics, &counter.limit);
                         Decision::Queued
                     }
-                    // A turn without calls ends at once, but no cap ended it.
+                    // A turn without calls ends immediately. The metrics must not count it as ended by a cap.
                     AdvanceResult::Ended { reason: None } => {
                         turn_ended(admit.head.submitted_ms, now_ms, &self.metrics);
                         Decision::Dispatched
@@ -369,7 +371,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// Returns the rejection of a turn that cannot be decided. The other turns of its batch are not affected.
+    /// Returns the rejection of a turn for which the decision failed. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry.id, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -378,7 +380,8 @@ impl Admitter {
     }
 }
 
-/// Counts a turn that waits for a configured limit. The names of built-in limits begin with `_`.
+/// Counts a turn that waits for a configured limit. Does not count built-in limits, which have names that begin with
+/// `_`.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
@@ -413,8 +416,8 @@ struct AdmissionAttempt {
     rejections: Vec<Rejection>,
 }
 
-/// Returns the number of candidates that fit one commit, by number, calls and bytes; at least one. `cost` is the cost
-/// of a call, where 1 is the cost in a fleet without limits.
+/// Returns how many candidates fit one commit, by number, calls and bytes, but at least one. `cost` is the relative
+/// cost of a call: 1 without limits, and more with limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

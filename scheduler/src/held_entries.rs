@@ -2,8 +2,8 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// Returns entries of `queues` that were delivered to a consumer and are not acknowledged yet, with their fields.
-/// Returns at most `count` entries of each queue.
+/// Returns entries of `queues` that were delivered to a consumer but are not acknowledged yet, with their fields.
+/// Returns at most `count` entries per queue.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! Samples the figures of the fleet once a minute.
+//! Samples the metrics of the fleet for its history once per minute.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{Common, PATIENCE};
 
 const MINUTE_MS: i64 = 60_000;
-/// Each scheduler samples at its own offset of at most this time (ms) after the end of a minute. Usually, only one
-/// scheduler then reads the figures, and the others find its sample.
+/// Maximum offset (ms) after the end of a minute. Each scheduler samples at its own random offset. Usually, only the
+/// first scheduler then reads the metrics, and the others find its sample.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,7 +48,7 @@ impl History {
         handle.finished();
     }
 
-    /// Samples the last minute, and returns shard time.
+    /// Samples the last minute. Returns the shard time (ms).
     async fn sample(&self) -> Result<i64, StoreError> {
         let active = self.active.load();
         let tenants = active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant));
@@ -58,7 +58,7 @@ impl History {
     }
 }
 
-/// Returns the milliseconds until `spread_ms` after the end of the current minute.
+/// Returns the time (ms) until `spread_ms` after the end of the current minute.
 fn until_next(now_ms: i64, spread_ms: i64) -> i64 {
     MINUTE_MS - now_ms.rem_euclid(MINUTE_MS) + spread_ms
 }

@@ -11,7 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// How often a loop reports progress while it waits for permission to handle a suspect.
+/// Interval at which a loop reports progress while it waits for permission to handle a suspect.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 pub(crate) struct InboundReader {
@@ -20,9 +20,9 @@ pub(crate) struct InboundReader {
     store: Store,
     handle: LoopHandle,
     stop: CancellationToken,
-    /// Shared by all loops of the process.
+    /// The permission to handle a suspect. All loops of the process share it.
     suspects: SuspectSemaphore,
-    /// Present while an entry is marked as the suspect that this loop handles.
+    /// The permission that this loop holds while it handles a suspect.
     permit: Mutex<Option<SuspectPermit>>,
 }
 
@@ -40,8 +40,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// Marks the suspect entry that is handled next. From now on, a crash counts against this entry. Waits while
-    /// another loop of this process handles a suspect. If the loop must stop during the wait, returns false.
+    /// Marks the entry that is handled next as a suspect. A later crash counts against this entry. Waits while another
+    /// loop of this process handles a suspect. Returns false if the loop must stop during the wait.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -58,7 +58,7 @@ impl InboundReader {
         true
     }
 
-    /// Clears this loop's mark, if any. Another loop can then handle a suspect.
+    /// Removes this loop's mark, if any. Another loop can then handle a suspect.
     pub(crate) async fn clear_suspect(&self) {
         let mut permit = self.permit.lock().await;
         if permit.is_none() {
@@ -92,9 +92,9 @@ impl RetryWait for InboundReader {
         self.stop.is_over()
     }
 
-    /// Waits for `time` while Redis is unavailable or has no room, or until the loop must stop. Reports progress:
+    /// Waits for `time` while Redis is unavailable or has no memory, or until the loop must stop. Reports progress:
     /// otherwise, a liveness probe could kill the waiting process, and the crash would count against its entries. Also
-    /// clears the mark of a suspect, because a crash during the wait must not count against the suspect.
+    /// removes the mark of a suspect, because a crash during the wait must not count against the suspect.
     async fn pause(&self, time: Duration) {
         self.clear_suspect().await;
         self.handle.advanced();

@@ -1,4 +1,4 @@
-//! Takes batches from inbound streams, and rejects invalid entries with a reply.
+//! Reads batches of entries from inbound streams, and rejects invalid entries with a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,8 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// All records of a tenant are in one shard, so the other shards reject the tenant's turns (invariant 10).
+/// The reason of a rejection. All records of a tenant are in one shard, so other shards reject the tenant's turns
+/// (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 pub(crate) struct Intake {
@@ -37,12 +38,12 @@ pub(crate) struct Intake {
     batch: usize,
     /// Removes secrets from the messages that dead letters keep.
     redactor: Arc<Redactor>,
-    /// Lets the whole process handle only one suspect entry at once.
+    /// Makes sure that the whole process handles only one suspect entry at the same time.
     suspects: SuspectSemaphore,
 }
 
 pub(crate) trait BatchHandler {
-    /// Returns when everything is written.
+    /// Handles a batch of entries. Returns when all decisions are written.
     fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
@@ -80,12 +81,12 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Between two batches, no entry is being handled. If this consumer still holds an entry, either the take that
-        // delivered the entry was dropped, or the entry must be decided again.
+        // Between two batches, no entry is being handled. If this consumer still holds an entry, either the future that
+        // read the entry was dropped, or the entry must be decided again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
-            // Must be read before the take, see `TakenInbound`.
+            // Read the epoch before the entries are taken, see `TakenInbound`.
             let epoch = self.store.state().epoch;
             match self.next_batch(&take, &stop, compares).await {
                 Ok(entries) => {
@@ -114,8 +115,8 @@ impl Intake {
         reader.finished();
     }
 
-    /// Returns the next batch. If `compares` is true, entries that were already delivered to this consumer come before
-    /// new entries.
+    /// Returns the next batch. If `compares` is true, first returns entries that were already delivered to this
+    /// consumer.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -129,7 +130,7 @@ impl Intake {
             }
         }
         tokio::select! {
-            // If the take is dropped, this consumer keeps the delivered entries and returns them when it stops.
+            // If the read is dropped, this consumer keeps the delivered entries, and returns them when it stops.
             () = stop.cancelled() => Ok(Vec::new()),
             taken = self.store.seam().take(take) => {
                 let held = |one: tickfleet_store::seam::TakenEntry| HeldEntry {
@@ -198,7 +199,7 @@ pub(crate) const fn stream_name(from: Inbound) -> &'static str {
     }
 }
 
-/// Returns the number of rejections that fit one commit, by number and by bytes; at least one.
+/// Returns how many rejections fit one commit, by number and by bytes, but at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {

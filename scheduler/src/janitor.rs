@@ -20,20 +20,20 @@ use crate::policy::has_slot_limits;
 use crate::policy_tracker::PolicyTracker;
 use crate::{Common, Options};
 
-/// The time between two samples of memory. A fast producer fills a few percent of memory in that time.
+/// The time between two samples of memory use. A fast producer fills a few percent of the memory in this time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The audit log may use at most 1/4 of the memory bound, even if its configured bound is larger.
+/// The audit log may use at most 1/4 of the maximum memory, even if its configured bound is larger.
 const AUDIT_SHARE: u64 = 4;
-/// The dead letters may use at most 1/16 of the memory bound.
+/// The dead letters may use at most 1/16 of the maximum memory.
 const DEAD_SHARE: u64 = 16;
 const STEP_MAX: usize = 256;
 /// How long events of approvals are kept, in ms.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Used bytes of memory, and the bound. A bound of 0 means none.
+/// The used and the maximum memory (bytes). A maximum of 0 means that memory is unlimited.
 type Memory = (u64, u64);
 
-/// Returns the maximum bytes of a log: `bytes_max` or, if memory is bounded, at most `1 / part` of the memory bound.
+/// Returns the maximum bytes of a log: `bytes_max`, but at most `1 / part` of the maximum memory if memory is limited.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -89,7 +89,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples memory until `stop`. While memory is short, also trims the logs at each sample.
+    /// Samples memory use until `stop`. While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("memory", Duration::from_secs(60));
         let mut was_short = false;
@@ -121,7 +121,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Returns the memory sample, and true if memory is short.
+    /// Samples memory use. Also returns true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
@@ -134,14 +134,14 @@ impl Janitor {
         Ok(())
     }
 
-    /// Bounds the audit log, seals and dead letters by bytes and age. The number of audit entries is bounded when a
-    /// result is settled, not here.
+    /// Trims the audit log, seals and dead letters by bytes and age. The number of audit entries is limited elsewhere,
+    /// whenever a result is settled.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
         self.trim(&keys::dead(), share(memory, limits::DEAD_BYTES_MAX, DEAD_SHARE), self.dead_retain_ms).await?;
-        // A seal's ID is not lower than the IDs of the entries that the seal covers. So trim seals only up to the
-        // oldest audit entry.
+        // A seal's ID is at least as high as the IDs of its entries. Trimming seals up to the oldest audit entry
+        // therefore keeps all seals that are still needed.
         let oldest = self.store.query(Query::Entries { stream: keys::audit(), after: None, count: 1 }).await?;
         if let Value::Entries(entries) = oldest
             && let Some(first_ms) = entries.first().and_then(|(entry, _)| entry_ms(entry.as_str()))
@@ -163,8 +163,8 @@ impl Janitor {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Trims inboxes by age, and up to the last reply that readers have confirmed. Removes an inbox from the list of
-    /// inboxes if it was unused for the retention time.
+    /// Trims inboxes by age, and up to the last reply that readers have confirmed. If an inbox was unused for the
+    /// retention time, removes it from the list of inboxes.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -191,8 +191,8 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired members of lists. Also removes the records of handled dead letters if these records are older
-    /// than the audit log.
+    /// Removes expired members of lists. Also removes the records of handled dead letters that are older than the audit
+    /// log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -210,7 +210,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Deletes expired and idle counters, a bounded number per step.
+    /// Deletes expired and unused counters, a limited number per step.
     async fn prune(&self, cursors: &mut Cursors) -> Result<(), StoreError> {
         let now_ms = self.store.state().now_ms.max(0).unsigned_abs();
         let due = Query::First { set: expiring(), upto: Some(now_ms), count: 1 };
@@ -242,7 +242,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Removes empty queues of agents that external runtimes no longer serve.
+    /// Removes the empty queues of agents that no external runtime serves any more.
     async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
@@ -269,7 +269,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// Logs an error about damaged data of a tenant or inbox, and ignores the error, so that the other inboxes are trimmed.
+/// Logs and ignores an error about damaged data of a tenant or inbox, so that the other inboxes are still trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -293,7 +293,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// Returns the last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
+/// Parses the position of the last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

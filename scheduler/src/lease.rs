@@ -16,16 +16,16 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// How long a stopping scheduler tries to return its entries. The supervisor waits until the scheduler has stopped.
+/// Maximum time in which a stopping scheduler tries to return its entries. The supervisor waits for it.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Entries of a stream that a stopping scheduler returns in one step.
+/// Maximum number of entries of a stream that a stopping scheduler returns in one step.
 const RETURN_MAX: usize = 1_000;
-/// Maximum time between two checks of a scheduler on standby.
+/// Maximum time between two checks by a scheduler on standby.
 const STANDBY_POLL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Lease {
     store: Store,
-    /// Prefix of the names of incarnations.
+    /// Prefix for the names of incarnations.
     name: String,
     active: Arc<PolicyHandle>,
     policy_tracker: Arc<PolicyTracker>,
@@ -43,9 +43,9 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before this
-    /// scheduler takes an entry (invariants 12 and 16). If a newer policy is in force, waits on standby until this
-    /// scheduler's own policy can take over. If the scheduler must shut down during the wait, returns `None`.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy. All this happens
+    /// before this scheduler reads an entry (invariants 12 and 16). If a newer policy is in force, waits on standby
+    /// until this scheduler's own policy can take over. Returns `None` if the scheduler must shut down during the wait.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -55,8 +55,8 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Other schedulers may be alive but silent: after an outage of the store, this scheduler may be the first
-            // to send a heartbeat. So this scheduler's policy takes over only after a whole lease of silence.
+            // Other schedulers may be alive without heartbeats: after an outage of the store, this scheduler may be the
+            // first to send one. Its policy therefore takes over only after a whole lease without heartbeats of others.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
@@ -95,7 +95,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns entries that were taken but not decided. The process did not crash, so no crash counts against these
+    /// Returns entries that were read but not decided. The process did not crash, so no crash is counted against these
     /// entries.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {

@@ -1,8 +1,8 @@
 //! The scheduler: admits turns under caps, releases throttle queues, resumes retries, and reaps dead processes.
 //!
-//! Any number of schedulers can run side by side, and all can run each loop at the same time, because every decision is
-//! one transaction. START HERE: [`admitter`] is the life of an inbound turn, [`timers`] fires due timers, and
-//! `recovery` redelivers the work of dead processes.
+//! Any number of schedulers can run side by side, with all their loops, because every decision is one transaction.
+//! START HERE: [`admitter`] handles an inbound turn, [`timers`] fires due timers, and `recovery` redelivers the work of
+//! dead processes.
 
 pub mod admission;
 pub mod admitter;
@@ -79,16 +79,15 @@ impl Options {
     }
 
     /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
-    /// lease. After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The
-    /// check then gives workers another lease to send heartbeats. With a period of more than half a lease, a scheduler
-    /// would therefore never reap.
+    /// lease. If more than half a lease passes between two checks, the next check assumes an outage of Redis, and gives
+    /// workers another lease to send heartbeats. A scheduler with such a period would therefore never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
     }
 }
 
-/// Minimum number of checks for dead workers per lease. Two are enough; the rest is a margin for a busy machine.
+/// Minimum number of checks for dead workers per lease. Two are required; the others are a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
 pub struct Scheduler {
@@ -104,14 +103,15 @@ pub struct Scheduler {
     sealing: Option<Arc<Sealing>>,
 }
 
-/// State that the schedulers of one process share. Each scheduler serves one shard. Clones share the state.
+/// State that all schedulers of one process share. Each scheduler serves one shard. Clones share the state.
 #[derive(Clone)]
 pub struct Process {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
     /// Read by `/livez`.
     pub progress: Progress,
-    /// Lets all shards of the process handle only one suspect entry at once, because its schedulers die together.
+    /// Makes sure that all schedulers of the process together handle only one suspect entry, because a crash ends all
+    /// of them.
     pub suspects: SuspectSemaphore,
 }
 
@@ -130,7 +130,7 @@ enum IncarnationEnd {
     PolicyStale,
 }
 
-/// The time beyond a loop's period after which `/livez` reports the loop as stalled. Redis can be away for a while.
+/// `/livez` reports a loop as stalled if it is late by more than this time. The time allows for an outage of Redis.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// Creates a scheduler on the shard of `store`. The names of its incarnations begin with `name`, for example a
@@ -158,10 +158,11 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`. While Redis is away, the scheduler waits. It resumes when Redis responds again.
+    /// Runs until `shutdown`. While Redis is unavailable, the scheduler waits, and then continues.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] if the data was written with another number of shards. Only a corrected setting helps.
+    /// [`StoreError::Shards`] if the data was written with another number of shards. The setting must then be
+    /// corrected.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         while !shutdown.is_cancelled() {
             let prepared = retry_until(&shutdown, || async {
@@ -185,7 +186,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs all loops under one consumer name until shutdown, until a newer policy is in force, or until a lease has
+    /// Runs all loops under one consumer name. Ends at a shutdown, when a newer policy is in force, or when a lease has
     /// passed without a heartbeat. In the last case, other schedulers take over the entries of this name.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{PolicySnapshot, PolicyState, ShardSlots};
 
-/// Tracks whether this scheduler can decide, and by which policy.
+/// Tracks whether this scheduler may decide, and which policy it uses.
 pub(crate) struct PolicyTracker {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -54,7 +54,7 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// Returns the cost of a call at admission, where 1 is the cost in a fleet without limits. The estimate assumes
+    /// Returns the relative cost of a call at admission: 1 without limits, and more with limits. The estimate assumes
     /// that one in eight limits matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
@@ -69,8 +69,8 @@ impl PolicyTracker {
         }
     }
 
-    /// Applies the state of the store that the last commits returned. Reports a restart of the store or a clock jump.
-    /// If a newer policy is in force, ends the incarnation. Also reads changed run-time settings.
+    /// Applies the store's state as of the last commits. Reports a restart of the store or a clock jump. If a newer
+    /// policy is in force, ends the incarnation. Also reads run-time settings that have changed.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -78,15 +78,15 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A failed read needs no retry here: the store refuses a decision that relies on older settings. After such a
-        // refusal, `handle_stale_policy` reads the settings.
+        // A failed read needs no retry here. The store rejects a decision that relies on older settings. After the
+        // rejection, `handle_stale_policy` reads the settings.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 
-    /// Handles a decision that relied on an outdated policy or outdated settings: ends the incarnation, or reads the
-    /// settings.
+    /// Handles a decision that relied on an outdated policy or outdated settings. For an outdated policy, ends the
+    /// incarnation. For outdated settings, reads them again.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -99,8 +99,7 @@ impl PolicyTracker {
         self.active.refresh(&self.store).await
     }
 
-    /// Announces the policy by which this scheduler decides: at the start, after a reload, and if Redis has lost the
-    /// policy.
+    /// Announces the policy that this scheduler uses: at its start, after a reload, and if Redis has lost the policy.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -115,8 +114,9 @@ impl PolicyTracker {
         Ok(announced)
     }
 
-    /// Returns the policy to decide by. After a reload, the new policy is announced first, so that no batch is decided
-    /// under another policy's generation. If a newer policy is in force, returns `None` and ends the incarnation.
+    /// Returns the policy for the next decisions. After a reload, first announces the new policy, so that no batch is
+    /// decided with the generation of another policy. If a newer policy is in force, ends the incarnation and returns
+    /// `None`.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();
@@ -155,7 +155,7 @@ impl PolicyTracker {
         self.stopping.load().cancel();
     }
 
-    /// Recreates missing streams and groups after Redis was flushed, and logs an error.
+    /// Recreates the missing streams and groups, for example after Redis was flushed, and logs an error.
     pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

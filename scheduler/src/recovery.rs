@@ -24,10 +24,10 @@ use crate::policy_tracker::PolicyTracker;
 
 const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
-/// A consumer name for entries whose consumer was deleted. This name never has a lease, so its entries are reaped at
-/// once.
+/// A consumer name for entries of deleted consumers. This name never has a lease, so its entries are reaped
+/// immediately.
 const LOST: &str = "lost";
-/// Maximum steps for one consumer in one round. The next round continues.
+/// Maximum number of steps for one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -77,8 +77,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Checks for dead consumers. If the last check is less than three quarters of a period old, this round is skipped.
-    /// So two checks are at most two periods apart.
+    /// Checks for dead consumers. Skips the check if the last one is less than three quarters of a period old. Two
+    /// checks are therefore less than two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -95,7 +95,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // Check again after each consumer. Otherwise, a long round would look like an outage of the store.
+            // Record a check after each consumer. Otherwise, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }
@@ -108,10 +108,10 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// Adds consumers that hold entries but are missing from the list of consumers; see [`ListHolder`].
+    /// Adds consumers that hold entries but are missing from the list of consumers (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
-            // A failure does not stop the reaping: an older Redis user may lack the necessary permission.
+            // A failure must not stop the reaping. For example, an older Redis user may lack the necessary permission.
             match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
                 Ok(0) => {}
                 Ok(lost) => {
@@ -141,11 +141,11 @@ impl Recovery {
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
                 ReapResult::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
-                // Metrics and logs report the turn when it ends.
+                // Metrics and logs count the turn later, when it ends.
                 ReapResult::Quarantined(_) => recovered.quarantined += 1,
                 ReapResult::Removed { dead } => recovered.dead += dead as u64,
                 ReapResult::Nothing => return self.remove_dead_consumer(consumer).await,
-                // The consumer is alive, the store has restarted, or another scheduler was faster.
+                // The consumer is alive, the store has restarted, or another scheduler has already reaped the consumer.
                 _ => return Ok(()),
             }
         }

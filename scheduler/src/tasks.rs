@@ -1,5 +1,5 @@
-//! The inbound `tasks` stream: validates new tasks before an agent receives them, and applies reports of external
-//! runtimes to their tasks.
+//! Handles the inbound `tasks` stream: validates new tasks before an agent receives them, and applies messages of
+//! external runtimes to their tasks.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub(crate) struct TaskQueues {
 impl BatchHandler for TaskQueues {
     async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         for arrival in arrivals {
-            // This consumer keeps the remaining entries and returns them when it stops.
+            // If the loop must stop, this consumer keeps the remaining entries, and returns them at its end.
             if self.policy_tracker.is_over() {
                 return;
             }
@@ -112,7 +112,7 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // Handling the message again does no harm: it is idempotent, or its lease has ended.
+            // It is harmless if the message is handled again: it is idempotent, or its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -135,7 +135,8 @@ impl TaskQueues {
             }
         });
         let Some(mut refusal) = decided.await.flatten() else { return };
-        // The digest of the task as its producer queued it. With this digest, the rejection frees the task's ID.
+        // The digest of the task as its producer submitted it. With this digest, the rejection makes the task's ID
+        // available again.
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
@@ -150,7 +151,7 @@ impl TaskQueues {
             return Ok(DelegateAttempt::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
-            // The tenant or agent may have been configured a moment ago.
+            // The tenant or agent may just have been configured.
             self.active.refresh_if_changed(&self.store).await?;
         }
         let active = self.active.load();
@@ -206,8 +207,8 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// Applies a heartbeat, finish, fail or cancel. Retries until Redis has decided, because a runtime reports each
-    /// event only once. A message about a lease that has ended changes nothing.
+    /// Applies a heartbeat, finish, fail or cancel message. Retries until Redis has decided, because a runtime sends
+    /// each message only once. If the lease has ended, the message changes nothing.
     async fn apply_runtime_message(
         &self,
         reader: &InboundReader,
@@ -228,11 +229,11 @@ impl TaskQueues {
                 }
             }
         });
-        // If there is no result, this incarnation has ended, and the pending entry is redelivered to another scheduler.
+        // If there is no result, this incarnation must stop, and another scheduler receives the pending entry.
         decided.await.unwrap_or(Ok(()))
     }
 
-    /// Applies a message. If the message cannot be applied, returns the refusal.
+    /// Applies a message. If that is impossible, returns the rejection.
     async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.renew_lease(leased).await?,
@@ -269,8 +270,8 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// Cancels a turn or task. If the cancel arrives before its turn, the store keeps the cancel until the turn
-    /// arrives. So the tenant must belong to this shard.
+    /// Cancels a turn or task. If the cancellation arrives before its turn, the store keeps it until the turn arrives.
+    /// Therefore the tenant must belong to this shard.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -278,7 +279,7 @@ impl TaskQueues {
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
-            // The tenant may have been configured a moment ago.
+            // The tenant may just have been configured.
             self.active.refresh_if_changed(&self.store).await?;
         }
         if !is_known() {
@@ -307,7 +308,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Returns the slice of a task that a runtime has claimed. `None` if `leased` is not the current lease.
+    /// Returns the slice of a task that a runtime has claimed. Returns `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
@@ -324,7 +325,7 @@ impl TaskQueues {
             let tool = delegation::TASK_TOOL;
             let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
             let now_ms = self.store.state().now_ms;
-            // The duration counts from the offer, because the time when the runtime took the task is unknown.
+            // Measure the duration from the offer, because the time when the runtime took the task is unknown.
             let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
             let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
             let reported = ReportedCall {
@@ -353,7 +354,7 @@ impl TaskQueues {
             };
             if self.store.decide(settle).await?.result == SettleResult::Ended {
                 turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
-                // The task ran outside the fleet, not in one of the fleet's tools.
+                // The task ran outside the fleet and not in a tool, so no tool is counted.
                 self.metrics.call_not_run(None, result.outcome);
                 return Ok(());
             }
@@ -362,7 +363,8 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Parks a task for another attempt after 1, 3 or 9 s, as its runtime requested. The fourth failure is final.
+    /// Parks a task for another attempt after 1, 3 or 9 s, because its runtime reported a temporary failure. The fourth
+    /// failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -386,7 +388,8 @@ impl TaskQueues {
                     return Ok(());
                 }
                 ParkResult::Canceled => return self.end_canceled(leased, &slice.name, error).await,
-                // Either the runtime has sent a heartbeat since the read, or another runtime has the task.
+                // Either the runtime has sent a heartbeat since the slice was read, or another runtime has the task
+                // now.
                 ParkResult::Stale => {}
             }
         }
@@ -394,7 +397,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Ends a task whose attempt failed and which was canceled before the next attempt.
+    /// Ends a task that was canceled between a failed attempt and the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();
@@ -428,7 +431,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
-    /// The store is short of memory.
+    /// The store is short of memory, so decide later.
     Later,
 }
 

@@ -29,12 +29,12 @@ use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
 const DUE_MAX: usize = 256;
-/// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
+/// Maximum number of throttle queues or turns in one commit. A commit with this number takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The poll period while turns get permits that other turns have returned. The period bounds the time that a turn waits
-/// for a free permit.
+/// The poll period while turns get permits that other turns have returned. A turn waits at most this long for a free
+/// permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// How long [`BUSY_POLL`] applies after a turn got a permit.
+/// Time for which [`BUSY_POLL`] applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 enum Timer {
@@ -58,9 +58,9 @@ impl Timer {
 
 #[derive(Default)]
 struct TimerRound {
-    /// True if more timers or turns can be due.
+    /// True if there may be more due timers or turns.
     full: bool,
-    /// True if a turn left the queue of a configured limit. Such a limit can soon have more room.
+    /// True if a turn left the queue of a configured limit. More permits of this limit may soon be free.
     busy: bool,
     /// The delay of the most overdue timer.
     late: Duration,
@@ -72,7 +72,7 @@ pub(crate) struct Timers {
     metrics: Arc<Metrics>,
     progress: Progress,
     poll: Duration,
-    /// Throttle queues that can have more turns to release immediately.
+    /// Throttle queues that may have more turns to release immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
@@ -120,7 +120,7 @@ impl Timers {
     }
 
     async fn fire(&self) -> Result<TimerRound, StoreError> {
-        // This call also announces a new policy, even if no timer is due.
+        // This call also announces a new policy, so it is made even if no timer is due.
         if self.policy_tracker.policy_snapshot().await?.is_none() {
             return Ok(TimerRound::default());
         }
@@ -151,7 +151,7 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Cascades come before turns, so that work ends in the same round as its parent.
+        // Handle cascades before turns, so that subordinate work ends in the same round as its parent.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -161,7 +161,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// Removes a timer with an unknown name. This version never sets such a timer.
+    /// Removes a timer with an unknown name. This version sets no such timer.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -220,8 +220,8 @@ impl Timers {
             }
             self.count_released(name, &receipt.result, &render);
         }
-        // If all turns that were read from a queue's head have left, the turns behind them need not wait for the
-        // queue's timer.
+        // If all turns that were read from the head of a queue have left it, release the next turns without waiting for
+        // the queue's timer.
         let more: Vec<CounterKey> =
             left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
         round.full |= !more.is_empty();
@@ -273,8 +273,7 @@ impl Timers {
             match fired.map(|receipt| receipt.result) {
                 Ok(DueResult::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
                 Ok(DueResult::Dispatched) => self.metrics.promoted(1),
-                // The turn's throttle queue is due now. A full round makes the loop handle this queue before its next
-                // wait.
+                // The turn's throttle queue is due now. `full` makes the loop handle this queue before its next wait.
                 Ok(DueResult::Throttled) => round.full = true,
                 Ok(DueResult::External) => self.expire_external_lease(name).await?,
                 Ok(DueResult::Gone | DueResult::Later(_) | DueResult::Noticed(_) | DueResult::Ending(_)) => {}
@@ -291,8 +290,8 @@ impl Timers {
                         self.report_unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
-                        // Another key that the turn needs may be damaged. Postpone the turn's timer, so that other
-                        // timers do not wait.
+                        // Another key that the turn needs may be damaged. Postpone this timer, so that it does not
+                        // block other timers.
                         let again_ms = self.store.state().now_ms + bounds.lease_ms;
                         transaction.guard(Guard::Present(name.record()));
                         transaction.timer(name.timer(), again_ms, TimerRule::Set);
@@ -304,12 +303,13 @@ impl Timers {
         Ok(())
     }
 
-    /// Returns the reason why the record of a turn is unreadable. `None` if the decision failed for another reason.
+    /// Returns the reason why the record of a turn is unreadable. Returns `None` if the decision failed for another
+    /// reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
-            // If the record's key holds another type of value, a read reports the record as absent. Only a guard
-            // detects the wrong type.
+            // If the record's key holds a value of another Redis type, a read reports the record as absent. Only a
+            // guard detects the wrong type.
             RunError::Failed(why) => {
                 let mut transaction = Transaction::new(self.store.versions().draw());
                 transaction.guard(Guard::Absent(name.record()));
@@ -331,7 +331,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Cancels some of the work below a turn or task that was canceled or has failed.
+    /// Cancels a part of the work below a turn or task that was canceled or has failed.
     async fn cascade(&self, name: &TurnName, round: &mut TimerRound) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };

@@ -1,5 +1,5 @@
 //! Counts calls that end without running. A decision renders the results of these calls, and renders them again after a
-//! conflict. So only committed decisions are counted.
+//! conflict. Therefore calls are counted only after the commit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders results, and remembers the rendered calls until [`Self::count`].
+/// Renders results, and stores the rendered calls until [`Self::count`].
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
@@ -54,7 +54,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// Counts the time from a turn's submission to its end, if the time of the submission is known.
+/// Counts the time from a turn's submission to its end, if the submission time is known.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

@@ -2,8 +2,8 @@
 // schema and the order of all events:
 //   node tests/conformance/agui.mjs URL KEY PACKAGES
 // URL is an agent's `/v1/agents/{agent}/ag-ui`; PACKAGES is the folder where npm installed @ag-ui/client (tests/node).
-// If the user's message begins with `echo`, the agent calls the tool `echo` with this message. The answer to any other
-// message is the number of messages before it.
+// If the user's message begins with `echo`, the agent calls the tool `echo` with this message. To any other message, it
+// answers with the message and the number of messages before it.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
@@ -12,7 +12,7 @@ const [url, key, packages] = process.argv.slice(2);
 const { HttpAgent } = createRequire(join(resolve(packages), "package.json"))("@ag-ui/client");
 const agentOf = (threadId, headers = { Authorization: `Bearer ${key}` }) => new HttpAgent({ url, headers, threadId });
 
-/** Sends a message, and returns what the run produced. */
+/** Sends a message, and returns the events, the result and the new messages of the run. */
 async function say(agent, content) {
   const events = [];
   agent.addMessage({ id: crypto.randomUUID(), role: "user", content });

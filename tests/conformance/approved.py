@@ -73,7 +73,7 @@ async def client_reports(fleet: AsyncFleet) -> None:
             raise AssertionError("expected no reply before the decision")
         waits = [asyncio.create_task(one.wait(id)) for one in (fleet, gateway)]
         await decide(f"bank:{found[0].id}")
-        # At once: the fleet has decided, but perhaps not yet run the call.
+        # The fleet knows the decision at once, but may not have run the call yet.
         for one in (fleet, gateway):
             reply = await (await one.submit("kelly", **turn)).reply_or_approval(20)
             assert reply.ok, reply
@@ -118,7 +118,7 @@ async def langgraph_interrupted(fleet: AsyncFleet) -> None:
             (again,) = state["__interrupt__"]
             assert again.value == first.value, again
         assert bank.payments() == []
-        # Nobody waits while the approver decides.
+        # No client waits while the approver decides.
         await decide(first.value["approval"])
         await bank.has_paid(1)
         snapshot = graph().get_state(config)
@@ -280,7 +280,7 @@ async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
         assert notice["call_id"] == item.call_id, notice
         assert (item.tool_name, json.loads(item.arguments)) == ("transfer", {"to": "bob", "amount": 10}), item
         saved = result.to_state().to_string()
-        # The user's approval does not replace the approver's.
+        # The user's approval does not replace the approver's approval.
         impatient = await agent_of(client, bank, timeout=1.0)
         try:
             await resumed(impatient, saved)

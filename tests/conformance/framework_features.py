@@ -20,7 +20,7 @@ from resumed import Bank, chat_model, fleet, go, thread
 from tickfleet import AsyncFleet, Fleet
 from tickfleet.client import InvalidMessage
 
-# Each asks for two balances, which must run at the same time, and for calls that fail.
+# Each agent asks for two balances, which must run at the same time, and for calls that fail.
 TOGETHER = [("balance", {"account": "amy"}), ("balance", {"account": "bob"})]
 STATEMENT = [("statement", {"account": "amy"})]
 FAILS = [("balance", {"account": "nobody"}), ("balance", {"acount": "amy"})]
@@ -74,7 +74,7 @@ async def langgraph_contexts(fleet: AsyncFleet) -> None:
         assert reported == [seen(user, "amy"), seen(user, "bob")], reported
     print("langgraph: context, session and deadline belong to each run; reads of a message run in parallel: ok")
 
-    # A deadline of the past, from the context.
+    # Sets a deadline in the past, from the context.
     late = StateGraph(MessagesState, context_schema=Deps)
     more = {**fields(), "deadline": lambda run: timedelta(seconds=-1 if run.context.user == "late" else 60)}
     late.add_node("tools", fleet_node(fleet, "kelly", **more))
@@ -110,7 +110,7 @@ async def langgraph_states(fleet: AsyncFleet) -> None:
                 input = {"chat": [asks([("pay", {"to": "bob", "amount": 1})])]}
                 state = app.invoke(input) if made is client else await app.ainvoke(input)
                 assert state["chat"][-1].content == "paid 1 to bob", state
-        # A blocking client in an asynchronous graph.
+        # Uses a blocking client in an asynchronous graph.
         state = await app.ainvoke({"chat": [asks([("pay", {"to": "bob", "amount": 1})])]})
         assert state["chat"][-1].content == "paid 1 to bob", state
         node = fleet_node(client, "kelly", **bank.fields())
@@ -188,7 +188,7 @@ async def langchain_agents(fleet: AsyncFleet) -> None:
             assert [message.content for message in reported[:2]] == [seen("ann", "amy"), seen("ann", "bob")], reported
             assert [message.status for message in reported] == ["success", "success", "error", "error"], reported
             assert "no account of nobody" in reported[2].content and "acount" in reported[3].content, reported
-        # With a blocking client, also in an asynchronous agent.
+        # Uses a blocking client, also in an asynchronous agent.
         model = chat_model(asks(TOGETHER), AIMessage("done"))
         state = await create_agent(model, tools, context_schema=Deps).ainvoke(go(), thread(), context=Deps("ben"))
         reported = [message.content for message in state["messages"] if message.type == "tool"]

@@ -1,5 +1,6 @@
-// How the TypeScript client handles failures between client and gateway, and how it reports what a gateway does not
-// support: `gateway.mjs TENANT DIST`, with the variables of gateway.py, which checks the same.
+// Checks how the TypeScript client handles failures between client and gateway, and how it reports features that a
+// gateway does not support. Usage: `gateway.mjs TENANT DIST`, with the environment variables of gateway.py, which
+// checks the Python client.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
@@ -17,13 +18,13 @@ const DIALECTS = ["raw", "openai", "openai_responses", "anthropic", "gemini", "m
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
 
-// However many requests wait with one client, no listeners leak.
+// Fails if Node.js warns about leaked listeners, however many requests wait with one client.
 process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
  * A proxy in front of the gateway. Each entry of `fates` decides about one request. Without an entry, requests pass
- * through. `cut` closes the connection after the gateway has answered, `half` in the middle of the answer. An object is
- * the answer.
+ * through. `cut` closes the connection after the gateway has answered. `half` closes it in the middle of the answer.
+ * The proxy sends an object as the answer.
  */
 const wire = { fates: [], seen: [], times: [], spent: () => {} };
 const server = createServer((from, to) => {
@@ -84,7 +85,7 @@ async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
 }
 
 async function aRefusalThatAnotherGatewayHeardIsTold() {
-  // The response of another gateway, which accepted the turn. This gateway has no record of it.
+  // Simulates that another gateway accepted the turn. The gateway under test has no record of the turn.
   const body = JSON.stringify({ turn_id: "t", state: "accepted", duplicate: false });
   wire.fates = [{ status: 202, headers: { "content-type": "application/json" }, body }];
   const submitted = await through().submit({ agent: "nobody", calls });
@@ -183,7 +184,7 @@ async function eventsEndWhereTheirLinesDoAndNowhereElse() {
   for (const end of ["\n", "\r\n", "\r"]) {
     const lines = [": hello", "", "event: plan", "data: 7", "", "event: note", `data: {"position": 1,`, `data:"text": "${text}"}`, ""];
     const whole = Buffer.from([...lines, "event: failed", 'data: {"position": 2}', "", ""].join(end));
-    // Written byte by byte, so the text is split within characters, and between a carriage return and its line feed.
+    // Writes byte by byte, so that chunks end within characters, and between a carriage return and its line feed.
     const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
     wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
     const reported = [];

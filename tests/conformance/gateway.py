@@ -1,5 +1,6 @@
-"""Checks how the Python client handles failures between client and gateway, and how it reports what a gateway does not
-support: `gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY`, `READING_KEY` (a read-only key) and `REDIS_URL`.
+"""Checks how the Python client handles failures between client and gateway, and how it reports features that a gateway
+does not support. Usage: `gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY`, `READING_KEY` (a read-only key) and
+`REDIS_URL`.
 
 Agent `frugal` has one call per day. If a turn ran twice, this cap would show it.
 """
@@ -40,9 +41,9 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# The fate of a request. `through`: the request passes. `cut`: the connection ends after the gateway has answered.
-# `half`: the connection ends in the middle of the answer. `hang`: there is no answer. Otherwise: the answer that the
-# proxy sends.
+# How the proxy handles a request. `through`: the request passes. `cut`: the connection ends after the gateway has
+# answered. `half`: the connection ends in the middle of the answer. `hang`: there is no answer. Otherwise: the answer
+# that the proxy sends.
 
 
 class Wire:
@@ -284,7 +285,8 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # The gateway rejects the turn with the same reply as through Redis. So the conversation can continue.
+        # The gateway rejects the turn with the same reply that a client on Redis gets. So the conversation can
+        # continue.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

@@ -1,9 +1,9 @@
 /**
- * Governed functions of this process: `governed.mjs DIST`, against `GATEWAY_URL` with `GATEWAY_KEY`, or against
- * `REDIS_URL`, with a running fleet that has the configuration in `governed/conf`. Payments are counted in the ledger of
- * a bank, which is a file.
+ * Checks governed functions in this process. Usage: `governed.mjs DIST`, against `GATEWAY_URL` with `GATEWAY_KEY`, or
+ * against `REDIS_URL`, with a running fleet that has the configuration in `governed/conf`. Payments are counted in the
+ * ledger of a bank, which is a file.
  *
- * `governed.mjs DIST pay ORDER TURN LEDGER` is another process, which dies inside the function.
+ * `governed.mjs DIST pay ORDER TURN LEDGER` is the command of a second process, which dies inside the function.
  */
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -73,7 +73,7 @@ await assert.rejects(refund({ order: failed, amount: 1 }), OutcomeUnknown);
 console.log("a function that fails: ok");
 
 const slow = governed(fleet, { agent: "kelly", tool: "refund" }, async (args) => {
-  // Three leases, so that only heartbeats keep the claim.
+  // The pause lasts three leases, so only heartbeats can keep the claim.
   await sleep(3_000);
   return own.pay(args);
 });

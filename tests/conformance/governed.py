@@ -1,8 +1,9 @@
-"""Governed functions of this process: `governed.py`, against `GATEWAY_URL` with `GATEWAY_KEY`, or against `REDIS_URL`,
-with a running fleet that has the configuration in `governed/conf`. Payments are counted in the ledger of a bank, which
-is a file.
+"""Checks governed functions in this process. Usage: `governed.py`, against `GATEWAY_URL` with `GATEWAY_KEY`, or against
+`REDIS_URL`, with a running fleet that has the configuration in `governed/conf`. Payments are counted in the ledger of a
+bank, which is a file.
 
-`governed.py pay ORDER TURN LEDGER HOW` is another process. HOW is `ok`, or `dies` to end inside the function.
+`governed.py pay ORDER TURN LEDGER HOW` is the command of a second process. HOW is `ok`, or `dies` to end inside the
+function.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def blocking(fleet: Fleet) -> None:
 
     one = order()
     assert refund.__name__ == "refund" and refund(one) == {"order": one, "amount": 5.0}
-    # An equal call in another turn gets the result of the first one.
+    # An equal call in another turn gets the result of the first call.
     assert refund(order=one, amount=7) == {"order": one, "amount": 5.0} and bank.paid(one) == 1
     ok("an equal call")
 
@@ -85,7 +86,7 @@ def blocking(fleet: Fleet) -> None:
 
     error = raises(CallRefused, lambda: not_allowed(denied, 5.0))
     assert (error.code, error.result.attempts) == ("denied", 0), error
-    # The rule sees the default of the function, too.
+    # The rule also sees default values of the function's parameters.
     assert raises(CallRefused, lambda: refund(denied, 500)).outcome == "denied"
     assert raises(CallRefused, lambda: refund(denied, "much")).outcome == "invalid_arguments"
     assert bank.paid(denied) == 0
@@ -110,14 +111,14 @@ def blocking(fleet: Fleet) -> None:
 
     failed = order()
     raises(NoCover, lambda: fails(failed, 1))
-    # The refusal had no effect, so an equal call runs. Its failure may have had one.
+    # The refused call had no effect, so an equal call runs. That call fails, and may have had an effect.
     raises(OSError, lambda: fails(failed, 2))
     assert "OSError" in str(raises(OutcomeUnknown, lambda: refund(failed, 3))) and bank.paid(failed) == 1
     ok("a function that fails")
 
     @fleet.governed(agent="kelly", tool="refund")
     def slow(order: str, amount: float) -> dict[str, Any]:
-        # Three leases, so that only heartbeats keep the claim.
+        # The pause lasts three leases, so only heartbeats can keep the claim.
         time.sleep(3.0)
         return bank.pay(order, amount)
 
@@ -160,7 +161,7 @@ def processes(fleet: Fleet) -> None:
     raises(Conflict, lambda: refund(one, 6.0, turn_id=turn))
     ok("two processes")
 
-    # A process dies inside the function: nobody knows whether it has paid, and it is not paid again.
+    # A process dies inside the function. The fleet cannot know whether the function has paid, so it does not pay again.
     two, turn = order(), f"turn-{uuid.uuid4().hex}"
     died = other(bank, two, turn, "dies")
     died.communicate(timeout=60)
@@ -173,7 +174,7 @@ def processes(fleet: Fleet) -> None:
     assert bank.paid(two) == 1
     ok("a process that dies")
 
-    # A read is offered to another process.
+    # If a process dies during a read, the fleet offers the read to another process.
     asked: list[int] = []
     turn = f"turn-{uuid.uuid4().hex}"
 

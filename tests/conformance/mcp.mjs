@@ -41,14 +41,14 @@ const TOOLS = {
   },
 };
 
-/** The service behind the tools. */
+/** The HTTP service that the tools call. */
 const service = createServer((req, res) => {
   const at = new URL(req.url, "http://service");
   const tool = TOOLS[at.pathname.slice(1)];
   const text = tool.text.replace("{name}", at.searchParams.get("name"));
   const seconds = tool.seconds ?? Number(at.searchParams.get("seconds") ?? 0);
   const say = () => res.writeHead(tool.status ?? 200, { "content-type": "application/json" }).end(JSON.stringify(text));
-  // If a tool has a delay, extend it, so that the call is reported as a task.
+  // Lengthens a tool's delay by 1 s, so that the call is reported as a task.
   const timer = setTimeout(say, seconds && (seconds + 1) * 1000);
   res.on("close", () => clearTimeout(timer));
 });

@@ -37,7 +37,7 @@ RESULT = "paid 10 to bob"
 
 
 class Loop(ABC):
-    """An agent that is saved after its model asked for a payment, and before the call."""
+    """An agent whose state is saved after its model has asked for a payment, and before the payment is made."""
 
     name: str
     is_editable = True
@@ -57,10 +57,11 @@ class Loop(ABC):
 
     @abstractmethod
     async def edited(self, saved: bytes, call: str | None = None) -> bytes:
-        """Returns a state with another amount, and with `call` as another call."""
+        """Returns the saved state with another amount for the payment. If `call` is set, it replaces the ID of the
+        call."""
 
     async def retry(self, saved: bytes) -> str:
-        """Resumes a run with a timeout that is shorter than the payment, until it ends."""
+        """Resumes a run repeatedly until it ends, each time with a timeout that is shorter than the payment."""
         for _ in range(10):
             try:
                 return await self.resume(saved, 0.5)
@@ -295,7 +296,7 @@ LOOPS: list[type[Loop]] = [
 
 
 async def cancelled(loop: Loop) -> None:
-    """The run is canceled after the money has moved and before the result arrives, also if an import stalls the loop."""
+    """Cancels the run after the money has moved and before the result arrives. A resumed run must not pay again."""
     loop.bank.seconds = 4.0
     saved = await loop.saved()
     running = asyncio.create_task(loop.resume(saved))
@@ -324,8 +325,8 @@ async def replayed(loop: Loop) -> None:
 
 
 async def edited(loop: Loop) -> None:
-    """An edited call that was not made is made as it is. An edited call that was made is refused, unless it has another
-    id."""
+    """Edits calls and resumes the run. If the original call was not made, the edited call runs. If the original call
+    was made, the edited call is refused, unless it has another ID."""
     before = 1 if loop.is_editable else 0
     saved = await loop.saved()
     if loop.is_editable:
@@ -353,7 +354,8 @@ async def refused(loop: Loop, saved: bytes) -> None:
 
 
 async def processes(loops: list[Loop]) -> None:
-    """One process pays with each kind of loop, and is killed. Then two processes resume its states at once."""
+    """Kills one process that pays with each kind of loop. Then two processes resume its saved states at the same
+    time."""
     jobs = Bank().ledger
     for loop in loops:
         loop.bank.seconds = 1.5

@@ -20,7 +20,7 @@ const { fleetTools, stillWaiting } = await import(resolve(home, "dist/adapters/a
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 const fleet = new Fleet({ tenant: "bank" });
 
-/** A model that asks for `payments` equal payments, each in its own step, and ends. */
+/** Returns a model that asks for `payments` equal payments, each in its own step, and then ends. */
 function model(payments = 1, input = '{"to":"bob","amount":10}') {
   return new MockLanguageModelV3({
     doGenerate: async ({ prompt }) => {
@@ -34,7 +34,7 @@ function model(payments = 1, input = '{"to":"bob","amount":10}') {
   });
 }
 
-/** A separate ledger for one case. */
+/** Creates a separate ledger for one case. */
 function bank(seconds = 0) {
   const ledger = join(mkdtempSync(join(tmpdir(), "bank-")), "ledger");
   const payments = () => (existsSync(ledger) ? readFileSync(ledger, "utf8").trimEnd().split("\n") : []);
@@ -51,7 +51,8 @@ function bank(seconds = 0) {
     hasPaid,
     async paid(count, what) {
       await hasPaid(count);
-      // An extra payment would arrive within one tick and the time of a call. No event reports that none arrives.
+      // An extra payment would arrive within one tick plus the duration of a call. No event reports its absence, so
+      // this waits.
       await sleep(400 + seconds * 1_000);
       assert.equal(payments().length, count, `${what}: ${payments()}`);
       console.log(`ai-sdk: ${what}: ok`);

@@ -45,7 +45,8 @@ class Bank:
 
     async def paid(self, payments: int, what: str) -> None:
         await self.has_paid(payments)
-        # An extra payment would arrive within one tick and the time of a call. No event reports that none arrives.
+        # An extra payment would arrive within one tick plus the duration of a call. No event reports its absence, so
+        # this waits.
         await asyncio.sleep(0.4 + self.seconds)
         assert len(self.payments()) == payments, f"{what}: expected {payments}, found {self.payments()}"
         print(f"{what}: ok")
@@ -67,7 +68,7 @@ def graph_of(
     retry_policy: Any = None,
     **more: Any,
 ) -> Any:
-    """A graph that asks for `payments` equal payments, each in its own message, and ends."""
+    """Returns a graph that asks for `payments` equal payments, each in its own message, and then ends."""
     from langchain_core.messages import AIMessage
     from langgraph.graph import END, START, MessagesState, StateGraph
     from tickfleet.adapters.langgraph import fleet_node
@@ -91,7 +92,7 @@ def graph_of(
 
 
 def chat_model(*messages: Any) -> Any:
-    """A chat model that gives these messages in order, with a new ID for each."""
+    """Returns a chat model that gives these messages in order, with a new ID for each."""
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 
     class Scripted(GenericFakeChatModel):
@@ -100,7 +101,7 @@ def chat_model(*messages: Any) -> Any:
             return self
 
         def reset(self, at: int = 1) -> None:
-            """Continues with the message at a position."""
+            """Restarts the messages at index `at`."""
             self.messages = iter([message.model_copy(update={"id": uuid.uuid4().hex}) for message in messages][at:])
 
     Scripted.model_config["extra"] = "allow"
@@ -191,7 +192,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
     class Plain(TypedDict):
         messages: list[Any]
 
-    # Messages without an ID, and messages that repeat an ID.
+    # Tests messages without an ID, and messages that share one ID.
     for id in (None, "msg_1"):
         bank = Bank()
         plain = StateGraph(Plain)
@@ -210,7 +211,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
 
 def is_conflict(error: BaseException) -> bool:
     """Returns whether a call was refused because its id has other arguments."""
-    # The OpenAI Agents SDK wraps the exception of a tool, and compares the approved call, too.
+    # The OpenAI Agents SDK wraps the exception of a tool. It also rejects an approved call with other arguments itself.
     refusal = error.__cause__ or error
     return isinstance(refusal, Conflict) or "different invocation" in str(refusal)
 
@@ -278,7 +279,7 @@ async def refuses(work: Any, says: str) -> None:
 # OpenAI Agents SDK
 
 def agents_model(item: str | None, payments: int = 1, name: str = "call", tool: str = "pay") -> Any:
-    """A model that asks for payments one after another. Each payment has `item` as the ID of its item."""
+    """Returns a model that asks for payments one after another. Each payment has `item` as the ID of its item."""
     from agents import ModelResponse, Usage
     from agents.models.interface import Model
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -336,7 +337,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
     def order(context: Any) -> str:
         return str(context.context["order"])
 
-    # A short item ID is a number that other runs have, too.
+    # A short item ID is a counter, so other runs use the same IDs.
     bank, context = Bank(), {"order": uuid.uuid4().hex}
     agent = await openai_agent(fleet, bank, "fc_1", order)
     saved = await paused(agent, context)
@@ -363,7 +364,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
 def pydantic_agent(
     fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True, timeout: float = 30.0
 ) -> Any:
-    """An agent that makes payments. If `asks`, people must approve each payment first."""
+    """Returns an agent that makes payments. If `asks`, people must approve each payment first."""
     from pydantic_ai import Agent, DeferredToolRequests
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import AgentInfo, FunctionModel

@@ -1,4 +1,4 @@
-// A fleet with a day's work of agents: tools that fail, full limits, approvals, tasks, and a worker that is stuck.
+// Starts a fleet with a day's work of agents: tools that fail, full limits, approvals, tasks, and a stuck worker.
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -66,7 +66,7 @@ approvers: {ann: {roles: [finance]}}
 `,
 });
 
-/** The agents' services, and their model. */
+/** Creates the HTTP server of the agents' services and of their model. Also returns the server's state. */
 function services() {
   const state = { isUp: false, calls: 0 };
   const model = (body) => {
@@ -159,7 +159,7 @@ export async function start(binary) {
   return fleet;
 }
 
-/** A gateway with a key that submits, and keys that may do less. */
+/** Starts a gateway. One key per tenant may submit turns. The other keys may do less. */
 async function accept(fleet) {
   const { createHash } = await import("node:crypto");
   const sha = (key) => createHash("sha256").update(key).digest("hex");
@@ -175,7 +175,7 @@ async function accept(fleet) {
   const child = fleet.run(["gateway", "--keys", keys, "--address", new URL(fleet.gateway).host, "--config", fleet.conf], { REDIS_URL: fleet.redis });
   child.stdout.resume();
   while (!(await fetch(`${fleet.gateway}/v1/openapi.json`).catch(() => false)).ok) {
-    // The gateway starts: it has no event to wait for.
+    // A starting gateway sends no event, so this polls.
     await new Promise((go) => setTimeout(go, 100));
   }
   const post = async (path, tenant, body) => {
@@ -190,7 +190,7 @@ async function accept(fleet) {
 }
 
 let round = 0;
-/** Work that comes in all the time. */
+/** Submits the work that keeps arriving. */
 export async function steady(fleet) {
   round += 1;
   const id = (name) => `${name}-${round}`;
@@ -205,7 +205,7 @@ export async function steady(fleet) {
   await Promise.all(jobs);
 }
 
-/** The cases that an operator looks for. */
+/** Creates the situations that an operator looks for. */
 export async function cases(fleet) {
   await fleet.submit("demo", "fran", "order-16", ["crm_update", { order: "A-16" }]);
   for (const number of [17, 18, 19]) await fleet.submit("demo", "fran", `order-${number}`, ["find_customer", { email: "kim@example.org" }], ["crm_update", { order: `A-${number}` }]);
@@ -217,7 +217,7 @@ export async function cases(fleet) {
   await fleet.delegate("demo", "lead", "chairs", "Furnish the office in Turin.");
 }
 
-/** A second worker, with its only slot on a call that does not end. */
+/** Starts a second worker, whose only slot runs a call that does not end. */
 export async function stick(fleet) {
   fleet.run(["worker", "--config", fleet.conf], { REDIS_URL: fleet.redis, TICKFLEET_WORKER_SLOTS: "1" }).stdout.resume();
   const address = fleet.url.replace("/console/", "/v1/operate/workers");
@@ -225,7 +225,8 @@ export async function stick(fleet) {
   for (let number = 0; !(await workers()).some((worker) => worker.slots === 1 && worker.busy === 1); number += 1) {
     const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.drain_applied);
     if (isThere && number < 40) await fleet.submit("acme", "fran", `ledger-${number}`, ["export_ledger"]);
-    // A worker reports with its next heartbeat that it has taken a call. The heartbeat sends no event.
+    // A worker reports only with its next heartbeat that it has taken a call. The heartbeat sends no event, so this
+    // polls.
     await new Promise((go) => setTimeout(go, 500));
   }
 }

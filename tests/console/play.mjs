@@ -1,7 +1,7 @@
 // Performs an operator's tasks in the console, in a real Chromium, on a populated fleet of its own. Each task has at
 // most four actions. Kills the gateway and Redis, and checks every view with axe and for the width of a phone.
 //   node tests/console/play.mjs target/debug/tickfleet FOLDER-OF-PACKAGES [FOLDER-FOR-SCREENSHOTS]
-// ONLY=tasks, ONLY=views or ONLY=pictures runs a part.
+// ONLY=tasks, ONLY=views or ONLY=pictures runs only that part.
 import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -15,7 +15,7 @@ const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
 const ACTIONS_MAX = 4;
-// Ten seconds for a task, and more on a machine that has other work.
+// Maximum duration of a task: 10 s, and more on a busy machine.
 const TASK_MS = 10_000 * Math.max(1, loadavg()[0] / cpus().length);
 let findings = 0;
 
@@ -31,7 +31,7 @@ function watch(page) {
   });
 }
 
-/** Actions of an operator on the page, which are counted: a click, or a text with Enter. */
+/** Performs an operator's actions on the page, and counts them. An action is a click, or a text with Enter. */
 class Hands {
   constructor(page, fleet) {
     Object.assign(this, { page, fleet, actions: 0 });
@@ -79,7 +79,7 @@ class Hands {
     await this.page.keyboard.press("Enter");
   }
 
-  /** The reason, with Enter: the dialog's action runs. */
+  /** Types the reason and Enter, which runs the dialog's action. */
   async reason(text) {
     const dialog = this.page.getByRole("dialog");
     await this.type(dialog.getByLabel(/^Reason/), text);
@@ -95,7 +95,7 @@ class Hands {
   }
 }
 
-/** The ten tasks. */
+/** Performs the ten tasks. */
 async function work(page, fleet) {
   const hand = new Hands(page, fleet);
   const task = async (what, how) => {
@@ -179,7 +179,7 @@ async function work(page, fleet) {
   });
 }
 
-/** A redraw keeps the focus, the text that is typed, the selection and what is open. */
+/** Checks that a redraw keeps the focus, the text that is typed, the selection and the open details. */
 async function steadyPage(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("turns?agent=nora");
@@ -200,7 +200,7 @@ async function steadyPage(page, fleet) {
   check((await download).suggestedFilename() === "turns.csv", "the rows can be downloaded");
 }
 
-/** The keyboard alone. */
+/** Checks that the console can be used with only the keyboard. */
 async function keyboard(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("turns?agent=nora");
@@ -222,7 +222,7 @@ async function keyboard(page, fleet) {
   await hand.shows(/6 calls per agent in 1h/);
 }
 
-/** Each role sees only what it may do, and a key of one tenant only that tenant. */
+/** Checks that each role sees only permitted actions, and that a key of one tenant shows only this tenant. */
 async function roles(browser, fleet) {
   for (const [name, buttons] of [["viewer", 0], ["tenant", 1]]) {
     const context = await browser.newContext();
@@ -243,7 +243,7 @@ async function roles(browser, fleet) {
   }
 }
 
-/** A second tab shares the session; the key is in no storage that outlives the tabs. */
+/** Checks that a second tab shares the session, and that no storage that outlives the tabs contains the key. */
 async function session(browser, fleet) {
   const context = await browser.newContext();
   const [first, second] = [await context.newPage(), await context.newPage()];
@@ -262,7 +262,7 @@ async function session(browser, fleet) {
   await context.close();
 }
 
-/** An action on all matches of a filter ends if it is stopped, if it fails, or if the fleet has no room. */
+/** Checks that an action on all matches of a filter ends if it is stopped, if it fails, or if the fleet is full. */
 async function stops(page, fleet) {
   const hand = new Hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
@@ -306,7 +306,7 @@ async function stops(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** Images in results are shown, and only in the formats that tools can return. */
+/** Checks that images in results are shown, and only in the formats that tools can return. */
 async function images(page, fleet) {
   const hand = new Hands(page, fleet);
   const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
@@ -331,7 +331,7 @@ async function images(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** A connection to the gateway that can be cut: then it stays open, and nothing comes through. */
+/** Returns a proxy to the gateway that can be cut. When it is cut, connections stay open, but no data passes. */
 async function cable(url) {
   const { port } = new URL(url);
   const sockets = new Set();
@@ -358,7 +358,7 @@ async function cable(url) {
   };
 }
 
-/** Within five seconds, the page shows that its data is not live, also if its own program has stopped. */
+/** Checks that the page shows within 5 s that its data is not live, also if the page's own JavaScript is paused. */
 async function lost(browser, fleet) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 } });
   const page = await context.newPage();
@@ -378,7 +378,7 @@ async function lost(browser, fleet) {
   await shown("a gateway that hangs", () => fleet.dev.kill("SIGSTOP"), () => fleet.dev.kill("SIGCONT"));
   const redis = Number(execFileSync("redis-cli", ["-s", new URL(fleet.redis).pathname, "INFO", "server"]).toString().match(/process_id:(\d+)/)[1]);
   await shown("a Redis that hangs", () => process.kill(redis, "SIGSTOP"), () => process.kill(redis, "SIGCONT"));
-  // The page's own program stops for eight seconds. What it has drawn must not look live.
+  // The page's own JavaScript stops for eight seconds. The page must not present its old content as live.
   await page.waitForSelector(".sign.is-live");
   const devtools = await context.newCDPSession(page);
   const frozen = devtools.send("Runtime.evaluate", { expression: "{ const end = Date.now() + 8000; while (Date.now() < end); }" });
@@ -426,7 +426,7 @@ async function views(browser, fleet, colorScheme, width) {
   await context.close();
 }
 
-/** The pictures of docs/operate/console.md. The page has watched the fleet for a while. */
+/** Takes the pictures of docs/operate/console.md. The page has watched the fleet for a while. */
 async function pictures(browser, page, fleet) {
   const hand = new Hands(page, fleet);
   const take = (name) => page.screenshot({ path: join(screens, `${name}.png`) });
@@ -456,7 +456,7 @@ async function pictures(browser, page, fleet) {
   await phone.close();
 }
 
-/** The overview sends no requests for what the stream delivers. */
+/** Checks that the overview sends no requests for data that the stream delivers. */
 async function pushed(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("overview");

@@ -1,4 +1,4 @@
-// How the console shows numbers and foreign text, without a browser:
+// Checks how the console shows numbers and foreign text, without a browser:
 //   node tests/console/text.mjs
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-// Outside a browser, Node.js takes a file for a module only if a package says so.
+// Node.js loads a .js file as a module only if a package.json declares it.
 const folder = mkdtempSync(join(tmpdir(), "tickfleet-text-"));
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 cpSync(fileURLToPath(new URL("../../cli/gateway/src/console", import.meta.url)), folder, { recursive: true });

@@ -34,7 +34,8 @@ SHA256 = "364bea4219716b716bf639f504d195943f7f6a5535d312ca41d7098704a2affd"
 NEEDED = ("pydantic==2.12.5", "email-validator==2.3.0", "pyyaml==6.0.3", "docstring-parser==0.17.0")
 # The newest version of AgentDojo's benchmark.
 BENCHMARK = "v1.2.2"
-# Model clients, and a library that compares environments after a run. The expected calls need neither.
+# Modules that stubs replace: model clients, and a library that compares environments after a run. The expected calls
+# need none of them.
 STOOD_IN = ("agentdojo.agent_pipeline", "openai", "anthropic", "cohere", "deepdiff")
 OUTPUTS = ("tools.jsonl", "tasks.jsonl")
 

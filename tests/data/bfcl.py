@@ -35,8 +35,8 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Categories without lists of function calls: options of a prompt study, and questions about stateful tools whose
-# answers are prose.
+# Categories that have no lists of function calls: options of a prompt study, and questions about stateful tools with
+# answers in prose.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
 # The classes that multi-turn entries use, and the file that documents each.
@@ -224,14 +224,15 @@ def python_call(text, documents, tools, where):
 
 
 def entry_files(wheel):
-    """Returns the path of the entries of each category, in the order of the names."""
+    """Returns the path of each category's entries, sorted by name."""
     pattern = re.compile(re.escape(DATA) + r"BFCL_v4_(\w+)\.json")
     found = (pattern.fullmatch(path) for path in sorted(wheel.namelist()))
     return {match.group(1): match.group(0) for match in found if match and match.group(1) not in NOT_CALLS}
 
 
 def answers_of(wheel, category):
-    """Returns the expected calls of each entry, by ID. Empty if the category has no file of expected calls."""
+    """Returns the expected calls of each entry, by ID, or an empty dict if the category has no file of expected
+    calls."""
     path = f"{ANSWERS}BFCL_v4_{category}.json"
     if path not in wheel.namelist():
         return {}

@@ -9,8 +9,8 @@ committed. A second run finds the output of the first and returns at once.
 OUTDIR then has fixtures.jsonl, with one object per line, in the order of the files:
 
   {id, family, tags, raw, calls: [{name, arguments}], broken}
-                     `calls` is empty where none is expected; `broken` says that the output is cut or malformed, so
-                     that a parser may well complain
+                     `calls` is empty where none is expected; `broken` means that the output is cut or malformed, so
+                     that a parser may reject it
 
 Python's standard library only, 3.9 and later.
 """

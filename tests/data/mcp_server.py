@@ -59,7 +59,7 @@ def text(said: str, failed: bool = False) -> dict:
 
 
 def plod(ms: int, token) -> None:
-    """Ten steps, each with a progress notification."""
+    """Performs ten steps, each with a progress notification."""
     for step in range(10):
         time.sleep(ms / 10_000)
         if token is not None:

@@ -91,7 +91,8 @@ class Checks:
         self.validation_bites(schemas, kinds.values())
 
     def validation_bites(self, schemas, one_of_each):
-        """Breaks one manifest of each kind. If there is no complaint, the validator accepts everything."""
+        """Breaks one manifest of each kind. A broken manifest without a complaint means that the validator accepts
+        everything."""
         for manifest in one_of_each:
             spoilt = copy.deepcopy(manifest)
             part = spoilt["spec"] if "spec" in spoilt else spoilt
@@ -126,7 +127,8 @@ class Checks:
         print(f"wrong values: {len(REFUSED)} refused, each with its reason")
 
     def rules_and_dashboards(self):
-        """The chart contains the rule files and dashboards unchanged, and promtool accepts the rules."""
+        """Checks that the chart contains the rule files and dashboards unchanged, and that promtool accepts the
+        rules."""
         import yaml
 
         found = self.rendered["monitoring"]
@@ -157,8 +159,8 @@ class Checks:
         print(f"monitoring: {len(names)} rules, {len(boards)} dashboards")
 
     def package(self):
-        """The package must contain the configuration itself instead of a link, and no values of the checks. It must
-        render the same manifests as the folder, even without rules and dashboards."""
+        """Checks that the package contains the configuration itself instead of a link, and no values of the checks. The
+        package must render the same manifests as the folder, even without rules and dashboards."""
         with tempfile.TemporaryDirectory() as scratch:
             done = self.toolbox.helm("package", HERE_CHART, "--destination", scratch)
             if done.returncode != 0:

@@ -11,7 +11,7 @@ from toolbox import HERE_CHART
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
 SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
-# These snippets are not parts of values. They are complete sets of values, or a rule for another chart.
+# These snippets are not excerpts of values. They are complete sets of values, or a rule for another chart.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
 # `helm template` lacks these options of `helm install`, or they would hide errors.
@@ -32,8 +32,8 @@ def snippet(name):
 
 
 def rendered(page):
-    """Yields each `helm install` and `helm upgrade` of a page as `helm template`. An upgrade that reuses values gets
-    those of the page's installation."""
+    """Yields each `helm install` and `helm upgrade` of a page as `helm template`. If an upgrade reuses values, it gets
+    the values of the page's installation."""
     installed = []
     for command in commands(page):
         words = shlex.split(command)
@@ -75,7 +75,7 @@ def check(toolbox, scratch):
 
 
 def names_it_makes(arguments, manifests):
-    """Deployments that commands name must be in the manifests."""
+    """Checks that the manifests contain the Deployments that commands name."""
     if arguments[1:3] != ["fleet", "helm/tickfleet"] or "fleet.yaml" not in arguments:
         return []
     text = "\n".join(command for page in PAGES for command in commands(page))

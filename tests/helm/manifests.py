@@ -119,13 +119,13 @@ PLACES = ("--to", "--oidc-issuer", "--public-url")
 
 
 def unaddressed(container):
-    """Returns the arguments without addresses."""
+    """Returns the arguments of the container, except addresses."""
     arguments = container.get("args", [])
     return [argument for before, argument in zip(["", *arguments], arguments) if before not in PLACES]
 
 
 def selected(selector, labels):
-    """Whether a label selector matches these labels."""
+    """Returns whether a label selector matches these labels."""
     equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     among = all(
         rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]

@@ -37,8 +37,8 @@ def for_image(cpu):
 
 
 def fetched(toolbox, name, cpu):
-    """Returns a folder with exactly the wheels that a file pins. pip fails if the file does not pin one of their
-    dependencies."""
+    """Returns a folder that contains exactly the wheels that a requirements file pins. pip fails if the file does not
+    pin one of their dependencies."""
     path, _ = requirements(name)
     with open(path, "rb") as file:
         folder = os.path.join(toolbox.cache, f"wheels-{digest_of(file.read() + python_version().encode())[:12]}-{cpu}")
@@ -46,7 +46,7 @@ def fetched(toolbox, name, cpu):
         with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
             target = os.path.join(scratch, "wheels")
             pip("download", "--require-hashes", *for_image(cpu), "--requirement", path, "--dest", target)
-            # Another process may have been faster. Then it has fetched the same wheels.
+            # Another process may have created the folder first. That process has fetched the same wheels.
             if not os.path.exists(folder):
                 os.rename(target, folder)
     return folder

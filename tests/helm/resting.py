@@ -22,8 +22,8 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# A fleet's work over ten minutes: slices that are ready, slices that run, and slices that lost their worker. The flag
-# applies to a fleet that can scale to zero. It is true if the missing worker is a fault at the end.
+# A fleet's slices over ten minutes: those that are ready, those that run, and those that lost their worker. The flag is
+# true if a fleet that can scale to zero has a fault at the end because it has no worker.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),

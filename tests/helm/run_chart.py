@@ -112,7 +112,7 @@ def held(volume, configmaps):
 
 
 def mount(files, folder):
-    """Writes a volume as a kubelet does. Two links lead to the files and folders, so that all change at once."""
+    """Writes a volume as a kubelet does: through two symbolic links, so that all files and folders change at once."""
     version = os.path.join(folder, "..2026_11_22_00_00_00.1")
     for path, text in files.items():
         place = os.path.join(version, path)
@@ -318,7 +318,7 @@ class Shape:
             print(f"{self.shape}: {len(servers)} processes started, probed and ended: {', '.join(p.name for p in servers)}")
 
     def in_force(self, servers):
-        """The active configuration has the settings of the values."""
+        """Checks that the active configuration has the settings of the values."""
         worker = next(pod for pod in servers if "-worker" in pod.name and "-rest" not in pod.name)
         printed = worker.run("config", "print")
         for setting in IN_FORCE[self.shape]:
@@ -333,7 +333,8 @@ class Shape:
 
     @staticmethod
     def without_redis(redis, servers):
-        """If Redis stops, pods become unready but are not restarted. When it returns, they become ready again."""
+        """Checks that pods become unready but are not restarted if Redis stops, and become ready again when Redis
+        returns."""
         redis.stop()
         for pod in servers:
             wait_for(f"{pod.name} is unready", lambda pod=pod: asked(pod.port, "/readyz") == 503, pod.process)

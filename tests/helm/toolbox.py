@@ -51,7 +51,7 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
-    # The dependencies of this repository's package tickfleet. With them, a tool host runs as in the chart.
+    # These are dependencies of this repository's package tickfleet. With them, a tool host runs as in the chart.
     "pydantic==2.12.5",
     "pydantic-core==2.41.5",
     "annotated-types==0.8.0",

@@ -11,8 +11,8 @@ SETTING = "TICKFLEET_WORKER_WORKSPACES"
 
 
 def check(rendered):
-    """Returns the number of checked pods, and complaints. If the values have a volume for a worker, it must be mounted
-    above the worker's workspace folder. Other pods must have neither."""
+    """Returns the number of checked pods, and complaints. If the values have a volume for a worker, the volume must be
+    mounted above the worker's workspace folder. Other pods must have neither the volume nor the mount."""
     count, complaints = 0, []
     for shape, found in rendered.items():
         for _, _, spec in rules.pod_templates(found):

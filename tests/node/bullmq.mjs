@@ -1,5 +1,5 @@
-// Governed jobs on BullMQ. Code around each job checks the permission and the arguments' schema. A script debits two
-// caps of the agent (10 calls in 5 s, 1,000 a day). The code then writes an audit entry and a reply. See
+// Measures governed jobs on BullMQ. Code around each job checks the permission and the arguments' schema. A script
+// debits two caps of the agent (10 calls in 5 s, 1,000 a day). The code then writes an audit entry and a reply. See
 // docs/understand/benchmarks.md.
 //
 //   npm i bullmq@6.7.0 ioredis@5 ajv@8, beside a redis-server on PORT (7711)

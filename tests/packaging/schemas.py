@@ -142,8 +142,8 @@ def good(schemas):
 
 
 def shown(schemas):
-    """Yields the name and content of YAML blocks of the documentation that have all required fields of a file and no
-    others."""
+    """Yields the name and content of YAML blocks of the documentation that are complete files: they have all required
+    fields of a file, and no unknown fields."""
     import yaml
 
     tops = {name: (set(schema["properties"]), set(schema.get("required", []))) for name, schema in schemas.items()}
@@ -160,7 +160,7 @@ def shown(schemas):
             except yaml.YAMLError:
                 continue
             for name, (known, required) in tops.items():
-                # The documentation also shows excerpts of definitions, with dots in place of what is left out.
+                # The documentation also shows excerpts of definitions, with dots in place of omitted parts.
                 whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
                 if whole and "…" not in block and "..." not in block:
                     yield name, document

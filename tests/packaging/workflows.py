@@ -93,7 +93,7 @@ def names(text):
 
 
 def bites(judges, text, scratch):
-    """Adds faults to the workflows, and yields those that the checks do not find."""
+    """Adds faults to the workflows, and yields the faults that the checks do not find."""
     spoilt = (
         ("an action by its tag", re.sub(r"checkout@[0-9a-f]{40} # v4.2.2", "checkout@v4", text)),
         ("all permissions", text.replace("permissions: {}", "permissions: write-all")),

@@ -60,13 +60,14 @@ class Words:
         self.ids = {word: number for number, word in enumerate(lines)}
 
     def of(self, text):
-        """Returns the token IDs of a text, between the marks of its beginning and end."""
+        """Returns the token IDs of a text, between the tokens that mark its beginning and end."""
         pieces = [piece for word in self.split(text) for piece in self.pieces(word)]
         return [self.ids["[CLS]"], *pieces[: TOKENS_MAX - 2], self.ids["[SEP]"]]
 
     @staticmethod
     def split(text):
-        """Lower case without accents; each punctuation mark and each Chinese character is a separate word."""
+        """Splits text into lower-case words without accents. Each punctuation mark and each Chinese character is a
+        separate word."""
         plain = unicodedata.normalize("NFD", text.lower())
         out = []
         for char in plain:
@@ -165,7 +166,7 @@ def handler(model):
             question = json.loads(self.rfile.read(length))
             texts = question.get("input")
             texts = [texts] if isinstance(texts, str) else texts
-            # As strict as OpenAI's service.
+            # The checks are as strict as those of OpenAI's service.
             sound = isinstance(texts, list) and 0 < len(texts) <= TEXTS_MAX
             if not sound or not all(isinstance(text, str) and text for text in texts) or not question.get("model"):
                 return self.answer(400, {"error": {"message": "expected model and input, texts that are not empty"}})

@@ -44,7 +44,7 @@ pub struct Call {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Task {
     pub suite: String,
-    /// Unique in the suite (`user_task_3`).
+    /// The ID of the task, such as `user_task_3`. Unique in its suite.
     pub task: String,
     kind: String,
     /// The calls that carry out the task. Empty if an attacker's goal is only a text.
@@ -52,19 +52,19 @@ pub struct Task {
 }
 
 impl Task {
-    /// False for an attacker's goal.
+    /// Returns false for an attacker's goal.
     #[must_use]
     pub fn is_legitimate(&self) -> bool {
         self.kind == "user"
     }
 
-    /// An agent that is granted exactly the tools of this task.
+    /// Returns the name of an agent that is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
     }
 
-    /// The tools that this task needs, by their names in the fleet.
+    /// Returns the tools that this task needs, by their names in the fleet.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<String> {
         self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
@@ -115,7 +115,7 @@ impl AgentDojo {
         grants
     }
 
-    /// All tools as tools of a fleet. Each tool returns its arguments.
+    /// Returns all tools as tools of a fleet. Each tool returns its arguments.
     ///
     /// # Errors
     /// If the fleet rejects a schema.

@@ -40,7 +40,7 @@ pub struct Tool {
 pub struct Turn {
     /// The leaderboard's ID of the entry, the same for all turns of a conversation.
     pub entry: String,
-    /// The file of the entry (`live_multiple`).
+    /// The category of the entry, which is also the name of its file, such as `live_multiple`.
     pub category: String,
     /// In order: [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
@@ -68,7 +68,7 @@ impl Keyword {
     }
 }
 
-/// Why a call does not fit its schema. Of several errors, the first in the order of [`Keyword`].
+/// The reason why a call does not fit its schema: the first of its errors in the order of [`Keyword`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     pub keyword: Keyword,
@@ -87,8 +87,8 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// Ordered by name. Tools come from single-turn entries, from the classes of conversations, and from entries
-    /// without an expected call.
+    /// Returns all tools, ordered by name. They come from single-turn entries, from the classes of conversations, and
+    /// from entries without an expected call.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
@@ -99,32 +99,34 @@ impl Bfcl {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// The tools that each single-turn entry offers its model, by entry ID. Includes entries without an expected call.
+    /// Returns the tools that each single-turn entry offers its model, by entry ID. Includes entries without an
+    /// expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
     }
 
-    /// The single-turn entries with expected calls, one turn each, except the turns of [`Self::source_text_turns`].
+    /// Returns the single-turn entries with expected calls, one turn each, except the turns of
+    /// [`Self::source_text_turns`].
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// The Java and JavaScript entries. Some of their arguments are source text, such as the name of a variable. Such
-    /// text does not fit a schema that requires a list or an object.
+    /// Returns the Java and JavaScript entries. Some of their arguments are source text, such as the name of a
+    /// variable. Such text does not fit a schema that requires a list or an object.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()
     }
 
-    /// The multi-turn entries. Each conversation has its turns in order, without turns that expect no call.
+    /// Returns the multi-turn entries. Each conversation has its turns in order, without turns that expect no call.
     #[must_use]
     pub fn conversations(&self) -> Vec<Vec<Turn>> {
         self.conversations.clone()
     }
 
-    /// Returns `None` if the arguments fit the tool's schema.
+    /// Checks a call's arguments. Returns their first problem, or `None` if the arguments fit the tool's schema.
     ///
     /// # Errors
     /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
@@ -166,7 +168,7 @@ const DATA: FetchedData = FetchedData {
 /// Fetches the data if it is missing, and loads it. Returns `None` if `TICKFLEET_SKIP_BFCL` is `1`.
 ///
 /// # Errors
-/// As [`FetchedData::ensure`] and [`load`].
+/// The errors of [`FetchedData::ensure`] and [`load`].
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }

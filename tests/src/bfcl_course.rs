@@ -1,4 +1,4 @@
-//! Sends the leaderboard's turns through a fleet. Knows the messages, their order, and the expected replies.
+//! Tracks the leaderboard's turns through a fleet: the messages, their order, and the expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,7 +29,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// A course of every `step`th conversation (1 means all). No turn is sent yet.
+    /// Creates a course of every `step`th conversation (1 means all). No turn is sent yet.
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
@@ -63,7 +63,7 @@ impl Course {
         self.answered.len()
     }
 
-    /// In order: IDs of turns that were sent and have no reply.
+    /// Returns the IDs of turns that were sent and have no reply, in order.
     pub fn missing(&self) -> Vec<&str> {
         let mut ids: Vec<&str> =
             self.sent.keys().filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect();
@@ -123,6 +123,8 @@ impl Course {
         message
     }
 
+    /// Returns each sent turn with its ID and its results.
+    ///
     /// # Panics
     /// If a turn has no reply, or a reply does not have one result for each call of its turn, in order.
     pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
@@ -152,7 +154,7 @@ pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'
     counts
 }
 
-/// True if an `invalid_arguments` result names `problem`.
+/// Returns true if an `invalid_arguments` result names `problem`.
 pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     let path = dotted(&problem.at);
     let expected = match problem.keyword {
@@ -164,7 +166,7 @@ pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
 }
 
-/// Models see paths, not JSON pointers: `/a/0/b` becomes `a[0].b`.
+/// Converts a JSON pointer to the path that models see: `/a/0/b` becomes `a[0].b`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {

@@ -19,7 +19,7 @@ use crate::fleet::Plan;
 /// Sets the log level of the processes. They log to the test's standard error.
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
-/// The plan of every process. Leases are short, so that recovery is quick. Each tool has its own behavior.
+/// Returns the plan of every process. Leases are short, so that recovery is quick. Each tool has its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     let (once, others): (Vec<_>, Vec<_>) =
         tools.iter().partition(|tool| ToolBehavior::of(&tool.name) == ToolBehavior::Once);
@@ -66,12 +66,12 @@ impl Role {
 
 pub struct NodeAddresses {
     pub redis: String,
-    /// Host and port.
+    /// Address of the ledger, as `host:port`.
     pub ledger: String,
     pub data: String,
 }
 
-/// The test kills and restarts the process. Dropping the handle kills the process.
+/// A process that the test can kill and restart. Dropping the handle kills the process.
 pub struct Node {
     role: Role,
     arguments: [String; 5],
@@ -80,7 +80,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// `binary` is the program `fleet_node` of this crate.
+    /// Starts a process. `binary` is the program `fleet_node` of this crate.
     pub fn start(binary: &str, role: Role, number: usize, surroundings: &NodeAddresses) -> Self {
         let NodeAddresses { redis, ledger, data } = surroundings;
         let name = format!("{}-{number}", role.as_str());
@@ -93,7 +93,7 @@ impl Node {
         self.role
     }
 
-    /// Uses SIGKILL.
+    /// Kills the process with SIGKILL, and starts it again.
     ///
     /// # Panics
     /// If the process had already ended. Only a signal may end a scheduler or a worker.
@@ -104,7 +104,7 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// Uses SIGSTOP. The process does not notice the pause, as on an overloaded machine.
+    /// Pauses the process with SIGSTOP. The process does not notice the pause, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -113,7 +113,7 @@ impl Node {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Uses SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn end(mut self) {
         self.kill();
     }

@@ -89,7 +89,7 @@ pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// An HTTP tool. Each call makes one request, which adds an entry to the ledger at `address` (host and port).
+/// Returns an HTTP tool. Each call makes one request, which adds an entry to the ledger at `address` (host and port).
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

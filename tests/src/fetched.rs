@@ -64,7 +64,7 @@ impl FetchedData {
     }
 }
 
-/// A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
+/// Returns cargo's target folder. A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 #[must_use]
 pub fn target_dir() -> PathBuf {

@@ -74,7 +74,7 @@ pub struct Plan {
     pub active: Option<ActivePolicy>,
     /// Whether schedulers and workers are Redis users with exactly the rights of their roles.
     pub users: bool,
-    /// The permit to process a suspect. If set, all workers share the permit, as if they were in one process. If
+    /// The permit to process a suspect slice. If set, all workers share the permit, as if they were in one process. If
     /// `None`, each worker has its own permit, as if each were a separate process.
     pub suspects: Option<SuspectSemaphore>,
 }
@@ -147,12 +147,12 @@ impl Plan {
         }))
     }
 
-    /// Uses a separate connection.
+    /// Opens the store through a separate connection.
     pub fn store(&self, url: &str) -> Store {
         Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
-    /// The scheduler does not run yet.
+    /// Creates a scheduler that does not run yet.
     pub fn scheduler(
         &self,
         store: Store,
@@ -175,7 +175,7 @@ impl Plan {
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
-    /// The worker has all tools of the plan, and does not run yet.
+    /// Creates a worker with all tools of the plan. The worker does not run yet.
     pub fn worker(
         &self,
         store: Store,
@@ -229,7 +229,7 @@ impl Plan {
     }
 }
 
-/// The kinds of declared tools that workers of the binary support.
+/// Returns the kinds of declared tools that workers of the binary support.
 fn kinds(environment: &Environment) -> ToolKinds {
     ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }
@@ -245,8 +245,8 @@ pub struct Fleet {
     pub store: Store,
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. Then `_around`
-    /// holds the servers in between.
+    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. In this case,
+    /// `_around` contains the servers between them and the server.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -389,7 +389,7 @@ impl Fleet {
         assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
-    /// `calls` are names and arguments. Returns the turn's ID.
+    /// Submits a turn. `calls` are names and arguments. Returns the turn's ID.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<Value> = calls
             .iter()
@@ -409,7 +409,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// Waits up to [`PATIENCE`].
+    /// Returns the next reply of inbox `acme:box`. Fails the test if none arrives within [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -417,12 +417,12 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// Returns `None` after `wait`.
+    /// Returns the next reply of inbox `acme:box`, or `None` if none arrives within `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
 
-    /// `inbox` is `<tenant>:<inbox>`. Returns `None` after `wait`.
+    /// Returns the next reply of `inbox` (`<tenant>:<inbox>`), or `None` if none arrives within `wait`.
     pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
         let reply = self.raw_reply_in(inbox, wait).await?;
         Some(serde_json::from_str(&reply).unwrap())
@@ -447,7 +447,7 @@ impl Fleet {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
 
-    /// Drains all parts, and checks that no keys are left behind.
+    /// Drains all schedulers and workers, and checks that no unexpected keys remain.
     pub async fn stop(mut self) {
         if !self.schedulers.is_empty() {
             self.until("cascades of ended turns have run", async |fleet| {

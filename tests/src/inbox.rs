@@ -14,7 +14,7 @@ use crate::fleet::PATIENCE;
 const REPLIES_MAX: usize = 500;
 const MESSAGES_MAX: usize = 500;
 
-/// Uses a separate connection.
+/// Reads an inbox through a separate connection.
 pub struct Inbox {
     connection: MultiplexedConnection,
     key: String,
@@ -22,13 +22,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// `name` is an inbox of tenant `acme`. Reads from its beginning.
+    /// Opens inbox `name` of tenant `acme`, to read it from its beginning.
     pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
         let key = keys.key(format_args!("replies:acme:{name}"));
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// All available replies in order, up to `REPLIES_MAX`. If there are none, waits up to `wait`.
+    /// Returns all available replies in order, up to `REPLIES_MAX`. If there are none, waits up to `wait`.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -44,14 +44,14 @@ impl Inbox {
         replies
     }
 
-    /// Returns the entry ID and the reply. Waits up to [`PATIENCE`].
+    /// Returns the entry ID and the content of the next reply. Waits up to [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// All replies ever written to the inbox, because tests never trim it.
+    /// Returns the number of replies ever written to the inbox. Tests never trim an inbox.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};
 
-/// A worker, or a scheduler and a worker, on an async runtime of its own.
+/// A worker, or a scheduler and a worker, on a separate async runtime.
 pub struct KillableProcess {
     runtime: Option<Runtime>,
 }
@@ -24,7 +24,7 @@ impl KillableProcess {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// `url` may be a server other than the fleet's.
+    /// Starts a worker on the server at `url`, which may be a server other than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,
@@ -45,7 +45,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Both have the fleet's plan. [`Self::kill`] kills both.
+    /// Starts a scheduler and a worker, both with the fleet's plan. [`Self::kill`] kills both.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let url = fleet.url_of("tickfleet");
@@ -66,7 +66,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// The tasks of the process stop, and its connections close.
+    /// Kills the process: its tasks stop, and its connections close.
     pub fn kill(mut self) {
         self.stop();
     }

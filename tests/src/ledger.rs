@@ -29,7 +29,7 @@ pub struct Entry {
 }
 
 impl Ledger {
-    /// Uses a free port. Returns the ledger and `127.0.0.1:port`.
+    /// Starts the service on a free port. Returns the ledger and `127.0.0.1:port`.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -61,7 +61,7 @@ impl Ledger {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 
-    /// The number of keys with an effect, and the total number of effects.
+    /// Returns the number of keys with an effect, and the total number of effects.
     pub fn totals(&self) -> (usize, u32) {
         let entries = self.entries.lock().unwrap();
         (entries.values().filter(|e| e.done > 0).count(), entries.values().map(|e| e.done).sum())

@@ -28,7 +28,7 @@ impl ClaimedCall {
 }
 
 impl Fleet {
-    /// Takes the call that the turn offers, as process `name`. `None` if the turn offers none.
+    /// Takes the call that the turn offers, as process `name`. Returns `None` if the turn offers no call.
     pub async fn try_claim(&self, turn: &str, name: &str) -> Option<ClaimedCall> {
         let stream = self.store.keys().key(format!("local:acme:{turn}"));
         let mut command = redis::cmd("XREADGROUP");

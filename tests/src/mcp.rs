@@ -28,7 +28,7 @@ const NPM: [&str; 3] = [
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
-/// Time for a server to start and list its tools. `node` and `python3` are slow on a busy machine.
+/// Maximum time for a server to start and list its tools. `node` and `python3` are slow on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
 /// Time after which a call without progress fails.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -70,14 +70,14 @@ impl ReferenceServers {
         Ok(Some(Self { dir, node }))
     }
 
-    /// `package` is the last part of the package's name.
+    /// Returns the definition of an npm server. `package` is the last part of the package's name.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// An npm server whose definitions differ from the pinned ones: a copy of the package in which one file has `to` in
-    /// place of `from`.
+    /// Returns an npm server whose definitions differ from the pinned ones: a copy of the package in which one file has
+    /// `to` in place of `from`.
     ///
     /// # Errors
     /// If the copy cannot be written, or `file` does not contain `from`.
@@ -102,7 +102,7 @@ impl ReferenceServers {
     }
 }
 
-/// The copy must be next to the original, so that it finds the same dependencies.
+/// Copies a folder. A copied package must be next to the original, so that it finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -120,6 +120,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 pub struct Notes(tempfile::TempDir);
 
 impl Notes {
+    /// Creates the server's folder.
+    ///
     /// # Errors
     /// If no folder can be created.
     pub fn new() -> Result<Self> {
@@ -131,7 +133,7 @@ impl Notes {
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// The lines of one file in the folder. Empty if the file does not exist.
+    /// Returns the lines of one file in the folder, or an empty list if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -183,7 +185,7 @@ fn server(transport: McpTransport) -> McpServerDef {
     }
 }
 
-/// The environment variables to which definitions of servers can refer, with the machine's `PATH`.
+/// Returns the environment variables to which definitions of servers can refer, with the machine's `PATH`.
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
 pub fn environment() -> Environment {
     let path = env::var("PATH").unwrap_or_default();

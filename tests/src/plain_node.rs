@@ -14,7 +14,8 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
-/// These processes and the test share this plan. The agent kelly calls tools, and archy is an external runtime.
+/// Returns the plan that the processes and the test share. The agent kelly calls tools, and archy is an external
+/// runtime.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -72,7 +73,7 @@ impl Fleet {
         let _: Value = read.query_async(&mut connection).await.unwrap();
     }
 
-    /// Its pending entries are deleted too.
+    /// Deletes a consumer with its pending entries.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut delete = redis::cmd("XGROUP");

@@ -1,4 +1,4 @@
-//! All integration tests are one binary, because linking twenty binaries would take longer than running them.
+//! All integration tests are in one binary, because linking twenty binaries would take longer than running them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod business;

@@ -15,7 +15,7 @@ if (program === undefined) {
   process.exit(1);
 }
 
-// The program prints commands as the user types them.
+// With this `argv0`, the program's messages show commands as the user types them.
 const argv0 = process.env.npm_command === "exec" ? "npx tickfleet" : "tickfleet";
 const child = spawn(program, process.argv.slice(2), { argv0, stdio: "inherit" });
 // A terminal sends Ctrl-C to both processes. The program then drains, and this process waits for its end.

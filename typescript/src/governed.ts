@@ -183,7 +183,7 @@ class LocalCall<A extends Record<string, unknown>> {
     }
   }
 
-  /** Extends the claim until it is aborted. */
+  /** Sends heartbeats, which extend the claim, until the signal is aborted. */
   async #beat(claim: Claim, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       await sleep(claim.leaseMs / 3, undefined, { signal, ref: false }).catch(() => undefined);

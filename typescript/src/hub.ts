@@ -11,7 +11,7 @@ import { type Reply, UNKNOWN_TENANT, absent, isEnd, readRecord, readReply } from
 
 /** Ms until the record of a turn is read for the first time, if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
-/** The same if the record may already show the end: the caller gave the id, or the tenant may not exist. */
+/** The same for a record that may already show the end: the caller gave the id, or the tenant may not exist. */
 const RECORD_SOON_MS = 100;
 /** Longest interval between two reads of the record, ms. */
 const RECORD_EVERY_MAX_MS = 10_000;
@@ -93,7 +93,7 @@ export class Hub {
     return this.#waiters.get(place);
   }
 
-  /** True if no turn of this tenant has been answered to this process, so that the tenant may not exist. */
+  /** Returns true if this process has received no reply of this tenant yet, so that the tenant may not exist. */
   isNew(tenant: string): boolean {
     return !this.#tenants.has(tenant);
   }

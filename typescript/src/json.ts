@@ -17,7 +17,10 @@ export function read(text: string): unknown {
   return parse(text, undefined, numberOf);
 }
 
-/** Half of a surrogate pair cannot be encoded in UTF-8, so no message may contain one. */
+/**
+ * Returns false if the text contains half of a surrogate pair. It cannot be encoded in UTF-8, so no message may contain
+ * it.
+ */
 function isWritable(text: string): boolean {
   return text.isWellFormed();
 }

@@ -95,8 +95,8 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 });
 
 /**
- * CRC-32 as in zip, which gives the shard of a tenant. (`zlib.crc32` needs a newer Node.js than the oldest supported
- * version.)
+ * Computes the CRC-32 as in zip, which gives the shard of a tenant. (`zlib.crc32` needs a newer Node.js than the oldest
+ * supported version.)
  */
 export function crc32(text: string): number {
   let crc = 0xffffffff;

@@ -1,4 +1,4 @@
-/** Where the fleet is, if the program names no URL. */
+/** Finds the URL of the fleet, if the program names none. */
 import { readFileSync, statSync } from "node:fs";
 
 import { DEFAULT_URL } from "./redis.js";

@@ -1,4 +1,4 @@
-/** The program `tickfleet`, which is in the package of this platform: @tickfleet/linux-x64 and its like. */
+/** Finds the program `tickfleet`, which is in the package of this platform, such as @tickfleet/linux-x64. */
 import { createRequire } from "node:module";
 
 /** The package with the program for this platform. */

@@ -51,7 +51,7 @@ interface Target {
   open(): Promise<Link>;
 }
 
-/** node-redis. It is imported on demand, because clients of a gateway do not need it. */
+/** Imports node-redis on demand, because clients of a gateway do not need it. */
 function library() {
   return import("@redis/client").catch((cause: unknown) => {
     throw new FleetError("no_redis_client", "Redis needs the package @redis/client: npm install @redis/client", { cause });
@@ -71,7 +71,7 @@ async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
     try {
       driver.destroy();
     } catch {
-      // It is already closed.
+      // The connection is already closed.
     }
   };
   try {

@@ -1,5 +1,5 @@
-// Agents of the AI SDK and governed functions pay once, or report honestly that the outcome is unknown, whatever happens
-// to their processes. Payments are counted by a bank, a server of its own, not in the results that the agents received.
+// Agents of the AI SDK and governed functions pay once, or report that the outcome is unknown, whatever happens to
+// their processes. A bank, which is a separate server, counts the payments, not the results that the agents received.
 // Each case runs over Redis and through a gateway. It needs `tickfleet` and `redis-server` in the PATH.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -28,7 +28,7 @@ const home = mkdtempSync(join(tmpdir(), "payments-"));
 const ledger = [];
 const booked = new EventEmitter();
 booked.setMaxListeners(0);
-/** Orders whose response waits until the bank is told to send it. */
+/** Orders whose payment gets no response until the test releases them. */
 const held = new Set();
 
 const bank = createServer(async (request, response) => {
@@ -58,7 +58,7 @@ function heldOrder() {
   return { order, release, isBooked: once(booked, order) };
 }
 
-/** An extra payment would arrive within a tick and the time of a call. */
+/** Checks the number of payments. An extra payment would arrive within one tick plus the duration of a call. */
 async function paidOnly(order, count = 1) {
   // No event reports that no further payment arrives.
   await sleep(400);
@@ -89,7 +89,7 @@ const conf = {
   tools: { tools },
 };
 mkdirSync(join(home, "conf"));
-// JSON is YAML.
+// JSON is valid YAML.
 for (const [name, content] of Object.entries(conf)) writeFileSync(join(home, `conf/${name}.yaml`), JSON.stringify(content));
 
 const foreign = ["REDIS_URL", "FLEET_URL", "FLEET_KEY", "TICKFLEET_CONFIG"];
@@ -117,7 +117,7 @@ after(async () => {
   rmSync(home, { recursive: true });
 });
 
-/** A test that runs with each transport. */
+/** Adds a test for each transport. */
 function each(name, run) {
   for (const [way, connection] of Object.entries(ways)) {
     const fleet = new Fleet(connection);

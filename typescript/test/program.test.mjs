@@ -61,7 +61,7 @@ test("without npm, the program outlives the shell that started it", async () => 
   const pid = Number(await new Promise((resolve) => shell.stdout.once("data", resolve)));
   await until(log, "started");
   shell.kill("SIGTERM");
-  // Longer than the interval at which the program looks for its shell. No event reports that nothing ends.
+  // The pause is longer than the interval at which the program looks for its shell. No event reports that nothing ends.
   await sleep(700);
   assert.doesNotThrow(() => process.kill(pid, 0));
   process.kill(pid, "SIGTERM");

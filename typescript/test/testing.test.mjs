@@ -47,7 +47,7 @@ const conf = {
     },
   },
 };
-// JSON is YAML.
+// JSON is valid YAML.
 for (const [name, content] of Object.entries(conf)) writeFileSync(join(home, `conf/${name}.yaml`), JSON.stringify(content));
 
 const env = { BANK_URL: `http://127.0.0.1:${bank.address().port}` };

@@ -1,5 +1,5 @@
-//! Makes decisions in batches. A batch does not wait for more items: all items that arrived during the last round trip
-//! go into the next batch.
+//! Makes decisions (transactions on the store) in batches. A batch does not wait for more items: all items that arrived
+//! during the last round trip go into the next batch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -254,7 +254,7 @@ pub(crate) enum WaitFor {
     Facts(CheckFacts, CallName),
     /// An equal call.
     Claim(ClaimEffect),
-    /// A decision by people. The same transaction requests it.
+    /// People's decision about an approval. The transaction that parks the call also requests the approval.
     Approval(Box<AskApproval>),
     Budget(BudgetWait),
 }
@@ -367,8 +367,8 @@ pub(crate) struct Batcher<I: BatchItem> {
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// Starts the batcher. The batcher ends when it is dropped and all items have their results. It also ends when
-    /// `give_up` is canceled and the store does not respond.
+    /// Starts the batcher. It ends after it is dropped and all its items are handled. Once `give_up` is canceled, an
+    /// item that is not [`BatchItem::OWED`] is no longer repeated.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -392,7 +392,8 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// If the next log message is due, returns the number of messages that were suppressed since the last one.
+    /// Returns the number of messages suppressed since the last logged message if the next message is due. Otherwise
+    /// counts this message as suppressed and returns `None`.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -433,7 +434,8 @@ impl BatchLoop {
         }
     }
 
-    /// Decides a batch, and sends the results to the callers. Items that conflicted with other commits are repeated.
+    /// Decides a batch, and sends the results to the callers. Repeats items that conflicted with other commits, at most
+    /// [`CONTENDED_MAX`] times.
     async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();

@@ -77,7 +77,7 @@ impl DecisionQueues {
         self.parks.submit(park).await
     }
 
-    /// Returns a slice without further results, so that another worker takes it.
+    /// Returns a slice to its queue without adding results, so that another worker takes it.
     pub(crate) async fn requeue(&self, slice: impl Into<Arc<Slice>>, why: RequeueReason) {
         let slice = slice.into();
         let name = slice.name.clone();

@@ -13,7 +13,7 @@ use crate::slot_pool::SlotPool;
 /// Maximum number of held slices for each slot. Results that wait for the store occupy no slot, but their slices
 /// count.
 const HELD_PER_SLOT: usize = 4;
-/// The smallest maximum of held slices, so that a worker with few slots still settles in batches.
+/// Lower bound for the maximum number of held slices. A worker with few slots thus still settles in batches.
 const HELD_MIN: usize = 512;
 
 pub(crate) fn held_max(slots: usize) -> usize {
@@ -21,9 +21,10 @@ pub(crate) fn held_max(slots: usize) -> usize {
 }
 
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices. All suspects of a group except the first one run in this pool, too.
+    /// The pool of regular slices. All suspects of a group except the first one use free slots of this pool.
     pool: SlotPool,
-    /// The slot of the first suspect of a group. Suspects never take the slots of other slices (invariant 17).
+    /// The slot of the first suspect of a group. A suspect is a slice that was redelivered after a crash. The first
+    /// suspect takes no slot from other slices (invariant 17).
     suspects: SlotPool,
     /// The held slices by turn, so that cancellation notices find them.
     running: Mutex<HashMap<TurnName, RunningSlice>>,

@@ -1,5 +1,5 @@
-//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store
-//! lost its last writes in a restart, the worker reports these calls and changes again.
+//! The worker's journal: the calls that it has begun, and the changes of facts and claims at the ends of these calls.
+//! If the store lost its last writes in a restart, the worker reports the calls and changes again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -306,8 +306,8 @@ fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: 
     ReportCallEnds { session, ends }
 }
 
-/// Returns the claim with its remaining lifetime; `None` if the lifetime is over. An open claim remains in force until
-/// its turn's deadline, plus its window.
+/// Returns the claim with its remaining lifetime; `None` if the lifetime is over. An open claim stays valid until its
+/// turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

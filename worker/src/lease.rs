@@ -37,9 +37,9 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// Adopts the report of a heartbeat. If a new run of the store does not have the worker's drain flag, the flag was
-    /// lost with the store's last writes. In this case the flag stays in force and is returned, so that the caller
-    /// restores it.
+    /// Adopts the drain flag that a heartbeat reported. If a new run of the store does not have the worker's drain
+    /// flag, the flag was lost with the store's last writes. In this case the flag stays set and is returned, so that
+    /// the caller restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -86,7 +86,7 @@ pub(crate) struct Lease {
     strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often the store had lost the worker's last heartbeat.
+    /// Number of times that the store had lost the worker's last heartbeat.
     losses: Mutex<u64>,
 }
 
@@ -229,7 +229,7 @@ impl Lease {
         }
     }
 
-    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would still hold these entries
+    /// Returns entries that the store delivered for a dropped take. Otherwise the worker would still hold these entries
     /// when its lease ends, and would count as crashed.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
@@ -261,7 +261,7 @@ mod tests {
         let (drain_flag, note) =
             (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
         assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());
-        // Until the flag is restored, each heartbeat returns the flag, and the flag stays in force.
+        // Until the flag is restored, each heartbeat's `report` returns the flag, and the worker stays drained.
         for _ in 0..2 {
             assert_eq!(drain_flag.report(None, (2, 0)).as_ref(), Some(&note));
             assert!(drain_flag.is_drained());

@@ -1,4 +1,4 @@
-//! The worker's own view of its lease: whether the lease is certainly in force.
+//! The worker's own view of its lease: whether the lease is certainly valid.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct LeaseClock {
     term: AtomicU64,
 }
 
-/// The time to wait for a heartbeat that is due any moment.
+/// Time between two checks whether a heartbeat has renewed the lease.
 pub(crate) const STEP: Duration = Duration::from_millis(10);
 
 impl LeaseClock {
@@ -50,8 +50,8 @@ impl LeaseClock {
     }
 
     /// Waits until a call that was leased in `term` may be sent to the outside. Returns false if the lease of `term` is
-    /// over. If the lease is old but not over, the next heartbeat will renew it shortly. If the slice were returned at
-    /// that point, a live consumer would still hold the slice.
+    /// over. While the lease is old but not over, this function waits for the next heartbeat, which renews it.
+    /// Returning the slice at that point would be too early, because this worker is alive and still holds the slice.
     pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
@@ -64,7 +64,7 @@ impl LeaseClock {
         }
     }
 
-    /// Returns true if a call may be sent to the outside: at least a quarter of the lease is left.
+    /// Returns true if a call may be sent to the outside: more than a quarter of the lease is left.
     pub(crate) fn is_fresh(&self) -> bool {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }

@@ -1,4 +1,4 @@
-//! Takes slices from the queues up to the number of free slots, and starts them.
+//! Takes slices from the queues up to the number of free slots, and starts them. A take is one request for slices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,8 +115,8 @@ impl Leasing {
                     continue;
                 }
             };
-            // Invariant 12: a slice that is taken without a lease could only be returned, and would be taken again and
-            // again. While the worker reports to a restarted store, no call begins.
+            // Invariant 12: a slice that is taken without a lease could only be returned, and would then be taken again
+            // in a loop. While the worker reports to a restarted store, no call begins.
             if self.lease_clock.is_lost() || self.journal.epoch() == 0 {
                 handle.advanced();
                 stop.pause(STEP).await;

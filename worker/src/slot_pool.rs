@@ -23,8 +23,8 @@ impl SlotPool {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until the pool has free permits for a slice. Returns the number of further slices that the pool can
-    /// accept. Reserves nothing: suspects may take the slots in the meantime.
+    /// Waits until the pool has free permits for a slice. Returns the number of slices that the pool can accept, or 0
+    /// if the pool is closed. Reserves nothing: suspects may take the slots in the meantime.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;

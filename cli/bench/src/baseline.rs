@@ -11,22 +11,22 @@ use super::server::{PREFIX, Server};
 
 /// Turns per batch. The fleet has batches of this size at saturation.
 const BATCH: u64 = 100;
-/// Number of measured batches. The warm-up batches run before these.
+/// Number of measured batches, which follow the warm-up batches.
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
 /// Number of agents over which the turns of a batch are spread.
 const AGENTS: u64 = 100;
-/// Bytes per counter. An agent has two counters: one for its tick and one for its day.
+/// Bytes per counter. An agent has two counters: one for its current tick and one for its day.
 const COUNTER_BYTES: usize = 32;
 /// Approximate bytes of a turn's record in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Lifetime (ms) of finished records. Records outlive the measurement, but soon disappear from a Redis given with
-/// `--on`.
+/// Lifetime (ms) of finished records. It exceeds the measurement, but is short, so that a Redis given with `--on` soon
+/// deletes the records.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
-/// Sizes of the data of a turn in bytes, taken from the latest turn of the fleet.
+/// Sizes (bytes) of a turn's data, taken from the latest turn of the fleet.
 struct Sizes {
     turn: usize,
     audit: usize,
@@ -96,7 +96,7 @@ impl Baseline {
         Ok(spent.seconds * 1e6 / (BATCHES * BATCH) as f64)
     }
 
-    /// Runs one batch of turns, from the producer to the reader of replies.
+    /// Runs the commands of one batch of turns, from the submit to the read of the replies.
     async fn batch(&mut self, first: u64) -> Result<()> {
         let turns = first..first + BATCH;
         let mut submit = redis::pipe();

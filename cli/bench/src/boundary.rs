@@ -1,5 +1,5 @@
-//! Measures how a fleet releases waiting turns when the window of many agents with exhausted budgets ends. The results
-//! are Redis' slowest commands at that instant, and how fast the throttle queues drain.
+//! Measures how a fleet releases waiting turns when the windows of many agents with exhausted budgets end at once. The
+//! results are Redis' slowest commands at that instant, and how fast the throttle queues drain.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::server::{PREFIX, Server};
 /// Assumed minimum rate (turns per second) at which a machine can submit turns.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
-/// Time (ms) until the day of an agent ends.
+/// Time (ms) from now until the stored day counter of an agent ends.
 const DAY_MS: u64 = 3_600_000;
 
 #[derive(Debug, Clone, Serialize)]
@@ -89,8 +89,8 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Stores the tick counter and the day counter of each agent, in the format of a scheduler. The budget of the tick is
-/// exhausted. Returns the time (ms) at which the ticks end.
+/// Stores the tick counter and the day counter of each agent, in the format that schedulers use. The budget of the tick
+/// is exhausted. Returns the time (ms) at which the ticks end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
@@ -112,7 +112,8 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Returns the number of turns in throttle queues. Each such turn has two timers: its own, and the timer of its queue.
+/// Returns the number of turns in throttle queues. Each queue of this benchmark has one turn, so each turn has two
+/// timers: its own, and the timer of its queue.
 async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

@@ -35,7 +35,7 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FeatureCost {
     what: &'static str,
-    /// Pairs of measurements: first without the feature, then with the feature.
+    /// Costs of each pair: without the feature, then with the feature, in whichever order they were measured.
     pairs: Vec<(Cost, Cost)>,
     /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
     /// minimum and maximum of the pairs.
@@ -44,7 +44,7 @@ pub(crate) struct FeatureCost {
     turns: f64,
 }
 
-/// Runs pairs of measurements. Every second pair starts with the feature.
+/// Runs pairs of measurements. Every second pair measures the fleet with the feature first.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<FeatureCost> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {

@@ -118,7 +118,7 @@ impl Load {
         Ok(())
     }
 
-    /// Measures latencies at a steady rate, with one turn per submit. The rate does not depend on replies.
+    /// Measures latencies at a steady rate, with one turn per pipeline. The rate does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {

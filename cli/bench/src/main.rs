@@ -162,6 +162,8 @@ impl BenchArgs {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
 
+    /// Returns the path of the program whose processes make the fleet.
+    ///
     /// # Errors
     /// The program does not exist.
     fn program(&self) -> Result<PathBuf> {
@@ -296,7 +298,7 @@ struct Phase {
     saturation: Saturation,
     cpu: Cpu,
     scripts: Scripts,
-    /// The slow commands; `None` if the server is not private.
+    /// Redis' slow commands; `None` if the benchmark did not start the server itself.
     slow: Option<Vec<Slow>>,
     throttle_queues: ThrottleQueueStats,
 }

@@ -180,7 +180,7 @@ pub(super) fn process(
 }
 
 /// Writes a configuration with many agents under the usual caps. The queues are long, because the benchmark itself
-/// bounds the number of turns in flight.
+/// bounds the number of turns in flight. Returns the services that the tool calls, if any.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(

@@ -93,7 +93,7 @@ mod on_linux {
 
         use super::*;
 
-        /// A sleeping process. The test kills it at its end.
+        /// A sleeping process, which is killed when the test ends.
         struct Waiting(Child);
 
         impl Waiting {

@@ -12,7 +12,7 @@ use super::throttle_queues::ThrottleQueueStats;
 pub(super) struct Costs {
     pub(super) cpu: Cpu,
     pub(super) scripts: Scripts,
-    /// The slow commands, the slowest first. `None` if the server is not private.
+    /// Redis' slow commands, the slowest first; `None` if the benchmark did not start the server itself.
     pub(super) slow: Option<Vec<Slow>>,
     pub(super) throttle_queues: ThrottleQueueStats,
     /// CPU time (µs) of Redis for only storing the data of a turn, without scripts or decisions.
@@ -29,7 +29,7 @@ pub(crate) struct WithoutLimits {
     pub(crate) redis_us_per_turn: f64,
 }
 
-/// The cost of limits: the run with limits relative to the run without.
+/// The cost of limits: the run with limits relative to the run without limits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
@@ -70,7 +70,8 @@ pub(crate) struct Report {
     pub(crate) script_mean_ms: f64,
     /// Duration of the slowest command at saturation. `None` if no command took 1 ms, or if the server is not private.
     pub(crate) slowest_command_ms: Option<f64>,
-    /// Name of the slowest command: `commit`, or Redis' name of the command.
+    /// Name of the slowest command: `commit`, or Redis' name of the command. `None` in the same cases as
+    /// `slowest_command_ms`.
     pub(crate) slowest_command: Option<String>,
     /// `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
@@ -118,7 +119,7 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// Persistence setting of Redis; unknown if the server is not private.
+    /// Persistence setting of Redis. Unknown if the benchmark did not start the server itself.
     pub(crate) aof: String,
     pub(crate) runs: usize,
     /// Number of turns in the steady phase, in all runs.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::server::Server;
 
-/// The Redis commands that make commits.
+/// Redis commands that execute a commit.
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 /// Commands that take at least this long (in µs) are logged as slow.
 const NOTED_US: u64 = 1_000;
@@ -115,7 +115,7 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     found
 }
 
-/// Returns the duration (µs) and the command of one log entry.
+/// Returns the duration (µs) and the command of one log entry; `None` if the entry has another format.
 fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };

@@ -258,7 +258,7 @@ fn tenants(shards: u32) -> Result<Vec<String>> {
 struct Cluster {
     servers: Vec<PrivateRedis>,
     urls: Vec<String>,
-    /// Index of the primary that has each shard.
+    /// Index of the primary of each shard.
     nodes_of_shards: Vec<usize>,
     dir: PathBuf,
 }

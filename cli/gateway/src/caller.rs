@@ -36,7 +36,7 @@ impl From<KeysFile> for Credentials {
 }
 
 impl Credentials {
-    /// Returns true for an API key that is valid now.
+    /// Returns true if `secret` is an API key that is valid now.
     fn has_key(&self, secret: &str) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
@@ -44,7 +44,8 @@ impl Credentials {
     /// Returns the grant of a key or token.
     ///
     /// # Errors
-    /// 401, 403, 503.
+    /// 401: the key or token is unknown, expired or invalid. 403: no rule grants the token a permission, or the token
+    /// has the id of a key. 503: the issuer is unavailable.
     async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
@@ -157,7 +158,7 @@ impl Caller {
     /// Checks that the key covers an agent.
     ///
     /// # Errors
-    /// 403.
+    /// 403: the key does not cover the agent.
     pub(crate) fn require_agent(&self, agent: &AgentId) -> Result<(), Problem> {
         if self.grant.covers(agent.as_str()) {
             return Ok(());

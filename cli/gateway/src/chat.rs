@@ -35,7 +35,7 @@ pub(crate) struct ChatMessage {
     session_id: Option<String>,
 }
 
-/// The first event: the ids to continue from.
+/// The first event of the stream, with the ids of the conversation and of its task.
 #[derive(Serialize)]
 struct SessionEvent<'a> {
     session_id: &'a str,

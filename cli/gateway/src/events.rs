@@ -20,7 +20,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Largest accepted event id. No turn or task has that many events.
 const EVENT_ID_MAX: u32 = u32::MAX;
 
-/// Returns the position to continue from, given by the header `Last-Event-ID`.
+/// Returns the position to continue from, given by the header `Last-Event-ID`; 0 without the header.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());

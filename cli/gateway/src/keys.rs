@@ -113,7 +113,7 @@ impl ApiKeys {
     /// Parses a file: a YAML list of [`KeyRow`].
     ///
     /// # Errors
-    /// The error, with its line if known.
+    /// The text is not such a list, or a row is invalid. The error contains the line if known.
     pub fn parse(text: &str) -> Result<Self, String> {
         // A file whose rows have all been removed parses as null.
         let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
@@ -186,6 +186,8 @@ pub struct KeysFile {
 }
 
 impl KeysFile {
+    /// Reads the keys in a file.
+    ///
     /// # Errors
     /// [`KeyError`].
     pub fn open(path: &Path) -> Result<Self, KeyError> {
@@ -212,7 +214,8 @@ impl KeysFile {
         self.keys.load_full()
     }
 
-    /// Follows the file until `stop`. A key that is removed from the file is rejected about a second later.
+    /// Reloads the file when it changes, until `stop` is canceled. A key that is removed from the file is rejected
+    /// about a second later.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {

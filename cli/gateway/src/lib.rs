@@ -73,7 +73,7 @@ use serving::tls::TlsListener;
 use serving::{access, bodies, gate, headers, public, request_metrics};
 use waiting::ReplyWaiters;
 
-/// Bytes that a body may have in addition to the turn: mostly white space.
+/// Bytes that a body may have beyond the maximum size of a turn, mostly for white space.
 const BODY_SLACK_BYTES: usize = 64 * 1024;
 
 struct Shared {
@@ -244,7 +244,7 @@ async fn guarded(mut response: Response) -> Response {
         (header::CACHE_CONTROL, "no-store"),
     ];
     for (name, value) in GUARDS {
-        // The console's pages have a policy of their own.
+        // The console's pages have set their own content security policy, which is kept.
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response

@@ -12,8 +12,8 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Rejects an id in the form of a derived id. Otherwise, a caller could use an id that belongs to another caller's
-/// work.
+/// Rejects an id that has the form of ids that the fleet derives, such as ids of a task's steps. Otherwise, a caller
+/// could use an id that belongs to another caller's work.
 ///
 /// # Errors
 /// 400, with the field.
@@ -29,7 +29,7 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
 /// the tenant's maximum of inboxes.
 ///
 /// # Errors
-/// 400.
+/// 400: an inbox is given.
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(
@@ -42,7 +42,7 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
 /// Rejects a session that is a conversation with an agent that the key does not cover.
 ///
 /// # Errors
-/// 403. Also fails if Redis does not respond.
+/// 403: the key does not cover the session's agent. Also fails if Redis does not respond.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;

@@ -123,7 +123,8 @@ impl Problem {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// Returns true if a record in Redis cannot be read. A retry fails again; other records are not affected.
+    /// Returns true if the error reports a record in Redis that cannot be read. A retry fails again; other records are
+    /// not affected.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }

@@ -70,7 +70,7 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// Returns true if one more unit would exceed the allowance now. Takes nothing.
+    /// Returns true if one more unit would exceed the allowance now. Does not change the allowance.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -79,8 +79,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// Returns the time at which the allowance is full again. An allowance that is empty now and refills at the current
-    /// rate sets the upper bound. Earlier use at another rate therefore does not delay a caller longer.
+    /// Returns the time at which the allowance is full again, at most the time that an empty allowance takes to refill
+    /// at `rate`. Earlier use at another rate therefore does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }

@@ -224,9 +224,9 @@ pub(crate) async fn events(
 }
 
 /// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns true if a scheduler has
-/// decided the task, that is, admitted or rejected it. A decided task with this id takes precedence, because any caller
-/// can send another message with the same id. A task that is decided between the two reads is found in the second
-/// round.
+/// decided the task, that is, admitted or rejected it. A decided task takes precedence over an undecided message with
+/// its id, because any caller can send such a message. If the task is decided between the two reads of the first round,
+/// the second round finds it.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {

@@ -187,7 +187,7 @@ pub(crate) async fn cancel(
 /// Reserves a permit to wait, if the request waits.
 ///
 /// # Errors
-/// 429.
+/// 429: too many requests wait.
 pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
@@ -222,7 +222,7 @@ pub(crate) fn reply_response(reply: &Reply) -> Response {
     (status, Json(reply)).into_response()
 }
 
-/// Returns the id that the client chose, from the body's `field` or from a header.
+/// Returns the id that the client chose, from the body's `field` or from a header. `None` if the client chose none.
 ///
 /// # Errors
 /// 400: the header is not a valid id, or differs from the body.
@@ -280,7 +280,7 @@ pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
 
-/// Returns the reason in a body. The default reason names the gateway.
+/// Returns the reason in a body, or a default reason that names the gateway.
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     const CHARS_MAX: usize = 1_000;
     if body.iter().all(u8::is_ascii_whitespace) {

@@ -109,7 +109,8 @@ impl ReplyWaiters {
     }
 
     /// Looks up a turn without reading messages that wait for admission, because such messages can be large. Returns
-    /// `None` if only a waiting message could show the state. If a rejection is known, the messages are read.
+    /// `None` if the state can be found only in such a message. Reads the messages anyway if a rejection of the turn is
+    /// known.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -121,7 +122,7 @@ impl ReplyWaiters {
     /// not refused.
     ///
     /// # Errors
-    /// Too many requests wait already.
+    /// 429: too many requests wait already.
     pub(crate) fn reserve(&self, holder: &CallerIdentity) -> Result<WaitPermit, Problem> {
         self.inner
             .permits

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-/// A certificate for localhost and its key, in `folder`.
+/// Creates a certificate for localhost and its key in `folder`.
 fn certificate(folder: &Path) -> TlsFiles {
     let [certificate, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
     let made = Command::new("openssl")

@@ -1,4 +1,4 @@
-//! Every name that a request can hold, sent with a key that does not cover it.
+//! Sends every kind of name that a request can contain, with a key that does not cover the name.
 //!
 //! The fields come from the OpenAPI document. A field that is not classified fails the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -150,7 +150,8 @@ fn rpc(field: &'static str, body: Value) -> Probe {
     Probe { headers, refused: ExpectedRejection::Rpc, ..probe(MCP, field, body, 200) }
 }
 
-/// Requests that name something of fran's or of another tenant's. `letter` is a dead letter of bolt's.
+/// Returns requests that name work of the agent fran or of another tenant. `letter` is a dead letter of the tenant
+/// bolt.
 fn probes(letter: &str) -> Vec<Probe> {
     let header = |operation, id| Probe {
         headers: vec![("idempotency-key", id)],
@@ -251,7 +252,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// The members of a schema. Names of nested members contain a dot.
+/// Collects the members of a schema. Names of nested members contain a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -268,7 +269,7 @@ fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<
     }
 }
 
-/// Everything that operations read: members of bodies, path parameters, and custom headers.
+/// Returns everything that operations read: members of bodies, path parameters, and custom headers.
 fn fields() -> BTreeSet<(String, String)> {
     let document = openapi();
     let mut all = BTreeSet::new();
@@ -392,7 +393,7 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
     assert_eq!(record().await, before, "nobody has used up anything of her task");
     let inboxes: Vec<String> = fleet.ask("ZRANGE", "inboxes:acme", &["0", "-1"]).await;
     assert!(inboxes.iter().all(|inbox| inbox.starts_with("r-gw-")), "{inboxes:?}");
-    // Requests that filter by tenant are restricted to the key's own.
+    // Requests that filter by tenant are restricted to the key's own tenant.
     for (path, methods) in openapi()["paths"].as_object().unwrap() {
         let parameters = methods["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query" && parameter["name"] == "tenant") {
@@ -571,7 +572,7 @@ async fn conflicting_ids_and_duplicate_headers_are_rejected() {
     fleet.stop().await;
 }
 
-/// The tasks that a key sees, page by page, and the positions between the pages.
+/// Returns the tasks that a key sees, page by page, and the positions between the pages.
 async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
     let mut tasks = Vec::new();
     let mut positions = Vec::<String>::new();

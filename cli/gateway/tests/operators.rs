@@ -66,7 +66,7 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     fleet.stop().await;
 }
 
-/// Calls of echo need an approver: of any role for a long text, of the role finance for a short one.
+/// Makes calls of echo require an approver: one of any role for a long text, one of the role finance for a short text.
 fn people_are_asked(policy: &mut Policy) {
     policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
     let rule = |when: &str, roles: &[&str]| Rule {
@@ -102,7 +102,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
                 return found.clone();
             }
             assert!(began.elapsed() < PATIENCE, "nobody is asked");
-            // A list does not signal changes. The poll is bounded above.
+            // The list of approvals does not signal changes, so poll. The assertion above bounds the time.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -160,7 +160,7 @@ async fn the_history_counts_recent_calls_and_requires_an_all_tenant_key() {
     let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
     let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
-    // Otherwise the first sample of the fleet's scheduler could come before the calls end.
+    // Wait for the scheduler's first sample, so that it does not come between the start and the end of the calls.
     let is_sampled = async |fleet: &Fleet| {
         let sampled = fleet.store.record_of::<Sampled>(&history::key()).await.unwrap();
         sampled.is_some()
@@ -245,7 +245,7 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
             break call.clone();
         }
         assert!(began.elapsed() < PATIENCE, "the call does not run: {seen}");
-        // A list does not signal changes. The poll is bounded above.
+        // The list of workers does not signal changes, so poll. The assertion above bounds the time.
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert_eq!(call["turn"], json!(format!("acme:{turn}")));

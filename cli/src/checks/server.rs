@@ -25,6 +25,7 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
 }
 
 /// Fails for a `redis://` URL in a cluster. Such a URL names one node, but the keys of a fleet are on several nodes.
+/// Returns `None` if the server is not part of a cluster.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))

@@ -1,4 +1,4 @@
-//! The commands. Each has its arguments and a function `run`.
+//! The commands. The module of each command has its arguments and a function `run`.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;

@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// The member with this name, if it exists and is not null.
+    /// Returns the value of the member with this name, if the member exists and is not null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -88,8 +88,8 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// The reason why the response ended, in the provider's word, as JSON. If a response was truncated, its last call is
-/// not run.
+/// Returns the reason why the response ended, in the provider's word, as JSON. If a response was truncated, its last
+/// call is not run. `None` if the response names no reason.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -103,7 +103,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// The calls, and the name of the turn's field for them.
+/// Returns the calls, and the name of the turn's field for them; `None` if `members` are not a provider's response.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -120,8 +120,8 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     Some(message(members))
 }
 
-/// The members of the only element of the list `name`. The error text uses `part` to name the relevant part of an
-/// element.
+/// Returns the members of the only element of the list `name`. The error text uses `part` to name the relevant part of
+/// an element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
@@ -131,7 +131,7 @@ fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     Members::of(one.get()).ok_or_else(|| format!("has a {} that is not an object", name.trim_end_matches('s')))
 }
 
-/// Gemini: the content of the only candidate.
+/// For Gemini: returns the content of the only candidate.
 fn candidate(response: &Members) -> Result<(&'static str, String), String> {
     let candidate = only(response, "candidates", "content")?;
     let content = candidate.get("content").and_then(Members::of).ok_or("has a candidate without a content")?;
@@ -143,7 +143,7 @@ fn parts(content: &Members) -> Result<(&'static str, String), String> {
     Ok(("\"format\":\"gemini\",\"calls\":", parts.to_owned()))
 }
 
-/// OpenAI's Chat Completions: the message of the only choice.
+/// For OpenAI's Chat Completions: returns the message of the only choice.
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
     let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);

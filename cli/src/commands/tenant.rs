@@ -81,7 +81,7 @@ struct SetArgs {
     note: AuditNote,
 }
 
-/// A day cap; `None` removes it.
+/// The argument of `--max-actions-per-day`; `None` removes the cap.
 #[derive(Debug, Clone, Copy)]
 struct DayCap(Option<u32>);
 
@@ -164,7 +164,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// Tenants with unreadable run-time settings, each with the reason. Their turns are rejected.
+/// Lists the tenants with unreadable run-time settings, each with the reason. The fleet rejects turns of these tenants.
 pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
@@ -207,7 +207,7 @@ fn own_limits(
     for (name, text) in given {
         let found = limits.iter().find(|limit| limit.name == *name && limit.is_of_tenants());
         if text == "default" {
-            // Even a limit that is no longer configured can be reset.
+            // A limit that is no longer configured can also be reset.
             own.remove(name);
             continue;
         }

@@ -121,7 +121,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .policy
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| unknown_caller(unknown, &in_force.policy, &tenant, &args.agent))?;
-    // The store is needed only for tools about the fleet itself.
+    // The store is used only by tools that read or change the fleet itself.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);

@@ -98,7 +98,7 @@ fn rows(date: &str, day: &DayUsage) -> Vec<UsageRow> {
         requests: used.requests,
         input_tokens: used.input_tokens,
         output_tokens: used.output_tokens,
-        // The text of an amount is a valid number.
+        // A formatted amount is always a valid number. The fallback is never used.
         cost: amount::show(used.cost).parse().unwrap_or_else(|_| used.cost.into()),
     };
     let agents = day.agents.iter().map(|(agent, used)| row(Some(agent), used));

@@ -96,7 +96,7 @@ pub(crate) async fn start(
     shutdown: Shutdown,
 ) -> Result<Fleet, Failure> {
     if !roles.worker {
-        // A worker builds all tools anyway, so only other roles check them here.
+        // Building the tools of a worker includes this check, so only processes without a worker run it here.
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
@@ -213,8 +213,8 @@ impl Fleet {
     }
 }
 
-/// Serves probes and metrics until `until`, for a process that is neither scheduler nor worker. Listens on the
-/// configured address. If another process of the fleet uses that address, listens on a free port of the same host.
+/// Serves probes and metrics until `until` is canceled, for a process that is neither scheduler nor worker. Listens on
+/// the configured address. If another process of the fleet uses that address, listens on a free port of the same host.
 ///
 /// # Errors
 /// No address can be bound.
@@ -302,7 +302,7 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
     let options = worker::WorkerOptions {
-        // The setting is for the whole process. The process has one worker per shard, so the slots are divided.
+        // `worker.slots` applies to the whole process. The process has one worker per shard, so the slots are divided.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
@@ -335,7 +335,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// Returns the bounds at which an agent counts as looping; `None` if loop detection is off.
+/// Returns the thresholds for detecting a looping agent; `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
@@ -347,8 +347,8 @@ fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     (settings.warn_after > 0).then_some(worker::LoopOptions { warn_after: settings.warn_after, bounds, except })
 }
 
-/// Serves probes and metrics until `drained`, because they are also needed during a drain. Returns the health state
-/// that the probes report, and the address.
+/// Serves probes and metrics until `drained` is canceled, because they are also needed during a drain. Returns the
+/// health state that the probes report, and the address.
 async fn listen(
     shared: &Shared,
     stores: &[Store],

@@ -30,7 +30,8 @@ pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Res
         let names =
             pools.describe(&tickfleet_config::load_modules(&sources)).map_err(|errors| modules_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        // Rows can name tools of a missing tool host. If a host is missing, an unknown name is therefore not an error.
+        // Permission rows can name tools of a tool host. If the host is missing, an unknown name is therefore not an
+        // error.
         sources.knows_modules = pools.left_out().is_empty();
     }
     Ok(sources)

@@ -30,7 +30,7 @@ pub enum RegisterError {
 
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Asks whether a tool with this name can be registered.
+    /// Checks whether a tool with this name can be registered.
     May(String, oneshot::Sender<Result<(), RegisterError>>),
     Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
     Unregister(String, oneshot::Sender<Result<(), RegisterError>>),
@@ -55,7 +55,8 @@ impl Registrar {
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // Runs the start hook. In the loop that serves registrations, a slow hook would delay other registrations.
+        // Runs the start hook here. If the loop that serves registrations ran it, a slow hook would delay other
+        // registrations.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -109,7 +110,7 @@ mod tests {
     use crate::global::Global;
     use crate::setup::{self, Setup};
 
-    /// The expected events usually take milliseconds. A minute allows for a machine that stalls.
+    /// The events usually take milliseconds. A minute allows for a machine that stalls.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[derive(Deserialize, JsonSchema)]
@@ -120,7 +121,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Creates a tool that logs its events under `label`, and whose calls wait until `go` is notified.
+    /// Creates a tool that logs its events under `label`. Its calls wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);

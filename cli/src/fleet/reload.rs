@@ -38,14 +38,15 @@ pub(crate) struct Reload {
     live: ReloadableParts,
     /// Canceled when a drain begins. After that, no tools can be registered.
     draining: CancellationToken,
-    /// The modules with tools of the configuration. Changes of their code are detected too.
+    /// The modules with tools that the configuration names. Changes of their code also cause a reload.
     modules: Arc<Modules>,
-    /// Fingerprint of folder and code at the last attempt to apply them (`tried`), and at the last check (`seen`).
+    /// Fingerprints of the folder and the modules' code: at the last attempt to apply them (`tried`), and at the last
+    /// check (`seen`).
     tried: String,
     seen: String,
 }
 
-/// Everything that a reload builds before it replaces anything.
+/// The objects that a reload builds before it replaces the current ones.
 struct ReloadResult {
     setup: Setup,
     /// One registry per worker, in the order of the workers.
@@ -87,7 +88,7 @@ impl Reload {
     }
 
     fn answer(&self, request: Request) {
-        // The sender may have stopped waiting, so a failure to respond is ignored.
+        // The requester may have stopped waiting, so a failure to respond is ignored.
         match request {
             Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
             Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
@@ -106,7 +107,7 @@ impl Reload {
         if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
     }
 
-    /// Registers a tool whose start hook has run.
+    /// Registers a tool after its start hook has run.
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
@@ -137,7 +138,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Gives each worker its registry, under the policy in force. Both lists have the same order.
+    /// Sets the registry of each worker, under the policy in force. Both lists have the same order.
     fn configure(&self, registries: Vec<Registry>) {
         let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
@@ -145,8 +146,8 @@ impl Reload {
         }
     }
 
-    /// Returns true if the folder or the code has changed since the last attempt, and has not changed between the last
-    /// two checks.
+    /// Returns true if the folder or the modules' code has changed since the last attempt to apply them, but not
+    /// between the last two checks.
     async fn has_changed(&mut self) -> bool {
         if self.sources.dir.is_none() {
             return false;
@@ -185,7 +186,7 @@ impl Reload {
         }
     }
 
-    /// Replaces everything. No step can fail, so the replacement is never partial.
+    /// Replaces the policy, the registries and the handlers. No step can fail, so the replacement is never partial.
     fn take_over(&self, result: &ReloadResult) {
         let configuration = &result.setup.configuration;
         let before = self.live.active.load().digest.clone();
@@ -206,7 +207,7 @@ impl Reload {
             result.setup.warn_about_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
-            // The generation is not known yet. It arrives with a heartbeat.
+            // The generation of the new policy is not known yet. A later heartbeat reports it.
             self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
@@ -222,7 +223,8 @@ impl Reload {
     }
 }
 
-/// Reads, checks and builds everything. Also returns the fingerprint of the folder and of the modules' code.
+/// Reads and checks the configuration, and builds its registries and handlers. Also returns the fingerprint of the
+/// folder and of the modules' code.
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
     // Take the fingerprint before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
@@ -230,7 +232,7 @@ fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
         Err(failure) => return (before, Err(failure)),
     };
-    // A process without workers also builds all tools, so that every role rejects what a worker would reject.
+    // A process without workers also builds all tools, so that every role rejects the same configurations as a worker.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
     (before, built.map(|(registries, task_handlers)| ReloadResult { setup, registries, task_handlers }))

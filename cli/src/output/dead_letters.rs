@@ -14,7 +14,7 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     let minted = minted(name);
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| has_member(&letter.raw, field, name.turn.as_str()));
-        // If the message requested no reply, or could not get one, the dead letter has no tenant.
+        // A dead letter has no tenant if its message requested no reply or could not get one.
         let of_tenant =
             letter.tenant == tenant || letter.tenant.is_empty() && has_member(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
@@ -28,8 +28,8 @@ pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Returns true if a message has a member with this ID. The search is in the text, because the message may be
-/// truncated. IDs contain no characters to escape.
+/// Returns true if the message has this member with this ID. Searches the text instead of parsing it, because the
+/// message may be truncated. IDs contain no characters that JSON escapes.
 fn has_member(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

@@ -1,4 +1,4 @@
-//! How this program was started. Printed commands use this information, so that users can type the commands as shown.
+//! Finds out how this program was started, so that printed commands can be typed as shown.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ pub(crate) fn program() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// Returns the command that adds the program's folder to PATH. `None` if the program was not started by its path.
+/// Returns the command that adds the program's folder to PATH. Returns `None` if the program was not started by its
+/// path, or the path is not safe inside double quotes.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)

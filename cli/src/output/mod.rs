@@ -30,7 +30,7 @@ pub(crate) struct Output {
     json_log: bool,
 }
 
-/// The meaning of a word for the reader, shown as a color.
+/// The meaning of a word, shown to the reader as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusColor {
     Good,
@@ -58,8 +58,8 @@ impl Output {
         self.colour
     }
 
-    /// Prints text with a line break at the end. Invisible characters, and characters that reorder others, are escaped,
-    /// so that the terminal shows what the text contains. Escaping does not change the meaning of JSON.
+    /// Prints text with a line break at the end. Escapes invisible characters, and characters that reorder others, so
+    /// that the terminal shows the actual content. Escaping does not change the meaning of JSON.
     ///
     /// # Errors
     /// Stdout cannot be written. A reader that closes the pipe early (`| head`) is not an error.

@@ -39,9 +39,9 @@ pub(crate) struct Awaited<'a> {
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// The dead letter that a turn or task had before it was sent. Such a letter exists if an earlier message with the same
-/// ID was rejected. A tenant that is not configured has no inbox for a reply. Then only the dead stream reports a
-/// rejection.
+/// The dead letter that a turn or task already had before it was submitted, if an earlier message with the same ID was
+/// rejected. For a tenant without configuration, the fleet writes no reply, and only the dead stream shows a rejection.
+/// The earlier letter must not be taken for the new rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
@@ -158,7 +158,8 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// Returns what the submitter can do about a rejection, for codes whose message does not say so.
+/// Returns advice for the submitter about a rejection. Returns `None` if the message of the code already contains
+/// advice.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

@@ -44,7 +44,7 @@ fn page(program: &Command) -> String {
     page
 }
 
-/// Lists the options that an environment variable can set.
+/// Formats a table of the options that an environment variable can set.
 fn variables(program: &Command) -> String {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let mut waiting: Vec<&Command> = vec![program];

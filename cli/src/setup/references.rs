@@ -1,5 +1,5 @@
-//! Checks the names in tools that describe themselves: tools of the binary and of Python modules. Loading the
-//! configuration checks the names in `tools.yaml` only.
+//! Checks the names in tools that define themselves in code: tools of the binary and of Python modules. Loading the
+//! configuration checks only the names in `tools.yaml`.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,11 @@ use tickfleet_config::Configuration;
 use tickfleet_model::{Effect, ToolSpec, suggest};
 use tickfleet_tools::Registry;
 
-/// Returns the tools whose approvers or lookup do not exist, each with the reason.
+/// Returns the errors about tools with an unknown approver or lookup, or with a quorum that exceeds the number of
+/// approvers.
 pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<String> {
     let approvers = &configuration.policy.permissions.approvers;
-    // Tools that are registered later, or that another worker has, are unknown here.
+    // If tools can be registered at run time, or by another worker, this process does not know all tools.
     let is_complete = !configuration.settings.worker.allow_dynamic_registration;
     let mut errors = Vec::new();
     for ToolSpec { name, approval, reconcile, .. } in registry.iter().map(|tool| &tool.spec) {
@@ -25,8 +26,8 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
             }
             let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
             let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
-            // No error if `may` is 0: unknown roles are reported above, and without any approver, calls are rejected at
-            // once.
+            // If `may` is 0, this is not an error: unknown roles are reported above, and calls without any approver are
+            // rejected immediately.
             if may > 0 && quorum > may {
                 errors.push(format!(
                     "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \

@@ -11,8 +11,8 @@ use tickfleet_tools_shell::{ShellKind, builtin};
 use crate::setup::Setup;
 
 impl Setup {
-    /// Returns the tools whose sandbox this machine cannot provide, each with the reason. `None` if no tool needs a
-    /// sandbox.
+    /// Returns the tools that need a sandbox that this machine cannot provide, each with the reason. Returns `None` if
+    /// no tool needs a sandbox.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
@@ -38,7 +38,7 @@ impl Setup {
         self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
     }
 
-    /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about these tools.
+    /// Logs the tools with a sandbox that this machine cannot provide, and sets their metrics.
     pub(crate) fn warn_about_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);

@@ -1,4 +1,4 @@
-//! `calculator`: arithmetic with its own parser. It evaluates no code.
+//! `calculator`: arithmetic with its own parser. It executes no code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

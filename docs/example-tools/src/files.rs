@@ -27,7 +27,8 @@ struct Written {
     bytes: usize,
 }
 
-/// Writing the same text again changes nothing, so the tool can be retried.
+/// Declares the tool as idempotent, because writing the same text again changes nothing. The fleet may therefore retry
+/// it.
 pub fn write_file() -> TypedTool {
     let description = "Writes a text file into the workspace. A file that is there already is replaced.";
     TypedTool::new("write_file", description, Effect::Idempotent, |context: CallContext, file: NewFile| {

@@ -1,5 +1,5 @@
-//! A folder that paths cannot leave: each step is opened from its parent, and no step can be a link, `..` or a hidden
-//! name. A link that is created during the resolution is also not followed.
+//! Opens files in a folder without leaving it: each step of a path is opened from its parent folder, and no step can be
+//! a link, `..` or a hidden name. Even a link that is created while a path is opened is not followed.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use tickfleet::{CallContext, ToolError};
 
-/// Maximum steps of a path, and maximum bytes of a step.
+/// Maximum number of steps of a path, and maximum bytes of a step.
 const STEPS_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 100;
 
@@ -66,14 +66,14 @@ impl Folder {
         openat(&self.0, name, FOLDER, Mode::empty()).map(Self).map_err(|error| failed(name, error))
     }
 
-    /// The folder that contains the file at `path`, and the file's name.
+    /// Opens the folder that contains the file at `path`. Returns the folder and the file's name.
     fn place<'a>(self, path: &'a str, make: bool) -> Result<Place<'a>, ToolError> {
         let mut steps = steps(path)?;
         let name = steps.pop().unwrap_or_default();
         Ok((steps.into_iter().try_fold(self, |folder, step| folder.step(step, make))?, name))
     }
 
-    /// Reads a file of at most `bytes_max` bytes. `None` if the file does not exist.
+    /// Reads a file of at most `bytes_max` bytes. Returns `None` if the file does not exist.
     pub fn read(self, path: &str, bytes_max: u64) -> Result<Option<String>, ToolError> {
         let (folder, name) = self.place(path, false)?;
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -97,13 +97,13 @@ impl Folder {
         let (folder, name) = self.place(path, true)?;
         let draft = format!(".draft-{unique}");
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        // A killed worker can have left a draft.
+        // A killed worker may have left a draft with this name.
         let _ = unlinkat(&folder.0, draft.as_str(), UnlinkatFlags::NoRemoveDir);
         let file = openat(&folder.0, draft.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(file.map_err(|error| failed(name, error))?);
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         let moved = match written {
-            // If the name is a link, this replaces the link and does not follow it.
+            // If the target name is a link, the rename replaces the link and does not follow it.
             Ok(()) => renameat(&folder.0, draft.as_str(), &folder.0, name).map_err(|error| failed(name, error)),
             Err(error) => Err(ToolError::Transient(format!("{name} could not be written: {error}"))),
         };
@@ -113,7 +113,7 @@ impl Folder {
         moved
     }
 
-    /// At most `count_max` names that end in `end`, sorted.
+    /// Returns at most `count_max` names that end in `end`, sorted.
     pub fn names(&self, end: &str, count_max: usize) -> Result<Vec<String>, ToolError> {
         let copy = openat(&self.0, ".", FOLDER, Mode::empty()).map_err(|error| failed("folder", error))?;
         let mut folder = nix::dir::Dir::from_fd(copy).map_err(|error| failed("folder", error))?;

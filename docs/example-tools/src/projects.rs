@@ -8,7 +8,7 @@ use tickfleet::{CallContext, Effect, ToolError, TypedTool};
 
 use crate::folder::{Folder, on_disk};
 
-/// Maximum bytes of a file, and maximum files of a folder that are read.
+/// Maximum bytes of a file, and maximum number of files of a folder that are read.
 const BYTES_MAX: u64 = 256 * 1024;
 const RUNS_SEEN_MAX: usize = 10_000;
 

@@ -1,4 +1,4 @@
-//! Tests that the commands of docs/example-tools/README.md print the shown output, and that the tools reject invalid
+//! Checks that the commands in docs/example-tools/README.md print the shown output, and that the tools reject invalid
 //! requests.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A folder with the example's configuration and data, as the README assumes.
+/// Creates a folder with the example's configuration and data, as the README assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -14,7 +14,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a shell command in `folder`. The example program is in the PATH.
+/// Runs a shell command in `folder`. The PATH contains the example program.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]
@@ -44,7 +44,7 @@ fn the_page_shows_what_its_commands_print() {
                     true => "#".to_owned(),
                     false => word.replace(|c: char| c.is_ascii_digit(), "#"),
                 });
-                // Durations have no fixed number of digits.
+                // Mask durations, because their number of digits varies.
                 words
                     .map(|word| if word.ends_with("ms") || word.starts_with('#') { "#".into() } else { word })
                     .collect::<Vec<String>>()
@@ -74,7 +74,7 @@ fn nothing_is_written_outside_the_workspace() {
             tried(folder.path(), "example", "writer", "write_file", &format!(r#"{{"path":"{path}","content":"x"}}"#));
         assert!(!said.contains(r#""outcome": "ok""#), "{path}: {said}");
     }
-    // If the file's name is a link, the link is replaced, and its target is unchanged.
+    // If the name of the file is a link, the tool replaces the link and leaves its target unchanged.
     let said = tried(folder.path(), "example", "writer", "write_file", r#"{"path":"file-link","content":"new"}"#);
     assert!(said.contains(r#""outcome": "ok""#), "{said}");
     assert_eq!(std::fs::read_to_string(outside.join("target")).unwrap(), "as it was");

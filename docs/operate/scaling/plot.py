@@ -22,7 +22,7 @@ def nice(value):
 
 
 class Panel:
-    """A diagram. All diagrams have the same time axis."""
+    """A diagram. All diagrams share the same time axis."""
 
     def __init__(self, number, title, seconds, top):
         self.y0 = TOP + number * (PANEL + GAP)
@@ -95,7 +95,7 @@ def main():
     waits.line(column("p95_ms"), BLUE)
     waits.legend([("95th percentile, ms", BLUE)])
 
-    # Turns that are open while no turn is submitted wait for their cap.
+    # If turns are open although none is submitted, they wait for their cap.
     capped = [row["t_s"] for row in rows if row["load_per_s"] == 0 and row["open"] > 20]
     if capped:
         workers.shade(capped[0], capped[-1], "capped work only")

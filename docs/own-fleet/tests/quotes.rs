@@ -1,6 +1,6 @@
 use std::process::Command;
 
-/// Output of `tools try` for a call by the agent support.
+/// Returns the output of `tools try` for a call by the agent `support`.
 fn quoted(arguments: &str) -> String {
     let mut program = Command::new(env!("CARGO_BIN_EXE_own-fleet"));
     program.env("CARRIER_KEY", "k-1").current_dir(env!("CARGO_MANIFEST_DIR"));

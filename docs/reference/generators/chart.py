@@ -1,4 +1,4 @@
-"""alerts.md and helm-values.md, from the rules and values of the chart."""
+"""Generates alerts.md and helm-values.md from the rules and values of the chart."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import re
 from text import anchor, cell, escaped, sentence, table
 
 CHART = "helm/tickfleet"
-# Descriptions of fields with the same meaning in all sections, by the end of their path.
+# Descriptions of fields with the same meaning in all sections, by the last part of their path.
 COMMON = {
     "enabled": "Whether to install it.",
     "replicas": "Number of pods.",
@@ -91,7 +91,7 @@ COMMON = {
     "metricRelabelings": "Metric relabelings.",
     "http.port": "Port of probes and metrics.",
 }
-# Sections that describe pods, which share most of their fields.
+# Sections about pods. They share most of their fields.
 PODS = ("exporter", "notifier", "worker", "gateway")
 
 
@@ -189,7 +189,8 @@ def rows(entries):
 
 
 def described(path, comment):
-    """Returns the comment of a value, or the common description of its field, with the example if any."""
+    """Returns the comment of a value. Without one, returns the common description of its field, with any
+    example."""
     if comment and not comment.startswith("Example:"):
         return comment
     known = next((COMMON[end] for end in sorted(COMMON, key=len, reverse=True) if path == end or path.endswith(("." + end, end if end[0] == "S" else "." + end))), "")
@@ -199,7 +200,7 @@ def described(path, comment):
 def parsed(text):
     """Yields (path, default, whether it has a value, comment) for every key of the file."""
     comment, path, lines = [], [], text.splitlines()
-    # Lines of commented-out examples are indented more than the next key.
+    # Commented-out examples have more indentation than the next key, so they are not part of its comment.
     for at, line in enumerate(lines):
         found = re.match(r"( *)([A-Za-z][\w-]*):(?: +(.*))?$", line)
         note = re.match(r"( *)# ?(.*)", line)

@@ -1,4 +1,4 @@
-"""settings.md and configuration-files.md, from the JSON Schemas of config/schema/."""
+"""Generates settings.md and configuration-files.md from the JSON Schemas in config/schema/."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 from text import anchor, cell, table
 
-# In the order of the page.
+# The configuration files, in the order of the page.
 FILES = ("agents", "tenants", "permissions", "limits", "tools", "models", "mcp")
 
 
@@ -108,7 +108,7 @@ The configuration folder (`--config`, `TICKFLEET_CONFIG`) can hold these files b
 
 
 def inner(of):
-    """Returns the mapping with known fields inside a field, and the notation of its path."""
+    """Returns the mapping with known fields inside a field, and the notation for its path."""
     if "anyOf" in of:
         for part in of["anyOf"]:
             found, suffix = inner(part)

@@ -1,4 +1,4 @@
-"""limits-and-defaults.md, from the constants of shared/model/src/limits.rs and their comments."""
+"""Generates limits-and-defaults.md from the constants in shared/model/src/limits.rs and their comments."""
 
 import ast
 import operator
@@ -9,7 +9,7 @@ from text import cell, sentence, table
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.LShift: operator.lshift}
 SOURCE = "shared/model/src/limits.rs"
-# Section → pattern of the names of its constants. A constant belongs to the first section that matches.
+# For each section, the pattern for the names of its constants. A constant belongs to the first section that matches.
 SECTIONS = {
     "MCP servers": r"^MCP_",
     "Knowledge and memory": r"DOCUMENT|KNOWLEDGE|EMBEDDING|PASSAGE|QUERY|MEMOR",

@@ -1,4 +1,4 @@
-"""typescript-api.md, from the doc comments of the package's source."""
+"""Generates typescript-api.md from the doc comments in the package's source."""
 
 import os
 import re
@@ -60,7 +60,7 @@ messages.push(...reply.messages);
 
 
 def exported(root, index="index.ts"):
-    """Yields (file, name) of each export of a module."""
+    """Yields the file and name of each export of a module."""
     for names, path in re.findall(r"^export (?:type )?(\*|\{[^}]*\}) from \"\./([\w/.-]+)\.js\";", read(root, index), re.MULTILINE):
         path = os.path.join(os.path.dirname(index), path + ".ts")
         if names == "*":
@@ -95,7 +95,7 @@ def declaration(text, name):
         body = rest[: re.search(r" \{\n", rest).start()]
     else:
         body = rest[: rest.index("\n}") + 2] if not re.match(r"[^\n]*\{\}", rest) else rest.split("\n")[0]
-    # Type parameters can extend a type, too.
+    # Remove type parameters first, because they can also contain `extends`.
     base = re.search(r"extends ([\w, ]+)", re.sub(r"<.*?>(?= )", "", rest.split("{")[0]))
     return {"name": name, "kind": kind, "base": base[1].strip() if base else "", "doc": comment(doc[0]) if doc else "", "text": body.removeprefix("export ")}
 

@@ -166,7 +166,7 @@ class Context:
         try:
             return self.caller(tool, arguments or {}).result()
         except concurrent.futures.CancelledError:
-            # `except Exception` does not catch this error, so the function ends here.
+            # `except Exception` in the tool does not catch this error, so the function ends here.
             raise asyncio.CancelledError from None
 
     @property

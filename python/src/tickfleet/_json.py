@@ -37,17 +37,17 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> str:
 
 
 def _lost(value: Any, written: Any, path: str) -> str | None:
-    """Returns the first number that is not finite with its place, or None. ``written`` is what JSON has in its place: a
-    serializer of the type may have replaced the number."""
+    """Returns the first number that is not finite, with its location, or None. ``written`` is the JSON value at
+    this location. The type's own serializer may have replaced the number there."""
     if isinstance(value, (float, Decimal)):
         is_finite = math.isfinite(value) if isinstance(value, float) else value.is_finite()
-        # A text in place of a float is the choice of the type.
+        # If the JSON has a text instead of a float, the type's own serializer wrote it on purpose.
         is_chosen = isinstance(value, float) and isinstance(written, str)
         return None if is_finite or is_chosen else f"{value} at {path or 'its top'}"
     if isinstance(value, Mapping) and isinstance(written, dict) and len(value) == len(written):
         pairs: Any = zip(value.values(), written.values(), written)
     elif isinstance(value, (set, frozenset)):
-        # The order of a copied set can differ.
+        # The items of a copied set can have another order than the JSON, so they are checked without it.
         pairs = ((item, None, "") for item in value if isinstance(item, (float, Decimal)))
     elif isinstance(written, list) and not isinstance(value, (str, bytes)) and hasattr(value, "__iter__"):
         pairs = ((item, one, at) for at, (item, one) in enumerate(zip(value, written)))

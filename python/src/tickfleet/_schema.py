@@ -1,4 +1,5 @@
-"""Makes the model's view of a function: pydantic creates the schemas, docstring-parser reads the descriptions."""
+"""Derives tool declarations from functions: pydantic creates the schemas, docstring-parser reads the
+descriptions."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from pydantic_core import SchemaError
 
 from tickfleet._context import Context
 
-#: Schema members whose keys are names from the user, not keywords of JSON Schema.
+#: Schema members with keys that are names from the user, not keywords of JSON Schema.
 _NAMED = ("properties", "$defs", "patternProperties", "dependentSchemas")
-#: Schema members whose values are data, not schemas.
+#: Schema members with values that are data, not schemas.
 _DATA = ("default", "const", "enum", "examples", "example")
 #: The field of an error of pydantic.
 _FIELD = re.compile(r'Field "(\w+)"')
@@ -36,7 +37,7 @@ class Signature:
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: True if a parameter is a decimal, whose digits a float would lose.
+    #: True if a parameter is a decimal. A float would lose some of its digits.
     has_decimals: bool
 
 
@@ -67,8 +68,8 @@ def read(function: Callable[..., Any]) -> Signature:
                 raise TypeError(f"{name}: more than one parameter is a Context")
             context = parameter.name
             continue
-        # Number the fields: a parameter can have a name such as `schema` or `_id`, but a field of a pydantic model
-        # cannot.
+        # Give the fields generated names. A parameter can have a name such as `schema` or `_id`, but a field of a
+        # pydantic model cannot.
         key = f"a{len(parameters)}"
         parameters[key] = parameter.name
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
@@ -98,8 +99,8 @@ def read(function: Callable[..., Any]) -> Signature:
     )
 
 
-#: Patterns with look-around and back references need Python's engine. It also matches `$` before a last line break, so
-#: pydantic's own engine is the first choice.
+#: Patterns with look-around and back references need Python's regex engine. In this engine, `$` also matches before a
+#: last line break, so pydantic's own engine is tried first.
 _PYTHON_PATTERNS = ConfigDict(regex_engine="python-re")
 
 
@@ -119,7 +120,7 @@ def _result(hint: Any) -> TypeAdapter[Any]:
 
 
 def _unusable(error: SchemaError, parameters: dict[str, str]) -> str:
-    """Explains why pydantic cannot build a type, usually because of a pattern, with the parameter's own name."""
+    """Explains why pydantic cannot build a type, usually because of a pattern. Uses the parameter's own name."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     field = _FIELD.search(str(error))
     where = f"the type of the parameter {parameters.get(field[1], field[1])!r}" if field else "a type"
@@ -132,7 +133,7 @@ def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
     ``x, y : float``."""
     found: dict[str, str] = {}
     for param in docstring.params:
-        # The parser returns attributes as parameters, too.
+        # The parser returns attributes in the same list as parameters.
         if param.args[0] != "attribute":
             text = " ".join((param.description or "").split())
             found |= {word.strip(): text for word in param.arg_name.split(",")}
@@ -140,7 +141,7 @@ def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
 
 
 def _check_names(name: str, described: dict[str, str], parameters: list[str]) -> None:
-    """Rejects descriptions of unknown parameters: a misspelled name would leave a parameter without a description."""
+    """Rejects descriptions of unknown parameters: with a misspelled name, a parameter would have no description."""
     unknown = [word for word in described if word not in parameters]
     if unknown:
         there = ", ".join(parameters) or "none"
@@ -148,7 +149,7 @@ def _check_names(name: str, described: dict[str, str], parameters: list[str]) ->
 
 
 def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
-    """Returns the type of a parameter that a model can pass by name."""
+    """Returns the type of a parameter. Rejects parameters that cannot be passed by name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise TypeError(f"{name}: the parameter {parameter.name!r} is positional-only: arguments are passed by name")
     if parameter.name not in hints:
@@ -157,7 +158,7 @@ def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any
 
 
 def _is_context(hint: Any) -> bool:
-    """Returns whether a hint is the context, or an optional context."""
+    """Returns true if a hint is the context, or an optional context."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(_is_context(one) for one in get_args(hint))
     return isinstance(hint, type) and issubclass(hint, Context)

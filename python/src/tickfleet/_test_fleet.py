@@ -26,7 +26,7 @@ _FOREIGN = ("REDIS_URL", "FLEET_URL", "FLEET_KEY", "TICKFLEET_CONFIG")
 class TestFleet:
     """A running fleet, whose data ends with it."""
 
-    # pytest would otherwise take the class for a test.
+    # Without this attribute, pytest would treat the class as a test.
     __test__ = False
 
     client: Fleet
@@ -111,7 +111,7 @@ def fleet(config: str | os.PathLike[str], *, tenant: str | None = None, **enviro
 
 
 def _program() -> str:
-    """Returns the program of this package's environment, or else of the PATH."""
+    """Returns the program next to this Python. If there is none, returns the program in the PATH."""
     beside = Path(sys.executable).parent / "tickfleet"
     found = str(beside) if beside.is_file() else shutil.which("tickfleet")
     if found is None:
@@ -162,7 +162,7 @@ class ScriptedModel:
 
 
 class _Object(SimpleNamespace):
-    """An object of OpenAI's package."""
+    """Imitates an object of OpenAI's package."""
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
         return {

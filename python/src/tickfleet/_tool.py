@@ -76,7 +76,8 @@ class Tool:
     def _read(self, arguments: str | bytes) -> BaseModel:
         model = self.signature.arguments
         if self.signature.has_decimals and _FRACTION.search(arguments if isinstance(arguments, str) else arguments.decode()):
-            # Pydantic would parse fractions as floats, and convert the floats to decimals.
+            # Without this step, pydantic would parse fractions as floats, and would then convert the floats to
+            # decimals.
             return model.model_validate(json.loads(arguments, parse_float=_Written))
         return model.model_validate_json(arguments)
 
@@ -205,7 +206,7 @@ def tool(
             "required_capabilities": list(checks.words("required_capabilities", required_capabilities)),
             "required_features": list(checks.words("required_features", required_features)),
         }
-        # Check these before the schemas: a name or a time of the wrong type is the smaller mistake.
+        # Check these options before the schemas, because a wrong type of a name or time is easier to correct.
         checks.text("name", name)
         own, texts, seconds = checks.effect(), checks.text("description", description), checks.timeout(timeout)
         signature = _schema.read(function)

@@ -52,5 +52,5 @@ def call(
     return json.loads(made.dump(result))
 
 
-# `call` has a parameter of the same name.
+# The function `call` has a parameter with the name `context`.
 _context = context

@@ -15,17 +15,17 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_ops::metrics::Metrics;
 
-/// The policy that this scheduler has announced, and the last known state of the store.
+/// The policy that this scheduler announced last, and the known state of the store and the workers.
 #[derive(Debug)]
 pub struct PolicyState {
     announced: ArcSwap<AnnouncedPolicy>,
-    /// The start of the known restart epoch, or [`UNKNOWN_MS`].
+    /// The start of the last known restart epoch of the store (ms), or [`UNKNOWN_MS`].
     epoch_ms: AtomicI64,
     slots: Arc<WorkerSlots>,
 }
 
-/// The value of `epoch_ms` until the store has reported an epoch. The value is larger than any start, so that a new
-/// scheduler does not report an old restart.
+/// The value of `epoch_ms` until the store has reported an epoch. It is later than any epoch, so that a new scheduler
+/// does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {
@@ -41,7 +41,7 @@ pub(crate) struct AnnouncedPolicy {
     pub(crate) generation: u64,
 }
 
-/// The policy and settings of a batch of decisions.
+/// The policy and settings for a batch of decisions.
 pub(crate) struct PolicySnapshot {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
@@ -90,7 +90,7 @@ impl ShardSlots {
         }
     }
 
-    /// Records that a turn waits in the throttle queue of `counter`. If the turn waits for a share of the slots, its
+    /// Records that a turn waits in the throttle queue of `counter`. If that limit is a share of the slots, the turn's
     /// tenant counts as waiting for a share from now on.
     pub(crate) fn record_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
@@ -102,7 +102,7 @@ impl ShardSlots {
     }
 }
 
-/// Minimum jump of shard time that is reported, in ms. Smaller jumps can be slow responses.
+/// Minimum jump of shard time that is reported, in ms. A smaller jump may be caused by a slow response.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
@@ -124,7 +124,7 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks the same as a pause of this
+    /// Reports a large clock jump, without correcting shard time: a wrong clock looks the same as a pause of this
     /// process (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
@@ -148,13 +148,13 @@ impl PolicyState {
     }
 }
 
-/// Returns true if a limit depends on the workers' slots, so that the slots must be counted.
+/// Returns true if a limit depends on the workers' slots. The scheduler then counts the slots.
 pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// Returns true if the limit is a share of the slots and there are fewer than two tenants. A single tenant needs no
-/// share.
+/// Returns true if the limit is a share of the slots and there are fewer than two tenants. A single tenant may use all
+/// slots.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }
@@ -194,7 +194,7 @@ mod tests {
             policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
             assert_eq!(counts(&policy), counted, "500 slices are out for 4 slots");
         }
-        // A limit on a part of the slots also applies to a single tenant.
+        // Unlike a share, a limit on a part of the slots also applies to a single tenant.
         let part = Limit { bound: LimitBound::Part(25), ..share };
         policy.tenants.pop_first();
         policy.limits = Arc::new(vec![part]);
@@ -210,12 +210,12 @@ mod tests {
             let line = format!("tickfleet_epoch_changes_total {restarts}");
             assert!(text.lines().any(|found| found == line), "no {line} in:\n{text}");
         };
-        // An old restart is not reported.
+        // A restart before the first known epoch is not reported.
         clock.set_epoch(5_000, &metrics);
         counts(0);
         clock.set_epoch(9_000, &metrics);
         counts(1);
-        // Late responses are not reported as jumps.
+        // Differences from late responses are not reported as jumps.
         for ahead_ms in [-86_400_000, 0, 59_999] {
             clock.report_clock_jump(ahead_ms, &metrics);
         }

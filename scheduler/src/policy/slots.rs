@@ -1,9 +1,9 @@
 //! The slots of the fleet's workers, and the tenants that wait for a share of the slots.
 //!
 //! This module computes the bound of a limit on slots as a number. Decisions use this number like the bound of any
-//! other limit. The bound is the process's own view: the load counted in the last second, and the throttle queues that
-//! the process has read. So two schedulers can compute slightly different bounds for a moment, but both count the same
-//! permits.
+//! other limit. The bound depends on data of this process: the load counted in the last second, and the throttle queues
+//! that it has read. Two schedulers can therefore compute slightly different bounds for a moment, but both count the
+//! same permits.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,16 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// The approximate time in ms that a slice waits for a slot if it is dispatched while all slots are busy. The time is
-/// long enough that no slot becomes idle. Calls of other tenants wait about as long behind such slices.
+/// Approximate time (ms) that a slice waits for a slot if it is dispatched while all slots are busy. The time is so
+/// long that no slot becomes idle. Calls of other tenants wait about as long behind such slices.
 const AHEAD_MS: u64 = 25;
-/// Minimum number of slices dispatched beyond the slots. With fewer, small fleets' slots would be idle after each call.
+/// Minimum number of dispatched slices in addition to the slots. With fewer, slots of small fleets would be idle after
+/// each call.
 const AHEAD_MIN: u64 = 2;
-/// The assumed number of slots while no worker sends heartbeats. Nothing runs during this time, and the next worker
-/// will run the dispatched slices.
+/// The assumed number of slots while no worker sends heartbeats. Dispatched slices do not run until the next worker
+/// starts.
 const SLOTS_UNKNOWN: u64 = 1;
-/// After this time without a waiting turn, in ms, a tenant no longer limits the other tenants.
+/// A tenant without a waiting turn for this time (ms) no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
 
 #[derive(Debug, Default)]
@@ -31,9 +32,9 @@ pub(crate) struct WorkerSlots {
 #[derive(Debug, Default)]
 struct SlotState {
     load: FleetLoad,
-    /// Slices that workers read per second.
+    /// Number of slices per second that workers read.
     rate: u64,
-    /// Turns that arrived at this process since the last count. They may have been dispatched by now.
+    /// Number of turns that arrived at this process since the last count. Some may have been dispatched since.
     taken: u64,
     /// Tenants that wait for a permit, by limit.
     waiting: HashMap<String, WaitingTenants>,
@@ -41,7 +42,7 @@ struct SlotState {
 
 #[derive(Debug, Default)]
 struct WaitingTenants {
-    /// For each waiting tenant: its weight, and the time in ms when one of its waiting turns was last seen.
+    /// The weight of each waiting tenant, and the time (ms) when one of its waiting turns was last recorded.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -58,8 +59,8 @@ impl SlotState {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// Returns the estimated number of slices that are dispatched and have not ended: the last count, plus arrivals
-    /// since the count, minus slices that workers have read since the count at the known rate.
+    /// Returns an estimate of the slices that are dispatched and have not ended: the last count, plus arrivals since
+    /// then, minus slices that workers have read since then at the known rate.
     fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -67,9 +68,9 @@ impl SlotState {
 }
 
 impl WaitingTenants {
-    /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
+    /// Drops tenants that were not recorded for [`FORGET_MS`]. Does so at most ten times per second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // A negative difference means that the clock was set back. Without a check in this case, no tenant would be
+        // If the clock was set back, the difference is negative. Check in that case too: otherwise, no tenant would be
         // dropped until the clock has caught up.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
@@ -88,7 +89,7 @@ impl WorkerSlots {
             && state.load.now_ms > 0
         {
             let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
-            // Let the rate fall slowly: a moment without work does not show how fast workers are.
+            // Let the rate fall slowly, because a moment without work does not show how fast workers are.
             state.rate = rate.max(state.rate * 3 / 4);
         }
         (state.load, state.taken) = (*load, 0);
@@ -99,8 +100,8 @@ impl WorkerSlots {
     }
 
     /// Returns true if more slices are dispatched than the slots can soon run, or if a tenant waits for a share of the
-    /// slots. If false, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as
-    /// with older builds, the number of dispatched slices is ignored.
+    /// slots. Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots,
+    /// as with older builds, the number of dispatched slices is ignored.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -121,8 +122,8 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// Returns the permits that a limit on slots gives a tenant now, in one of `shards` shards. `None` for any other
-    /// limit.
+    /// Returns the permits that a limit on slots currently gives a tenant in one of `shards` shards. Returns `None` for
+    /// other limits.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
@@ -202,10 +203,10 @@ mod tests {
         slots.record_waiting("slots", &tenant("globex"), 4, 20);
         slots.record_waiting("slots", &tenant("globex"), 4, 30);
         assert_eq!((share("acme", 1, 30), share("globex", 4, 30)), (10, 40));
-        // A tenant that no longer waits frees its share for the others.
+        // When a tenant no longer waits, the others can use its share.
         slots.record_waiting("slots", &tenant("acme"), 1, 2_050);
         assert_eq!(share("acme", 1, 2_200), 50);
-        // If the clock is set back, no tenant still counts as waiting.
+        // After the clock was set back, no other tenant must count as waiting.
         slots.record_waiting("slots", &tenant("globex"), 4, 2_200);
         assert_eq!(share("acme", 1, -90_000_000), 50);
     }
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.set_load(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The streams were deleted, and workers have read nothing since then. The rate falls slowly.
+        // The streams were deleted and recreated, and workers have read nothing since then. The rate falls slowly.
         slots.set_load(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }
@@ -233,18 +234,18 @@ mod tests {
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
         slots.count_arrival();
         assert!(are_short(1_000));
-        // At the known rate of 100 slices a second, workers have read the 20 slices after 200 ms.
+        // At the known rate of 100 slices per second, workers have read the 20 slices after 200 ms.
         slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(2_000) && !are_short(2_200));
         slots.record_waiting("slots", &tenant("acme"), 1, 2_200);
         assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
-        // If Redis cannot report the number of slices that were read, the last rate is kept.
+        // If Redis cannot report the number of read slices, the last rate stays.
         slots.set_load(&FleetLoad { in_flight: 20, read: None, ..fleet(16, 0, 5_000) });
         slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(6_000) && !are_short(6_200));
-        // No worker reports slots.
+        // No worker reports its slots.
         slots.set_load(&FleetLoad { in_flight: 500, ..fleet(0, 90_000, 7_000) });
         assert!(!are_short(7_000));
     }

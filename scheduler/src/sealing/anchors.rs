@@ -1,4 +1,4 @@
-//! Anchors: copies of the heads of seal chains, in a place that writers of the store cannot change.
+//! Anchors: copies of the heads of seal chains, stored where writers of the store cannot change them.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ pub enum AnchorTarget {
     File(PathBuf),
 }
 
-/// The last seal up to which heads were copied. `None` until it is read from the store.
+/// The last seal up to which heads were copied; `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
@@ -32,8 +32,8 @@ pub(super) struct Anchors {
 
 impl Anchors {
     /// Copies the heads of all chains that have grown since the last call: for each chain, the last head that each key
-    /// has signed. If a scheduler dies during the call, a head can be copied twice. The pair is the sealer's public key
-    /// and the key's ID.
+    /// has signed. If a scheduler dies during the call, the next one may copy a head again. `public_key` and `key_id`
+    /// belong to the sealer's key.
     ///
     /// # Errors
     /// A description of the problem.
@@ -50,8 +50,8 @@ impl Anchors {
         };
         let mut last = at.clone();
         let mut heads = BTreeMap::new();
-        // The public halves of older keys. If a tenant has no newer entries, an older key may have signed its last
-        // seal.
+        // The public keys of older signing keys. An older key may have signed the last seal of a tenant without newer
+        // entries.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };
@@ -66,8 +66,7 @@ impl Anchors {
                     true => Some(public_key),
                     false => older.as_ref().and_then(|keys| keys.get(&body.key_id)).map(String::as_str),
                 };
-                // A forged seal must not replace a head, neither under the ID of this key nor under the ID of an older
-                // key.
+                // Check the signature, so that a forged seal cannot replace a head of this key or of an older key.
                 let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
                 heads.extend(anchor.map(|anchor| ((body.tenant, body.key_id), anchor)));
@@ -87,8 +86,8 @@ impl Anchors {
     }
 }
 
-/// Records that heads up to the seal `upto` are copied. Writes `own` into the shard's stream. Returns the last recorded
-/// seal, or `None` if another process has the lease.
+/// Records that heads up to the seal `upto` were copied. Writes `own` into the shard's stream. Returns the last
+/// recorded seal, or `None` if another process holds the lease.
 async fn record_anchored(
     store: &Store,
     candidate: Candidate,
@@ -117,7 +116,7 @@ async fn record_anchored(
     }
 }
 
-/// Copies heads to `target`. Returns the lines that the caller must write into the shard's own stream.
+/// Copies heads to `target`. Returns the lines that the caller must write into the shard's own stream instead.
 async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
     match target {
         _ if lines.is_empty() => {}

@@ -1,9 +1,9 @@
 //! Sealing: the scheduler with the sealing lease reads the audit log of its shard in order and extends each tenant's
 //! chain of seals (see `tickfleet_proof::seal`). Calls do not wait for sealing.
 //!
-//! The store keeps the progress as one text, the [`Position`]. A sealer that started from another position writes
-//! nothing. So no entry is sealed twice, even if a suspended sealer resumes while another one seals. The log's own
-//! count of added entries reveals entries that were trimmed before they were sealed.
+//! The store keeps the progress as one text, the [`Position`]. A sealer that started from an outdated position writes
+//! nothing. Therefore no entry is sealed twice, even if a suspended sealer resumes while another one seals. If entries
+//! were trimmed before they were sealed, the log's own count of added entries shows the gap.
 
 mod anchors;
 mod page;
@@ -29,9 +29,9 @@ use page::{Step, step};
 use position::Position;
 
 const PAGE: usize = 500;
-/// Minimum time without a write after which another sealer takes over, in ms.
+/// Minimum time (ms) without a write by the sealer after which another sealer takes over.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Maximum steps in one round. Other sealers can take the lease during the wait after a round.
+/// Maximum number of steps in one round. Between two rounds, other sealers can take the lease.
 const STEPS_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct SealOptions {
     pub signer: Arc<Signer>,
     /// The time between two rounds that seal new entries.
     pub every: Duration,
-    /// The place outside the store to which heads are copied. `None`: no anchors.
+    /// The place outside the store to which heads are copied; `None` if there are no anchors.
     pub anchor: Option<AnchorTarget>,
 }
 
@@ -49,25 +49,25 @@ pub(crate) struct Sealing {
     progress: Progress,
     options: SealOptions,
     public_key: String,
-    /// After this sealer's last write, no other process seals for this time, in ms.
+    /// For this time (ms) after this sealer's last write, no other process seals.
     lease_ms: i64,
 }
 
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// Heads of the chains at `position`. A head is read when it is first needed.
+    /// Heads of the chains at `position`. Each head is read when it is first needed.
     heads: BTreeMap<String, Head>,
-    /// How far heads are copied.
+    /// The progress in copying heads to anchors.
     anchors: Anchors,
-    /// True after the log has reported that another key has this key's ID.
+    /// True after a warning about another key with this key's ID was logged.
     has_logged_other_key: bool,
 }
 
 enum StepResult {
-    /// More entries can follow.
+    /// There may be more entries to seal.
     More,
-    /// No more entries follow, or another process seals.
+    /// There are no more entries, or another process seals.
     Done,
 }
 
@@ -117,8 +117,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// If the shard is sealed up to `before`, writes the seals from there to `after`. If `before` equals `after` and
-    /// there are no seals, only takes the lease.
+    /// Writes the seals from position `before` to position `after`, if the shard is sealed up to exactly `before`. If
+    /// both positions are equal and there are no seals, only takes the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -189,7 +189,7 @@ impl Sealing {
         Ok(StepResult::Done)
     }
 
-    /// Logs once that another key has this key's ID. The problem stays until the configured ID changes.
+    /// Logs once that another key has the same ID as this key. The problem lasts until the configured ID changes.
     fn log_other_key(&self, seal_state: &mut SealState) {
         self.metrics.seal_failed();
         if !std::mem::replace(&mut seal_state.has_logged_other_key, true) {
@@ -200,7 +200,8 @@ impl Sealing {
         }
     }
 
-    /// Reads the heads that were not read yet. An unreadable head begins a new chain, which verification reports.
+    /// Reads the heads that were not read yet. If a head is unreadable, a new chain begins, and verification reports
+    /// this.
     async fn load_heads(
         &self,
         seal_state: &mut SealState,
@@ -213,7 +214,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes anchors. After a failure, the next round retries.
+    /// Writes anchors. If this fails, the next round tries again.
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

@@ -1,4 +1,4 @@
-//! Makes seals for a page of the log: detects lost entries, groups the page's entries by tenant, and signs.
+//! Creates seals for a page of the log: detects lost entries, groups the page's entries by tenant, and signs.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use tickfleet_store::LogPage;
 
 use super::position::Position;
 
-/// The entries of a page to seal, and the losses.
+/// The entries of a page to seal, and the losses that were found.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) position: Position,
-    /// Entries by tenant. The empty name is the chain for entries without a tenant.
+    /// Entries by tenant. The chain with the empty name has the entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
-    /// Losses of the shard so far.
+    /// All losses of the shard so far.
     pub(super) losses: Losses,
-    /// Entries that were trimmed without a seal, as found by this step.
+    /// Number of entries that were trimmed before they were sealed, as detected in this step.
     pub(super) gone: u64,
 }
 
-/// Returns the next step. `None` if there is nothing to seal and nothing was lost.
+/// Returns the next step, or `None` if there is nothing to seal and nothing was lost.
 ///
 /// The log counts all entries that were ever added. If the page reaches the end of the log, or if all sealed entries
-/// have been trimmed, this count shows how many entries must follow the position. If fewer follow, the missing entries
-/// were trimmed before they were sealed.
+/// have been trimmed, this count gives the number of entries after the position. If there are fewer, the missing
+/// entries were trimmed before they were sealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
-    // Entries that were trimmed before sealing began are not a loss.
+    // Entries that were trimmed before the first sealing do not count as lost.
     let begun = if position.is_new() { page.added.saturating_sub(page.length) } else { position.counted };
     let recreated = page.added < begun;
     let (counted, breaks) = if recreated { (0, position.breaks + 1) } else { (begun, position.breaks) };
@@ -54,7 +54,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
         last.clone_from(&entry.id);
     }
-    // A recreated log can have smaller IDs than the last entry that was read.
+    // A recreated log can have lower IDs than the last entry that was read, so start from its beginning.
     if recreated && read == 0 {
         last = "0-0".into();
     }
@@ -138,10 +138,11 @@ mod tests {
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
         assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
         assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
-        // The page is full, and the log still has the entries after the page.
+        // The page is full, and the log has more entries after it. The sealed entries were trimmed, so the loss is
+        // known.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (4, 16));
-        // The page is full, and the log still has the sealed entries, so the loss cannot be computed yet.
+        // The page is full, and the log still has some sealed entries, so the loss cannot be computed yet.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (0, 12));
         let found = step(&at("4-0", 10), &page(&[], 13, 0, ""), 2).unwrap();

@@ -1,18 +1,18 @@
-//! How far a shard's audit log is sealed.
+//! The position up to which a shard's audit log is sealed.
 
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// The ID of the last entry that was read. Empty before the first read.
+    /// The ID of the last entry that was read; empty before the first read.
     last: String,
     /// The number of entries ever added up to `last`, including lost entries.
     pub(super) counted: u64,
-    /// How often the log was recreated.
+    /// Number of times that the log was recreated.
     pub(super) breaks: u64,
-    /// Entries that were trimmed before they were sealed.
+    /// Number of entries that were trimmed before they were sealed.
     pub(super) lost: u64,
-    /// Part of the last leaf's hash. Distinguishes positions with the same numbers.
+    /// Part of the hash of the last leaf. It distinguishes positions with the same numbers.
     tag: String,
 }
 
@@ -21,8 +21,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// Parses a position. A damaged text is read as the beginning. The whole log is then sealed again, which
-    /// verification reports.
+    /// Parses a position. Treats a damaged text as the beginning of the log. The whole log is then sealed again, and
+    /// verification reports this.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };

@@ -30,7 +30,7 @@ impl Shard {
         self.store.clone()
     }
 
-    /// Creates a sealer whose lease ends at once, so that only the position prevents double sealing.
+    /// Creates a sealer with a lease that ends immediately, so that only the position prevents double sealing.
     fn sealing(&self, anchor: Option<AnchorTarget>) -> Arc<Sealing> {
         self.sealing_as("k1", "07", anchor)
     }
@@ -124,7 +124,7 @@ async fn a_stalled_sealer_writes_nothing_after_another_took_over() {
     shard.seal_all().await;
     let between = shard.seals().await;
     assert_eq!((sealed, between), (3, 6));
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
+    tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
     let row = Seal { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
     let state = seal_state.position.to_string();
     let result = slow.extend(&name, &state, "another", vec![row]).await.unwrap();
@@ -146,7 +146,7 @@ async fn the_number_of_entries_trimmed_before_sealing_is_reported() {
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
     assert!(verdict.notes.iter().any(|note| note.starts_with("20 entries of shard 0")), "{:?}", verdict.notes);
     assert!(verdict.findings.iter().all(|finding| finding.kind.as_str() == "missing"), "{:?}", verdict.findings);
-    // If a whole log is lost, the number of lost entries is unknown.
+    // If the whole log is lost, the number of lost entries is unknown.
     shard.store.seam().drop_stream(&keys::audit()).await.unwrap();
     shard.write(100..103).await;
     shard.seal_all().await;
@@ -175,7 +175,7 @@ async fn anchors_in_a_file_reveal_truncated_seals() {
     // An anchor that cannot be written is reported, and sealing continues.
     let broken = shard.sealing(Some(AnchorTarget::File("/nowhere/anchors".into())));
     shard.write(9..12).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
+    tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
     broken.round(&consumer("b"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let page = broken.metrics.render();
     assert!(page.contains("tickfleet_audit_anchor_failures_total 1"), "{page}");
@@ -221,7 +221,7 @@ async fn a_different_key_seals_only_under_a_new_key_id() {
     shard.seal_all().await;
     shard.write(3..6).await;
     for (key_id, sealed) in [("k1", 3), ("k2", 6)] {
-        tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
+        tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
         let other = shard.sealing_as(key_id, "08", None);
         other.round(&consumer(key_id), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
         let verdict = shard.verify(&[]).await;
@@ -242,7 +242,7 @@ async fn the_sealer_with_the_next_key_anchors_heads_of_quiet_tenants() {
     shard.seal_all().await;
     // Then change the key, and let only one tenant write more entries.
     shard.write_of(1, 9).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
+    tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
     let next = shard.sealing_as("k2", "08", Some(AnchorTarget::File(file.clone())));
     next.round(&consumer("next"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
@@ -263,7 +263,7 @@ async fn a_forged_seal_displaces_no_anchored_head() {
     shard.write(0..3).await;
     shard.seal_all().await;
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
-    // One forged seal has the ID of the sealer's key. The other forged seal has the ID of a listed older key.
+    // One forged seal has the ID of the sealer's key. The other has the ID of a listed older key.
     let last = shard.store().seals("0-0", 100).await.unwrap().pop().unwrap();
     let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
     let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();
@@ -289,7 +289,7 @@ async fn a_forged_seal_displaces_no_anchored_head() {
     assert_eq!(own, [1, 1, 1], "{kept}");
 }
 
-/// Writes forged seals, and lists a key for them.
+/// Writes forged seals, and lists a public key for them.
 struct Forge {
     key: String,
     /// Bodies with their signatures.

@@ -1,5 +1,5 @@
-//! Requests to people to approve agents' calls, and the decisions of these people. Every operator interface uses this
-//! module. The interface must authenticate people and look up their roles.
+//! Requests that ask people to approve agents' calls, and the decisions of these people. Every operator interface uses
+//! this module. The interface must authenticate people and look up their roles.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,7 +24,7 @@ const TENANTS_TOGETHER: usize = 64;
 /// Maximum number of approvals of one tenant in a list.
 pub const APPROVALS_LISTED_MAX: usize = 500;
 
-/// A request to people to approve a call.
+/// A request that asks people to approve a call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Approval {
     /// The tenant of the call.
@@ -42,14 +42,14 @@ pub struct Approval {
     pub tool: String,
     /// The tool's version.
     pub version: String,
-    /// If [`Self::arguments_exact`] is true, the arguments that the call runs with. Otherwise, their short form:
-    /// secrets removed, and truncated if long.
+    /// The arguments with which the call runs, if [`Self::arguments_exact`] is true. Otherwise a short form: secrets
+    /// are removed, and long arguments are truncated.
     pub arguments: Box<RawValue>,
     /// True if the call runs with exactly these `arguments`.
     pub arguments_exact: bool,
-    /// Length of the arguments that the call runs with, in bytes.
+    /// Length in bytes of the arguments with which the call runs.
     pub arguments_bytes: u64,
-    /// The short form of exact arguments, if it differs from `arguments`.
+    /// The short form of exact arguments; `None` if it equals `arguments`.
     #[serde(skip)]
     short: Option<Box<RawValue>>,
     /// The configuration entries that require the approval.
@@ -58,25 +58,25 @@ pub struct Approval {
     pub needs: Vec<RequiredApprovers>,
     /// The arguments that approvers may change, as JSON pointers.
     pub may_narrow: Vec<String>,
-    /// The changed arguments: an object from JSON pointer to new value.
+    /// The changed arguments: an object with JSON pointers as keys and the new values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
     /// Time of the request (ms of shard time).
     pub requested_ms: i64,
-    /// In milliseconds of shard time: the deadline of a waiting approval, the time when a granted approval expires,
-    /// or the time when the approval ended.
+    /// In milliseconds of shard time: the deadline of a waiting approval, the expiry time of a granted approval, or the
+    /// time when the approval ended.
     pub until_ms: i64,
     /// Time when the approval ended (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// The decisions of the people who agreed.
+    /// The decisions of the people in favor of the call.
     pub agreed: Vec<RecordedVerdict>,
-    /// The decision of the person who denied the call.
+    /// The decision that denied the call; `None` if no person has denied it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<RecordedVerdict>,
 }
 
-/// A configuration entry that requires an approval.
+/// A configuration entry because of which the call needs an approval.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
 pub struct ApprovalTrigger {
     /// The entry's path in the configuration.
@@ -94,7 +94,7 @@ pub struct RequiredApprovers {
     pub roles: Vec<String>,
 }
 
-/// A person's decision.
+/// A person's recorded decision.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecordedVerdict {
     /// The person.
@@ -106,20 +106,20 @@ pub struct RecordedVerdict {
     pub at_ms: Option<i64>,
 }
 
-/// A verdict that a person submits about a call.
+/// A verdict about a call, as a person submits it.
 #[derive(Debug)]
 pub struct ApprovalVerdict<'a> {
     /// The person.
     pub by: &'a str,
     /// The person's roles in the active configuration.
     pub roles: &'a BTreeSet<String>,
-    /// True to agree, false to deny.
+    /// True to approve, false to deny.
     pub agrees: bool,
     /// The reason.
     pub reason: &'a str,
     /// Changes of the arguments, in addition to earlier changes.
     pub narrow: NarrowedValues,
-    /// The changes that the person has seen ([`Approval::narrowed`]). `None` if the arguments were not changed.
+    /// The changes that were shown to the person ([`Approval::narrowed`]); `None` if the arguments were not changed.
     pub seen: Option<&'a RawValue>,
     /// Removes secrets from the reason and the changes.
     pub redactor: &'a Redactor,
@@ -137,13 +137,13 @@ pub enum ApprovalError {
     /// The person has none of the required roles.
     #[error("{0} may not approve this call")]
     Role(String),
-    /// The approval was decided before, has expired, or was used by its call.
+    /// The approval was already decided, has expired, or was used by its call.
     #[error("it has ended: {0}")]
     Ended(String),
     /// The approval's call has ended or has changed.
     #[error("its call has ended or changed")]
     Gone,
-    /// The arguments have changed since the person saw them.
+    /// The arguments have changed since they were shown to the person.
     #[error("another approver has changed the arguments")]
     Changed,
     /// The person has already agreed.
@@ -181,7 +181,7 @@ pub struct NarrowedCall {
     pub schema: Option<Value>,
 }
 
-/// Returns the approval's call with the arguments that result from `changes` and the approval's earlier changes.
+/// Returns the approval's call with the arguments after the approval's earlier changes and `changes`.
 ///
 /// # Errors
 /// [`ApprovalError::Narrow`]; [`ApprovalError::Store`].
@@ -224,8 +224,7 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list of approvals, which is sorted by deadline. The next page starts after the approval at this
-/// position.
+/// A position in a list of approvals, sorted by deadline. The next page starts after the approval at this position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCursor {
     until_ms: i64,
@@ -262,15 +261,15 @@ impl FromStr for ApprovalCursor {
 /// A page of approvals.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ApprovalPage {
-    /// Approvals of all the tenants, the earliest deadline first.
+    /// Approvals of all requested tenants, the earliest deadline first.
     pub approvals: Vec<Approval>,
     /// The position of the next page. `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<ApprovalCursor>,
 }
 
-/// Lists one page of the waiting approvals of `tenants` that match the filter, the earliest deadline first. Memory is
-/// bounded by the page size, regardless of the number of tenants.
+/// Lists one page of the waiting approvals of `tenants` that match the filter, the earliest deadline first. The page
+/// size bounds the memory use, regardless of the number of tenants.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -300,8 +299,8 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// Lists the matching approvals of a tenant, and the position at which reading stopped. The position is `None` if all
-/// approvals were read.
+/// Lists matching approvals of a tenant. Also returns the position at which reading stopped, or `None` if all approvals
+/// were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -335,8 +334,8 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // If `end` is `None`, all approvals of this batch have ended since their IDs were read. Without a position to
-        // return, continue with the next batch. The number of a tenant's approvals is limited, so the loop ends.
+        // If `end` is `None`, all approvals of this batch have ended since their IDs were read. There is no position to
+        // return, so continue with the next batch. The loop ends, because a tenant's approvals are limited in number.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
@@ -352,7 +351,7 @@ pub struct WaitingApprovals {
     pub oldest: Vec<Approval>,
 }
 
-/// Counts the waiting approvals of a shard, and reads the `most` oldest ones.
+/// Counts the waiting approvals of a shard, and reads the oldest ones, up to `most`.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -369,7 +368,7 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
     let names: Vec<(TenantId, &str)> = names.collect();
     let views = try_join_all(names.iter().map(|(tenant, id)| store.approval(tenant, id))).await?;
     let found = names.iter().zip(views).filter_map(|((tenant, _), view)| Some(Approval::of(tenant, view?)));
-    // An approval that was decided or expired since the query is no longer counted.
+    // Leave out approvals that were decided or expired since the query.
     let oldest: Vec<Approval> = found.filter(|approval| approval.state == "waiting").collect();
     let gone = u64::try_from(names.len() - oldest.len()).unwrap_or_default();
     Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
@@ -451,8 +450,8 @@ pub(crate) async fn decide(
     })
 }
 
-/// Merges the earlier changes with the changes of this verdict. Returns the result as JSON, as the approval's record
-/// stores it. Returns an empty text if the verdict changes nothing.
+/// Merges the approval's earlier changes with the changes of this verdict. Returns them as JSON, in the form of the
+/// approval's record. Returns an empty text if the verdict contains no changes.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -460,7 +459,8 @@ fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    // An ended approval has no exact arguments, so the changes cannot be checked. `decide` rejects the verdict later.
+    // If the approval has ended, it has no exact arguments, so the changes cannot be checked. `decide` then rejects the
+    // verdict.
     if let Some(arguments) = &view.exact {
         narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }
@@ -527,8 +527,8 @@ impl Approval {
         }
     }
 
-    /// Returns the approval for lists, for logs, and for people who may not decide it. Secrets are removed, and long
-    /// arguments are truncated.
+    /// Returns the approval in the form for lists, for logs, and for people who may not decide it. Secrets are removed,
+    /// and long arguments are truncated.
     #[must_use]
     pub fn without_secrets(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
@@ -541,7 +541,7 @@ impl Approval {
         }
     }
 
-    /// Returns true if `by` may decide this approval with these roles.
+    /// Returns true if the person `by` may decide this approval with these roles.
     #[must_use]
     pub fn may_be_decided_by(&self, by: &str, roles: &BTreeSet<String>) -> bool {
         let has_role = |needed: &RequiredApprovers| {
@@ -556,8 +556,8 @@ impl Approval {
         self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// Returns the turn of the approval's call. Returns `None` if the record contains an invalid call, which only
-    /// another program could have written.
+    /// Returns the turn of the approval's call. Returns `None` if the record contains an invalid call. The fleet never
+    /// writes such a record.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))

@@ -1,4 +1,4 @@
-//! Canceling many turns and tasks, with entries in the audit log.
+//! Cancels many turns and tasks, and records the cancellation in the audit log.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::Client;
 use crate::operate::Operator;
 use crate::tasks::CancelStatus;
 
-/// Maximum number of turn names in an entry of the audit log.
+/// Maximum number of turn names in one audit entry.
 const NAMED_MAX: usize = 100;
 
-/// Cancels turns and tasks, and returns the results in the same order. Canceling a task also ends everything that the
-/// task began. Before the first cancel, an entry is written to the audit log of each tenant. The entry has the
+/// Cancels turns and tasks, and returns the results in the same order. Canceling a task also cancels everything that
+/// the task began. Before the first cancellation, writes an entry to the audit log of each tenant. The entry has the
 /// operator, the reason, `filter` (unless empty), and the number and names of the known turns. The results of the
 /// canceled calls also contain the reason.
 ///
@@ -33,7 +33,7 @@ pub async fn end_many(
     let found: Vec<TurnName> =
         names.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| name.clone()).collect();
     note(client, &found, filter, operator).await?;
-    // The results state the operator together with the reason.
+    // The results of canceled calls contain the operator together with the reason.
     let reason = format!("{}: {}", operator.by, operator.reason);
     let mut answers = Vec::with_capacity(names.len());
     for (name, known) in names.iter().zip(known) {
@@ -43,14 +43,14 @@ pub async fn end_many(
 }
 
 /// Returns true if a turn or task with this name exists. It may be in progress, may have ended with a stored record, or
-/// may wait for a scheduler's decision.
+/// may wait for the decision of a scheduler.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
-    // If a scheduler decides the turn between the first two reads, the third read finds the record.
+    // If a scheduler decides about the turn between the first two reads, the third read finds the record.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
@@ -65,7 +65,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes one audit entry per tenant, which states that an operator is about to cancel these turns and tasks.
+/// Writes one audit entry per tenant. It states that an operator is about to cancel these turns and tasks.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,4 +1,5 @@
-//! Lists the slices that workers run now. A slice is one or more calls of a turn, or a task, and occupies one slot.
+//! Lists the slices that workers currently run. A slice is one or more calls of a turn, or a task. It occupies one
+//! slot.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ pub struct HeldSlice {
     pub worker: String,
     /// The turn or task, `tenant:id`.
     pub turn: String,
-    /// The tool of the first call without a stored result; for a task, the agent that runs it. The results of short
-    /// calls are stored together with the next result, so a later call may run already.
+    /// The tool of the first call without a stored result. For a task, the agent that runs it. Results of short calls
+    /// are stored together with the next result, so a later call may already run.
     pub tool: String,
     /// The tools of all calls of the slice, in order.
     pub tools: Vec<String>,
@@ -25,7 +26,7 @@ pub struct HeldSlice {
 }
 
 /// Returns the slices that workers hold in a shard, the longest held first. Returns at most `most` slices of each
-/// worker and queue. With `only`, returns only the slices of that worker.
+/// worker and queue. If `only` is given, returns only the slices of that worker.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -54,7 +55,7 @@ pub async fn held_slices(store: &Store, only: Option<&str>, most: usize) -> Resu
     Ok(slices)
 }
 
-/// Reads a slice. `None` if the worker has finished it meanwhile, or if it cannot be read.
+/// Reads a slice. Returns `None` if the worker has finished it in the meantime, or if it cannot be read.
 async fn slice(
     store: &Store,
     worker: &str,

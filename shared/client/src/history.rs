@@ -1,6 +1,6 @@
-//! Figures of the fleet over time: ended calls, received turns, waiting turns and busy slots, by minute or hour.
+//! The fleet's history: numbers of ended calls, received turns, waiting turns and busy slots, by minute or hour.
 //!
-//! Schedulers sample the figures once a minute. Minutes are kept for 24 hours, and hours for 35 days.
+//! Schedulers take a sample once per minute. Values per minute are kept for 24 hours, and values per hour for 35 days.
 
 use serde::Serialize;
 use tickfleet_store::{Point, ShardHistory, Store, StoreError};
@@ -8,11 +8,11 @@ use tickfleet_store::{Point, ShardHistory, Store, StoreError};
 pub use tickfleet_store::HistoryStep;
 
 const MINUTE_MS: i64 = 60_000;
-/// Changes of the policy less than this time (ms) apart are shown as one change, because each shard applies a new
+/// Policy changes that are less than this time (ms) apart are shown as one change, because each shard applies a new
 /// policy separately.
 const ONE_CHANGE_MS: i64 = 60_000;
 
-/// A query for history.
+/// A query for a part of the history.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryQuery {
     /// The resolution.
@@ -23,7 +23,7 @@ pub struct HistoryQuery {
     pub until_ms: Option<i64>,
 }
 
-/// The figures of one step. A figure is `None` if a shard has no sample in this step.
+/// The values of one step. An optional value is `None` if a shard has no sample in this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct HistoryPoint {
     /// Start of the step (ms of shard time).
@@ -34,20 +34,20 @@ pub struct HistoryPoint {
     pub failed: u64,
     /// Calls that did not run: denied, invalid, over a cap, expired, canceled.
     pub refused: u64,
-    /// Calls whose effect is unknown.
+    /// Calls with an unknown outcome.
     pub unknown: u64,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Turns that were waiting when the sample was taken. For an hour, the highest number of all samples.
+    /// Turns that waited when the sample was taken. For an hour, the maximum of all samples.
     pub waiting: Option<u64>,
-    /// Slots that were busy when the sample was taken. For an hour, the highest number of all samples.
+    /// Slots that were busy when the sample was taken. For an hour, the maximum of all samples.
     pub running: Option<u64>,
 }
 
 /// A change of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PolicyChange {
-    /// When the policy came into force (ms of shard time).
+    /// Time when the policy came into force (ms of shard time).
     pub at_ms: i64,
     /// The policy's generation.
     pub generation: u64,
@@ -62,26 +62,26 @@ pub struct HistoryGap {
     pub until_ms: i64,
 }
 
-/// The figures of the fleet in a time range.
+/// The history of the fleet in a time range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct History {
     /// Length of a step (ms).
     pub step_ms: i64,
     /// Start of the range, rounded down to a step.
     pub from_ms: i64,
-    /// End of the range, exclusive: at most the end of the last step with all samples.
+    /// End of the range, exclusive: at most the end of the last step for which all shards have samples.
     pub until_ms: i64,
-    /// The steps with figures, oldest first.
+    /// The steps with values, the oldest first.
     pub points: Vec<HistoryPoint>,
     /// Changes of the configuration in the range, oldest first.
     pub changes: Vec<PolicyChange>,
-    /// Time ranges in which a shard has no samples. Missing figures are not zero.
+    /// Time ranges in which a shard has no samples. The missing values are unknown, not zero.
     pub gaps: Vec<HistoryGap>,
     /// The current time (ms of shard time).
     pub now_ms: i64,
 }
 
-/// Returns the figures of all shards combined.
+/// Returns the history of all shards combined.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -107,7 +107,7 @@ pub async fn history(shards: &[Store], query: &HistoryQuery) -> Result<History, 
 
 fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: i64, now_ms: i64) -> History {
     let floor = |ms: i64| ms - ms.rem_euclid(step.ms());
-    // The last minute is sampled a few seconds after it ends. Until then, it is not a gap.
+    // The last minute is sampled a few seconds after its end. Until then, the missing sample is not a gap.
     for sampled_ms in shards.iter().filter_map(|shard| shard.sampled_upto_ms) {
         if sampled_ms < until_ms && sampled_ms >= now_ms - now_ms.rem_euclid(MINUTE_MS) - MINUTE_MS {
             until_ms = floor(sampled_ms);
@@ -131,7 +131,7 @@ fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: 
     history
 }
 
-/// Returns the sum of the shards' points. Returns `None` if no shard has a point.
+/// Returns the sum of the points of all shards. Returns `None` if no shard has a point.
 fn point(at_ms: i64, shards: &[Option<&Point>]) -> Option<HistoryPoint> {
     let known = || shards.iter().flatten();
     known().next()?;
@@ -154,7 +154,7 @@ fn changes(shards: &[ShardHistory], from_ms: i64, until_ms: i64) -> Vec<PolicyCh
     generations.sort_unstable();
     let mut changes: Vec<PolicyChange> = Vec::new();
     for generation in generations {
-        // A generation is the time at which its policy came into force.
+        // The number of a generation is the time (ms) when its policy came into force.
         let at_ms = i64::try_from(generation).unwrap_or(i64::MAX);
         if changes.last().is_none_or(|last| at_ms - last.at_ms >= ONE_CHANGE_MS) {
             changes.push(PolicyChange { at_ms, generation });

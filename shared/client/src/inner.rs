@@ -1,4 +1,4 @@
-//! Inner calls: calls of other tools that a call of a turn makes.
+//! Inner calls: a call of a turn can make calls of other tools.
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -9,38 +9,38 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Reply;
 
-/// Number of inner calls that are read at once.
+/// Maximum number of inner calls that are read concurrently.
 const TOGETHER: usize = 8;
 
-/// A call that another call made.
+/// A call of another tool that a call has made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InnerCall {
     /// The position of the outer call in its turn.
     pub made_by: usize,
-    /// The turn of the inner call. `tickfleet explain` accepts this ID.
+    /// The turn with the inner call. `tickfleet explain` accepts this ID.
     pub id: TurnId,
-    /// The tool. `None` if the record was not kept because Redis memory was nearly full.
+    /// The tool; `None` if the record was not kept because Redis memory was nearly full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The outcome. `None` while the call is in progress.
+    /// The outcome; `None` while the call is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// The number of attempts so far.
     pub attempts: u32,
-    /// The duration of the last attempt (ms). `None` while the call is in progress.
+    /// The duration of the last attempt (ms); `None` while the call is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The error message, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The inner calls that this call made.
+    /// The inner calls that this inner call made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<Self>,
 }
 
 /// Returns the inner calls of the calls at `positions`, in the order in which they were made. `name` is a turn or task
-/// of `agent`. The IDs of inner calls are derived from the turn's ID. If another agent submitted a turn with such an
-/// ID, the turn is ignored.
+/// of `agent`. The IDs of inner calls are derived from the turn's ID. A turn with such an ID from another agent is
+/// ignored.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -66,7 +66,7 @@ fn below<'a>(
         for position in positions {
             let outer = CallId { turn: name.turn.clone(), position };
             let mut number = 1;
-            // Read one turn first: most calls make no inner calls.
+            // Read only one turn at first, because most calls make no inner calls.
             let mut together = 1;
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());

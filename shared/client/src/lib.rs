@@ -1,4 +1,4 @@
-//! The client for producers in Rust: submit turns, delegate tasks, read replies.
+//! The client for producers in Rust: submits turns, delegates tasks, reads replies.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -23,9 +23,9 @@
 //! # }
 //! ```
 //!
-//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, the producer can submit the turn again
-//! with the same ID, and the turn runs only once. A turn without an ID may have been accepted even if `submit` returned
-//! an error.
+//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, it can then submit the turn again with
+//! the same ID, and the turn runs only once. Without an ID, the turn may have been accepted even if `submit` returned
+//! an error, so a second submit may run it twice.
 
 #![warn(missing_docs)]
 
@@ -70,7 +70,7 @@ use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_d
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
-/// Serializes the position of the next page as text. A later request can start from this text.
+/// Serializes the position of the next page as text. A later request can start at this position.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match next {
@@ -84,7 +84,7 @@ fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> 
 pub struct Submitted {
     /// The turn's ID: chosen by the producer, or generated.
     pub turn_id: TurnId,
-    /// True if this turn was accepted before. The turn does not run again, and no second reply arrives.
+    /// True if this turn was already accepted before. It does not run again, and no second reply arrives.
     /// [`Replies::await_reply`] reads the result from the turn's record.
     pub duplicate: bool,
 }
@@ -92,7 +92,7 @@ pub struct Submitted {
 /// Why a turn or task was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SubmitError {
-    /// The turn or task exceeds a bound, so a retry fails as well.
+    /// The turn or task exceeds a bound, so a retry would fail too.
     #[error("invalid turn: {0}")]
     Invalid(String),
     /// The ID was already used for a turn with different content.
@@ -110,7 +110,7 @@ pub enum SubmitError {
     /// Redis memory is nearly full; retry later.
     #[error("Redis memory is nearly full; new work is rejected (pressure); retry later")]
     Pressure,
-    /// The request to Redis failed. A turn without an ID may have been accepted nevertheless.
+    /// The request to Redis failed. A turn without an ID may still have been accepted.
     #[error(transparent)]
     Store(Arc<StoreError>),
 }
@@ -131,19 +131,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the fleet at `url`. `options` must match the fleet: namespace, number of shards, bounds.
+    /// Connects to the fleet at `url`. `options` must have the fleet's namespace, number of shards and bounds.
     ///
     /// # Errors
-    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if the fleet has a different number of
-    /// shards than `options`. With a wrong number, turns would go to shards that no scheduler reads.
+    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if `options` has another number of shards
+    /// than the fleet. With a wrong number, turns would go to shards that no scheduler reads.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
         client.check().await?;
         Ok(client)
     }
 
-    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Call
-    /// [`Self::check`] successfully before you submit anything.
+    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Before you submit
+    /// anything, call [`Self::check`] until it succeeds.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -165,14 +165,14 @@ impl Client {
         Ok(())
     }
 
-    /// Returns this client with an `observer` to which every request to Redis is reported.
+    /// Returns this client with an observer. It is notified of every request to Redis.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         let observed = self.shards.iter().map(|store| store.clone().observed_by(Arc::clone(&observer)));
         Self { shards: observed.collect() }
     }
 
-    /// Creates a client from stores that are already open: all shards, in order. For simulations.
+    /// Creates a client from stores that are already open. `shards` must have all shards, in order. For simulations.
     #[must_use]
     pub fn over(shards: Vec<Store>) -> Self {
         Self { shards: shards.into() }
@@ -191,7 +191,7 @@ impl Client {
         &self.shards
     }
 
-    /// Returns the time of the first shard in milliseconds, or 0 if the client has no shard.
+    /// Returns the time of the first shard (ms since the epoch), or 0 if the client has no shard.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -211,8 +211,8 @@ impl Client {
         self.submit_many(vec![turn]).await.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Submits many turns with one script per shard and batch. The results have the order of `turns`. The shards run
-    /// concurrently; turns of one shard keep their order.
+    /// Submits many turns with one script per shard and batch. The results have the order of `turns`. Shards are
+    /// processed concurrently; turns of one shard keep their order.
     pub async fn submit_many(&self, turns: Vec<Turn>) -> Vec<Result<Submitted, SubmitError>> {
         let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = turns.iter().map(|_| None).collect();
         let mut by_shard: BTreeMap<usize, Vec<(usize, Submission)>> = BTreeMap::new();
@@ -254,7 +254,7 @@ impl Client {
         };
         let entry = match self.store(&task.tenant).enqueue_task(&submission).await? {
             SubmitStatus::Accepted { entry } => entry,
-            // If the ID belongs to another task, the scheduler's reply reports the conflict.
+            // The ID may belong to another task. In that case, the scheduler's reply reports the conflict.
             SubmitStatus::Duplicate | SubmitStatus::Conflict => String::new(),
             SubmitStatus::QueueFull => return Err(SubmitError::QueueFull),
             SubmitStatus::InboxFull => return Err(SubmitError::InboxFull),
@@ -267,8 +267,9 @@ impl Client {
         }
     }
 
-    /// Returns true if the ID that the producer chose for this task already belongs to another task or to a turn. While
-    /// several messages with this ID wait for the scheduler's decision, the ID belongs to none of the messages.
+    /// Returns true if the ID that the producer chose for this task belongs to another task or to a turn. Returns false
+    /// while several messages with this ID wait for the decision of a scheduler. Also returns false if the task has no
+    /// chosen ID, or if its content is unknown because it depends on its parent.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -281,7 +282,7 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Cancels a turn or task. Running calls are stopped; the turn or task ends once these calls have ended.
+    /// Cancels a turn or task. Running calls are stopped. The turn or task ends after these calls have ended.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -290,7 +291,7 @@ impl Client {
     }
 
     /// Reads the reply to a turn or task from its record. Use this if the reply was lost, was read by another reader,
-    /// or was not addressed to an inbox.
+    /// or had no inbox.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -298,8 +299,9 @@ impl Client {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// Returns the accepted turn or task with this name if no scheduler has decided it yet; otherwise `None`. Call
-    /// this function before you read the record. Otherwise, you miss a decision between the two calls.
+    /// Returns the submitted turn or task with this name if no scheduler has decided about it yet. Otherwise, returns
+    /// `None`. Call this function before you read the record. In the other order, you could miss a decision between the
+    /// two calls.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -307,7 +309,7 @@ impl Client {
         undecided::undecided(self.store(&name.tenant), name).await
     }
 
-    /// Watches a task: returns the task's events as a stream, from the beginning to the end of the task.
+    /// Watches a task. Returns its events as a stream, from the beginning to the end of the task.
     #[must_use]
     pub fn watch(&self, task: &TurnName) -> TaskWatcher {
         TaskWatcher::new(self.store(&task.tenant).clone(), task.clone())
@@ -331,7 +333,7 @@ impl Client {
         Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.tasks)
     }
 
-    /// Returns the details of a task and of the tasks below it. Returns `None` if the task is unknown.
+    /// Returns the details of a task and of its subtasks. Returns `None` if the task is unknown.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -339,7 +341,7 @@ impl Client {
         tasks::task_details(self.store(&task.tenant), task).await
     }
 
-    /// Cancels a task, the turn that it waits for, and the tasks below it.
+    /// Cancels a task, the turn for which it waits, and its subtasks.
     ///
     /// # Errors
     /// [`StoreError`]; the call can be repeated.
@@ -355,7 +357,8 @@ impl Client {
         approvals::list(self.store(tenant), tenant, count).await
     }
 
-    /// Returns one approval. Returns `None` if the approval never existed, or ended longer ago than approvals are kept.
+    /// Returns one approval. Returns `None` if the approval never existed, or if it ended so long ago that it is no
+    /// longer stored.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -399,8 +402,8 @@ impl Client {
     }
 }
 
-/// Returns true if the task's digest is known before the scheduler decides the task. The digest contains the delegator.
-/// If a task has a parent but no delegator, the scheduler takes the delegator from the parent.
+/// Returns true if the task's digest is known before the scheduler decides about the task. The digest includes the
+/// delegator. If a task has a parent but no delegator, the scheduler uses the delegator of the parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
@@ -409,13 +412,13 @@ const fn has_own_content(task: &Task) -> bool {
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
-    // An incarnation is a valid ID. The ID is too long for an inbox name only if `purpose` is very long.
+    // An incarnation is always a valid ID. It is too long for an inbox name only if `purpose` is very long.
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
-    // In a dialect in which the model answers in plain text (`in_words`), an answer can have no calls.
+    // In dialects in which the model answers in plain text (`in_words`), a turn may have no calls.
     let none = calls == 0 && !dialect_info(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
@@ -436,7 +439,7 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     })
 }
 
-/// Submits turns of one shard in batches. One script accepts one batch.
+/// Submits turns of one shard in batches, with one script per batch.
 async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize, Result<Submitted, SubmitError>)> {
     let (indexes, submissions): (Vec<usize>, Vec<Submission>) = turns.into_iter().unzip();
     let mut answers = Vec::with_capacity(indexes.len());
@@ -455,8 +458,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Counts the leading turns that fit within the limits of one script. Returns at least one, even if that turn is too
-/// large.
+/// Returns the number of leading turns that fit one script. Returns at least one, even if that turn is too large.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {
@@ -467,7 +469,7 @@ fn batch_length(turns: &[Submission]) -> usize {
 }
 
 fn answer(turn: &Submission, word: SubmitStatus) -> Result<Submitted, SubmitError> {
-    // The scheduler derives the same turn ID from the inbound entry.
+    // Generate the same turn ID from the inbound entry as the scheduler does.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
         (SubmitStatus::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),

@@ -3,10 +3,10 @@ use serde_json::Number;
 use tickfleet_model::limit::amount;
 use tickfleet_store::Used;
 
-/// Model usage.
+/// The number of model requests, with their tokens and cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModelUse {
-    /// Requests to which models responded.
+    /// The number of requests that got a response.
     pub requests: u64,
     /// Tokens of the requests.
     pub input_tokens: u64,
@@ -18,7 +18,7 @@ pub struct ModelUse {
 }
 
 fn in_currency<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    // A formatted amount is a valid JSON number.
+    // A formatted amount is a valid JSON number, so the fallback is never used.
     let number: Number = amount::show(*millionths).parse().unwrap_or_else(|_| (*millionths).into());
     number.serialize(serializer)
 }

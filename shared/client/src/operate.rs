@@ -1,5 +1,5 @@
-//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and change tenants'
-//! settings.
+//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and change the settings
+//! of tenants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::position;
 
 /// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum number of key scan steps for one page. One step scans about 500 keys.
+/// Maximum number of steps of the key scan for one page. Redis scans about 500 keys per step.
 const STEPS_MAX: usize = 400;
 
 /// State of a turn.
@@ -54,12 +54,12 @@ pub struct TurnSummary {
     pub calls: usize,
     /// The number of calls that already have a result.
     pub done: usize,
-    /// The number of calls whose result is not a success.
+    /// The number of calls with a result that is not a success.
     pub failed: usize,
-    /// When the turn was admitted (ms of shard time).
+    /// Time when the turn was admitted (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When the turn expires (ms of shard time).
+    /// Time when the turn expires (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
     /// The worker that runs the turn.
@@ -88,7 +88,7 @@ pub struct TurnFilter {
     pub limit: usize,
 }
 
-/// A position in a list: a shard, and a scan cursor over the shard's keys.
+/// A position in a list of turns: a shard, and a scan cursor over the keys of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TurnCursor {
     shard: usize,
@@ -114,17 +114,16 @@ impl std::str::FromStr for TurnCursor {
 /// A page of turns.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TurnPage {
-    /// The matching turns. The turns are unordered, because Redis scans keys in no particular order.
+    /// The matching turns, in no particular order, because Redis scans keys without an order.
     pub turns: Vec<TurnSummary>,
-    /// The position of the next page. `None` at the end.
+    /// The position of the next page; `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TurnCursor>,
 }
 
-/// Lists one page of the unfinished turns that match the filter. The turns have no index, because an index would slow
-/// down the hot path. One page scans at most 400 steps (about 200,000 keys), which bounds the cost of a filter
-/// without matches. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or
-/// ends during the scan may be missing.
+/// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
+/// the hot path. One page scans at most 400 steps (about 200,000 keys), even if no turn matches. A turn that is
+/// unfinished during the whole scan is listed at least once. A turn that begins or ends during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -207,7 +206,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
     }
 }
 
-/// Returns the state of an unfinished turn, as shown to operators.
+/// Returns the state of an unfinished turn in the form that operators see.
 #[must_use]
 pub const fn turn_state(live: &LiveTurn) -> TurnState {
     match live.turn.state {
@@ -219,10 +218,10 @@ pub const fn turn_state(live: &LiveTurn) -> TurnState {
     }
 }
 
-/// The operator and the reason of an action. The audit log records both.
+/// The operator and the reason of an action. Both are recorded in the audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct Operator<'a> {
-    /// The operator, as the caller states it.
+    /// The operator's name, as the caller states it.
     pub by: &'a str,
     /// The reason.
     pub reason: &'a str,
@@ -255,15 +254,14 @@ pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Resu
 pub struct ToolPaused {
     /// True if this call paused the tool in at least one shard.
     pub changed: bool,
-    /// The shards that have reached their maximum number of pauses. The tool is not paused in these shards.
+    /// The shards that have reached their maximum number of pauses. In these shards, the tool is not paused.
     pub full: Vec<u32>,
     /// The number of shards in which the tool is paused after this call.
     pub paused: usize,
 }
 
 impl ToolPaused {
-    /// Returns a message that names the shards that could not pause the tool. Returns `None` if all shards paused the
-    /// tool.
+    /// Returns a message with the shards that could not pause the tool. Returns `None` if all shards paused the tool.
     #[must_use]
     pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -273,8 +271,8 @@ impl ToolPaused {
     }
 }
 
-/// Pauses a tool, in its tenant's shard or in all shards. A shard that has reached its maximum number of pauses does
-/// not prevent the pause in other shards.
+/// Pauses a tool, in its tenant's shard or in all shards. If a shard has reached its maximum number of pauses, the tool
+/// is still paused in the other shards.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
@@ -318,18 +316,18 @@ pub async fn resume_tool(
     Ok(set)
 }
 
-/// Maximum bytes of the name or ID of a tool that is switched on or off.
+/// Maximum bytes of the name or ID of a tool to disable or enable.
 pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
 
-/// Returns true if the text has the form of a tool name, or of a tool version's ID, which contains an `@`.
+/// Returns true if the text has the form of a tool's name or ID. The ID of a tool version contains an `@`.
 #[must_use]
 pub fn is_switchable_name(tool: &str) -> bool {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
 
-/// Switches a tool off or on again. The switch applies to all agents in all shards. Returns false if every shard
-/// already had the requested state.
+/// Disables or enables a tool for all agents in all shards. Returns false if every shard already had the requested
+/// state.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
@@ -344,8 +342,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// Returns the tools that are switched off for all agents, by name or ID, each with the shards in which the tool is
-/// off. A tool is off in only some shards if a switch is in progress or was interrupted.
+/// Returns the tools that are disabled for all agents, by name or ID, each with the shards in which it is disabled. A
+/// tool is disabled in only some shards while a change is in progress, or after an interrupted change.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -359,7 +357,7 @@ pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>
     Ok(off)
 }
 
-/// Sets the run-time settings of a tenant in its shard. Once this function returns, no call is admitted with the
+/// Sets the run-time settings of a tenant in its shard. After this function has returned, no call is admitted with the
 /// earlier settings.
 ///
 /// # Errors
@@ -407,7 +405,7 @@ fn tenant_entry(
     })
 }
 
-/// Returns the stores of the shards that hold the tool's settings: the shard of the tool's tenant, or all shards.
+/// Returns the stores of the shards with the tool's settings: the shard of the tool's tenant, or all shards.
 fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
     shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }

@@ -1,4 +1,4 @@
-//! Reading replies in order. The reader reports gaps. A lost reply can be read from the turn's record.
+//! Reads replies in order, and reports gaps. A lost reply can be read from the turn's record.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use tokio::time::Instant;
 use tickfleet_model::{CallError, CallResult, Dialect, InboxName, TenantId, TurnId};
 use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, TurnView};
 
-/// How often the turn's record is read while the awaited reply is not in the inbox.
+/// Interval at which the turn's record is read while the awaited reply is not in the inbox.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// How a turn or task ended.
+/// The end of a turn or task, or its wait for an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
     /// Every call has a result.
     Done,
-    /// The turn or task was rejected; [`Reply::error`] states why.
+    /// The turn or task was rejected; [`Reply::error`] contains the reason.
     Rejected,
-    /// The ID belongs to another turn. [`Reply::results`] is empty, because the other turn's results are not for this
-    /// producer.
+    /// The ID belongs to another turn. [`Reply::results`] is empty, because the results of the other turn are not for
+    /// this producer.
     Conflict,
-    /// A call waits for an approval ([`Reply::approval`]). The turn has not ended: another reply follows.
+    /// A call waits for an approval ([`Reply::approval`]). The turn has not ended, so another reply follows.
     PendingApproval,
 }
 
-/// An approval that a call waits for.
+/// An approval for which a call waits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PendingApproval {
     /// The approval's ID.
@@ -43,28 +43,28 @@ pub struct PendingApproval {
     pub until_ms: i64,
 }
 
-/// The reply to a turn or task: every result, in call order.
+/// The reply to a turn or task, with all results in the order of the calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
-    /// The turn. `None` in a reply about a task.
+    /// The ID of the turn; `None` in a reply about a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// The task. `None` in a reply about a turn.
+    /// The ID of the task; `None` in a reply about a turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TurnId>,
     /// The tenant.
     pub tenant: String,
-    /// The agent that made the calls, as named in the message. Empty if the message could not be read.
+    /// The agent that made the calls, as named in the message; empty if the message could not be read.
     #[serde(default)]
     pub agent: String,
-    /// The agent that delegated the task, if an agent did.
+    /// The agent that delegated the task; `None` if the task was not delegated by an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The call that delegated the task, `<turn id>/<position>`, if a call delegated it. The reply to that call's turn
-    /// may arrive after the reply to the task.
+    /// The call that delegated the task, `<turn id>/<position>`; `None` if no call delegated it. The reply to that
+    /// call's turn may arrive after the reply to the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_by: Option<String>,
-    /// How the turn or task ended.
+    /// The status of the turn or task.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
@@ -77,22 +77,22 @@ pub struct Reply {
     /// Why the turn or task was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
-    /// The approval that a call waits for.
+    /// The approval for which a call waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<PendingApproval>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
-    /// The messages for the model, in the dialect of the turn. `None` for raw turns.
+    /// The messages for the model, in the dialect of the turn; `None` for raw turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Box<RawValue>>,
     /// The audit entries of the calls, if the turn requested them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_audits: Option<Vec<Box<RawValue>>>,
-    /// The reply's number in the inbox. `None` if the reply was read from the turn's record.
+    /// The reply's number in the inbox; `None` if the reply was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// The number of replies missing between this reply and the previous one. The missing replies were trimmed
-    /// because of their age, or taken by another reader. Their results are in the records of their turns.
+    /// The number of missing replies between the previous reply and this one. They were trimmed because of their age,
+    /// or read by another reader. Their results are in the records of their turns.
     #[serde(skip)]
     pub missed: u64,
 }
@@ -104,7 +104,7 @@ impl Reply {
         self.turn_id.as_ref().or(self.task_id.as_ref())
     }
 
-    /// Returns true if the turn or task has ended, and false if a call waits for an approval.
+    /// Returns true if the turn or task has ended, and false if one of its calls waits for an approval.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.status != ReplyStatus::PendingApproval
@@ -122,20 +122,20 @@ impl Reply {
     }
 }
 
-/// The state of a reply, according to the record of its turn or task.
+/// The reply to a turn or task, as far as the record of the turn or task contains it.
 #[derive(Debug, Clone)]
 pub enum RecordedReply {
     /// The turn has ended, with this reply.
     Ended(Box<Reply>),
-    /// The turn ended while Redis memory was nearly full. Only the inbox has the reply.
+    /// The turn ended while Redis memory was nearly full. The record has no reply; only the inbox has it.
     InInbox,
     /// The turn has not ended.
     UnderWay,
-    /// No record exists: the turn was not admitted, was rejected, or ended longer ago than records are kept.
+    /// There is no record: the turn was not admitted, was rejected, or ended so long ago that the record has expired.
     Unknown,
 }
 
-/// Reads the state of a reply from the record of its turn or task.
+/// Reads the reply from the record of a turn or task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -150,8 +150,8 @@ pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<RecordedR
     })
 }
 
-/// A reader of one inbox. An inbox must have only one reader: each read from Redis removes the replies that the reader
-/// has already returned.
+/// A reader of one inbox. An inbox must have only one reader, because each read from Redis removes the replies that the
+/// reader has already returned.
 #[derive(Debug)]
 pub struct Replies {
     store: Store,
@@ -160,10 +160,10 @@ pub struct Replies {
     reader: InboxReader,
     /// Entries that were read from Redis and are not parsed yet.
     unread: VecDeque<InboxEntry>,
-    /// Parsed replies that arrived while another reply was awaited, each with its entry.
+    /// Parsed replies, with their entries, that arrived while the reader waited for another reply.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
-    /// Entries that were returned and are still in the inbox.
+    /// Entries of replies that were returned to the caller and are still in the inbox.
     handed_out: Vec<String>,
 }
 
@@ -176,10 +176,10 @@ impl Replies {
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
-    /// Waits at most `timeout` for the next reply. `None` if no reply arrives.
+    /// Waits for the next reply, for at most `timeout`. Returns `None` if no reply arrives.
     ///
-    /// Before each read from Redis, removes the already returned replies from the inbox. A process that crashes while
-    /// it handles a reply therefore receives the reply again.
+    /// Before each read from Redis, removes the already returned replies from the inbox. If a process crashes while it
+    /// handles a reply, it receives this reply again.
     ///
     /// # Errors
     /// [`StoreError`]; call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed; the next call
@@ -192,9 +192,10 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// Waits at most `timeout` for the reply to this turn or task. Other replies that arrive meanwhile are kept for
-    /// [`Self::next`]. If the inbox lacks the reply, the reply is read from the turn's record, as long as the record
-    /// is kept. The inbox lacks a reply that was trimmed or taken by another reader, and the reply to a duplicate.
+    /// Waits for the reply to this turn or task, for at most `timeout`. Keeps other replies that arrive during the wait
+    /// for [`Self::next`]. If the inbox lacks the reply, reads it from the turn's record, as long as the record is
+    /// stored. The inbox lacks a reply that was trimmed or read by another reader, and the reply to a duplicate.
+    /// Returns `None` if no reply arrives.
     ///
     /// # Errors
     /// The same errors as [`Self::next`].
@@ -222,7 +223,7 @@ impl Replies {
         }
     }
 
-    /// Stops reading: removes the returned replies from the inbox, and leaves the other replies for another reader.
+    /// Stops reading. Removes the returned replies from the inbox, and leaves the others for another reader.
     ///
     /// # Errors
     /// [`StoreError`]; the next reader receives the returned replies again.
@@ -230,10 +231,10 @@ impl Replies {
         self.trim().await
     }
 
-    /// Stops reading, and deletes the inbox with its replies. Use this function for a private inbox.
+    /// Stops reading, and deletes the inbox with its replies. Use it for private inboxes.
     ///
     /// # Errors
-    /// [`StoreError`]; the inbox is then not deleted before it expires.
+    /// [`StoreError`]; the inbox then exists until it expires.
     pub async fn forget(self) -> Result<(), StoreError> {
         self.store.forget_inbox(&self.tenant, &self.inbox).await
     }
@@ -281,8 +282,8 @@ impl Replies {
     }
 }
 
-/// Returns the number of replies missing between two sequence numbers. Returns 0 for the first reply that is read. Also
-/// returns 0 if the inbox was recreated, so that its numbers restart at 1.
+/// Returns the number of missing replies between two sequence numbers. Returns 0 for the first reply that is read, and
+/// for a recreated inbox, in which the numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

@@ -1,7 +1,7 @@
-//! Rules, conditions on facts, and limits, with their modes and the counts of the calls that they affected. In shadow
-//! mode, the counted calls would have been denied or delayed. The module [`stats`](crate::stats) counts these calls in
-//! the audit log. It stores the counts together with the counts of calls by outcome, in fields with distinguishable
-//! names.
+//! Rules, conditions on facts, and limits, with their modes and the number of calls that they affected. In shadow mode,
+//! a rule stops nothing: the counted calls would have been denied or delayed. The module [`stats`](crate::stats) counts
+//! these calls in the audit log. It stores these counts in the same Redis hash as the counts of calls by outcome. The
+//! field names of the two kinds of counts differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,8 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// The separator between a field's parts. No tenant's name contains the separator.
+/// Separates the parts of the name of a field that counts the effects of a rule. No tenant's name contains this
+/// character.
 const BETWEEN: char = '|';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,8 @@ pub(crate) fn call_of(field: &str) -> Option<&str> {
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Parses a field. `None` if the field does not count effects of rules.
+/// Parses the name of a field into the effect, the tenant and the rule. Returns `None` if the field does not count
+/// effects of rules.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;
@@ -141,9 +143,10 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// Returns the rules in `here` with their counts in these days, for one tenant or for all tenants. Only the part of the
-/// log that is already [counted](crate::stats::count_on) is included. After these rules, the result has the counts of
-/// other names. Examples are rows of the permission matrix, and rules that are no longer in the configuration.
+/// Returns the rules in `here` with their counts from `from_day` to `until_day`, for one tenant or for all tenants.
+/// Only the part of the log that is already [counted](crate::stats::count_on) is included. After these rules, the
+/// result lists the counted names that are not in `here`. Examples are rows of the permission matrix, and rules that
+/// were removed from the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -90,8 +90,8 @@ pub struct ExchangeRef {
 }
 
 impl ExchangeRef {
-    /// Parses the exchange from a task ID. `None` if the ID does not have the form of a session's task. A matching ID
-    /// proves nothing: only the session's record shows whether the task belongs to the session.
+    /// Parses the exchange from a task ID. Returns `None` if the ID does not have the form of a session's task. The
+    /// form alone does not prove that the task belongs to the session. Only the session's record in Redis shows this.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -116,8 +116,9 @@ pub struct SessionExchange {
     pub agent: Option<String>,
 }
 
-/// The user's message as stored in the session, with the task's ID. Without this ID, another task with a matching ID
-/// could be taken for this exchange's task.
+/// The user's message as stored in the session, with the ID of the task that answers it. Another task can have an ID
+/// from which [`ExchangeRef::of_task`] reads this exchange. The stored ID shows that such a task is not the exchange's
+/// task.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -255,8 +256,8 @@ pub struct Exchange {
     place: ExchangeRef,
     task: TaskId,
     watch: TaskWatcher,
-    /// The answer while it is being stored. If the caller drops the future of `next` during this time, the next call of
-    /// `next` returns the answer.
+    /// The answer while the client stores it. If the caller drops the future of `next` before the answer is stored, the
+    /// next call of `next` returns the answer.
     answer: Option<TaskProgress>,
 }
 

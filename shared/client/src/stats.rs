@@ -19,7 +19,7 @@ use crate::rules::{RuleEffect, field};
 /// Number of entries counted in one step. The script that adds their counts takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
-/// The name that replaces the names of tools that do not exist, and of agents and tools beyond a day's maximum.
+/// Replaces the names of tools that do not exist, and of agents and tools beyond a day's maximum number of names.
 const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
@@ -158,7 +158,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
             *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;
         }
         let agent = logged.agent();
-        // A model can name any number of tools that do not exist.
+        // A model can invent any number of tool names. So all tools that do not exist are counted under one name.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { &*logged.entity_id } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));

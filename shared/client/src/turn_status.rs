@@ -113,7 +113,7 @@ pub enum TurnWaitReason {
         turn: String,
     },
     /// The call waits until its retry is due, a circuit breaker allows the call, a tool's pause ends, or a worker can
-    /// read the slice.
+    /// read the turn's next calls.
     NextTry,
 }
 
@@ -182,7 +182,7 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
     Ok(TurnStatus { agent: turn.head.agent.to_string(), phase, results })
 }
 
-/// Returns the wait of a call that was dispatched earlier.
+/// Returns the wait of a call that waits after it was dispatched.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state

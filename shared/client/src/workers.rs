@@ -212,8 +212,8 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Returns the drained workers that no longer run and were drained long ago, except the worker `but`. Their flags can
-/// be removed.
+/// Returns the drained workers that no longer run and were drained long ago, except the worker `but`. The drain flags
+/// of the returned workers can be removed.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

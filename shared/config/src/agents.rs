@@ -154,7 +154,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     s.close();
     let count =
         |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    // If there is an unknown field, it has already been reported by name.
+    // An unknown field may be a misspelled kind, and is reported by name. So do not also report a missing kind.
     let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));

@@ -15,7 +15,7 @@ const NARROW_MAX: usize = 16;
 /// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with the place where it is written. Whether an approver has the role is checked
+/// A role that an approval demands, with the location where it is written. Whether an approver has the role is checked
 /// later, when the approvers are known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
@@ -24,8 +24,8 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A number of approvers that an approval demands, with the place where it is written. Whether enough approvers exist
-/// is checked later, when the approvers are known.
+/// A number of approvers that an approval demands, with the location where it is written. Whether enough approvers
+/// exist is checked later, when the approvers are known.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,

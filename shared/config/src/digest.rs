@@ -30,7 +30,7 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
         ("on_day_cap", one(caps.on_day_cap)),
         ("declared", declared.to_owned()),
     ]);
-    // Hashed only if present, so that a policy without limits or approvers keeps its digest.
+    // Hash these members only if they are present. So a policy without them has the same digest as before they existed.
     if !policy.limits.is_empty() {
         members.insert("limits", one(&*policy.limits));
     }

@@ -172,7 +172,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// Returns the built-in settings, overridden by the written settings and then by the settings of the folder.
+/// Returns the built-in settings, overridden by those in [`Sources::written`] and then by those of the folder.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     if let Some(text) = sources.written.get(SETTINGS) {

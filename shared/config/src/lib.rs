@@ -1,7 +1,7 @@
 //! Configuration: YAML files and the environment, validated as a whole before anything starts.
 //!
-//! The files of a folder override the built-in defaults, and the environment overrides the files ([`load`]). Each
-//! value keeps the place where it was written. So an error shows the file, line and column, or the variable, and
+//! The files of a folder override the built-in defaults, and the environment overrides the files ([`load`]). Each value
+//! keeps the location where it was written. So an error shows the file, line and column, or the variable, and
 //! [`print()`](print()) shows the origin of each value. All errors are reported at once.
 
 mod agents;
@@ -224,7 +224,7 @@ pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) 
 }
 
 /// Loads the modules with tools in `tools.yaml`, by `<section>.<name>`, even if the rest of the configuration is
-/// invalid ([`load`] reports errors). Empty if the modules cannot be read.
+/// invalid ([`load`] reports errors). The result is empty if the modules cannot be read.
 #[must_use]
 pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     let errors = Errors::default();
@@ -314,7 +314,8 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// Reads the MCP servers. Returns `None` if the tools are unknown, because names then cannot be checked.
+/// Reads the MCP servers. Returns `None` if `mcp.yaml`, the pins or the tools could not be read, because names then
+/// cannot be checked.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))

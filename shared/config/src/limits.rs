@@ -92,7 +92,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
         of_models(&mut s, &per);
     }
     let is_held = s.optional("concurrent").is_some();
-    // Limits on concurrency have no windows, and never more counters than running calls.
+    // A concurrency limit has no window. It never has more counters than running calls, so it needs no `keys_max`.
     let every = if is_held {
         for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
@@ -300,12 +300,13 @@ fn every(cursor: &Cursor<'_>) -> Option<LimitWindow> {
     None
 }
 
-/// Returns the traits of tools for limits, and the spellings that models use. The result has the tools that files
-/// declare, and the tools of binaries that the matrix names. Other tools of binaries cannot be called.
+/// Returns the effect and category of each tool, and the names under which models call the tools, for checks of limits.
+/// The result has the tools that files declare, and the tools of binaries that the matrix names. Other tools of
+/// binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {
-        // A tool of a binary or of a Python module has its own effect and category. This process may not know them.
+        // A tool of a binary or of a Python module has its own effect and category, which this process may not know.
         let (effect, category) =
             if tool.has_kind() { (Some(Effect::default()), "general".to_owned()) } else { (None, String::new()) };
         let category = tool.category.clone().unwrap_or(category);

@@ -74,8 +74,8 @@ fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns the text that an error shows for an invalid text at `path`. `None` if the error can show the text in the
-/// usual way.
+/// Returns the text that an error shows for an invalid text at `path`. Returns `None` if the field is not sent to a
+/// service or program. The error then shows the text as `Node::describe` returns it.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }

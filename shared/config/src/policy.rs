@@ -31,7 +31,8 @@ pub(super) struct KnownNames {
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule with its place. The names in the text are checked later, when the schemas of the tool are known.
+/// A text of a rule, with its location. The names in the text are checked later, when the schemas of the tool are
+/// known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -119,8 +120,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Reads the rules of a row. The rules are compiled here to refuse an invalid rule with its place. Workers compile the
-/// rules again, because a policy contains them as text.
+/// Reads the rules of a row. Compiles each rule, so that the error for an invalid rule includes its location. Workers
+/// compile the rules again, because a policy contains them as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {

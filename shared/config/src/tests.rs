@@ -23,7 +23,7 @@ use super::{ConfigErrors, Configuration, Part, Sources, load};
 const BUILT_IN: [&str; 8] =
     ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
 
-/// A configuration folder with these files, an environment with these variables, and the usual built-in tools.
+/// Sources for a test: files of the configuration folder, environment variables, and the usual built-in tools.
 struct TestConfig {
     files: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, &'static str)>,

@@ -1,8 +1,8 @@
 //! Deletion of outdated counters by the janitor.
 //!
-//! Some limits are kept for a fixed time, such as the counts of a day. Their counters are deleted together after this
-//! time. The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds.
-//! Counters of other limits are deleted one by one, a day after their window has ended.
+//! Some limits are kept for a fixed time, such as the counts of a day. All counters of such a limit are deleted
+//! together after this time. The set `expiring` holds these limits. A limit's score in the set is the time of deletion
+//! in milliseconds. Counters of other limits are deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ impl TurnName {
         RecordKey::new(format!("done:{self}"))
     }
 
-    /// Returns the key of the record of this ID, which exists only if a producer chose the ID.
+    /// Returns the key of the record that reserves this ID. The record exists only if a producer chose the ID.
     #[must_use]
     pub fn given(&self) -> RecordKey {
         RecordKey::new(format!("id:{self}"))
@@ -168,8 +168,8 @@ pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
-/// Returns the key of the queue on which a call of this turn is offered to the caller's process. It exists only while a
-/// call is offered.
+/// Returns the key of the queue on which a call of this turn is offered to the caller's process. The queue exists only
+/// while a call is offered.
 #[must_use]
 pub fn local(tenant: &TenantId, turn: &TurnId) -> StreamKey {
     StreamKey::new(format!("local:{tenant}:{turn}"))

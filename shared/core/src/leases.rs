@@ -1,8 +1,8 @@
 //! Leases of exclusive roles of a process, such as the sealer or an exporter.
 //!
-//! A lease is a field of the record that its holder writes. The record's version is the fence: if another process has
-//! taken over the lease, the previous holder cannot write. So a lease only avoids duplicate work, and it does no harm
-//! if a lease ends a little early.
+//! A lease is a field of the record that the lease's holder writes. The record's version is the fence: if another
+//! process has taken over the lease, the previous holder cannot write. So a lease only avoids duplicate work, and a
+//! lease that ends a little early does no harm.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -25,8 +25,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the candidate's new lease. `None` while another process has the role. If another process had the role,
-    /// guards that its lease has ended.
+    /// Returns the candidate's new lease. Returns `None` while another process has the role. If another process had the
+    /// role, guards that its lease has ended.
     pub fn take(&self, present: Option<&Lease>, now_ms: i64, transaction: &mut Transaction) -> Option<Lease> {
         if let Some(other) = present.filter(|lease| lease.holder != self.process) {
             if other.ends_ms > now_ms {

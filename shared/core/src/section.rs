@@ -11,9 +11,9 @@ use crate::view::{Undecided, View};
 
 /// Adds the guards and writes of one module to the transaction of another decision.
 ///
-/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. It does not change
-/// [`Transaction::dedupe_record`]. It adds no [`crate::Guard::Held`], because that guard must come last, after all
-/// sections.
+/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. The section does not change
+/// [`Transaction::dedupe_record`]. The section adds no [`crate::Guard::Held`], because that guard must come last, after
+/// all sections.
 pub trait Section: Sync {
     /// Adds the guards and writes of this section.
     ///

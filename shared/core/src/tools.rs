@@ -103,7 +103,7 @@ pub enum Publication<'a> {
     /// The names of tools, by tool ID. No name is removed, because other workers may have published the names of other
     /// tools.
     Names(&'a BTreeMap<String, String>),
-    /// Identifies the sources of all lists. It must be published last.
+    /// Identifies the sources of all lists. The mark must be published after all lists.
     Mark(&'a ListsMark),
 }
 

@@ -61,8 +61,8 @@ text_key!(
     EntryId
 );
 text_key!(
-    /// The ID of the last transaction that wrote a record. It identifies the record's content, and it is the fence of a
-    /// slice.
+    /// The ID of the last transaction that wrote a record. A version identifies the record's content, and is the fence
+    /// of a slice.
     ///
     /// Versions are never repeated: a process draws a prefix at start and counts from there. So a version that a store
     /// lost in a restart is never assigned to other content. A version has 1 to 40 bytes, without blanks.
@@ -158,8 +158,8 @@ impl CounterState {
     }
 }
 
-/// How a counter gets room again. If the limit's kind of window changes from a window to none, or from rolling to
-/// another kind, the counter starts again at 0.
+/// The time for which debits count against a counter's maximum. If the limit's kind of window changes from a window to
+/// none, or from rolling to another kind, the counter starts again at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -186,7 +186,7 @@ pub enum Window {
     Total,
 }
 
-/// A debit that succeeds only if the counter has room.
+/// A debit that succeeds only if the counter has room: the amount after the debit is at most `max`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionalDebit {
     pub counter: CounterKey,
@@ -276,7 +276,7 @@ pub enum TimerRule {
     Set,
     /// Sets the timer if it does not exist or is due later.
     Earlier,
-    /// Sets the timer only if it exists and is due later. This wakes a waiting turn, but creates no timer.
+    /// Sets the timer only if it exists and is due later. This rule wakes a waiting turn, but creates no timer.
     Wake,
 }
 
@@ -315,14 +315,14 @@ pub enum Write {
         member: Arc<str>,
         /// The member's score. Smaller scores come first. At most 2^53.
         score: u64,
-        /// The counter, if the set is its throttle queue.
+        /// The counter, if the set is the throttle queue of this counter.
         queue_of: Option<CounterKey>,
     },
     /// Removes a member from a set.
     RemoveMember {
         set: SetKey,
         member: Arc<str>,
-        /// The counter, if the set is its throttle queue.
+        /// The counter, if the set is the throttle queue of this counter.
         queue_of: Option<CounterKey>,
     },
     /// Adds an amount to a counter, regardless of any maximum. The result is at least 0. With `ends_ms`, does nothing

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
 //!
-//! The counter is the agent, or [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the start of the
-//! tenant's day in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
-//! [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
+//! A counter is named after its agent, or is [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the
+//! start of the tenant's day in milliseconds. A tenant's total is the sum over its agents. The counters are deleted
+//! after [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const COUNTER_MAX: u64 = 1 << 53;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUse {
-    /// The request, unique within its task.
+    /// ID of the request, unique within its task.
     pub request: String,
     pub tokens_in: u64,
     pub tokens_out: u64,
@@ -107,7 +107,7 @@ pub fn count_use(
             shadow: true,
             counters_max: limits::USAGE_AGENTS_MAX as u64,
         });
-        // Insert before an acknowledgment, which must stay the last guard.
+        // Insert the debit before an acknowledgment, because the acknowledgment must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
         transaction.guards.insert(held.unwrap_or(transaction.guards.len()), debit);
     }

@@ -107,7 +107,7 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// Returns a view with only the results of these queries, as far as this view has them.
+    /// Returns a view with only those results of `queries` that this view already has.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -197,8 +197,8 @@ impl View {
         }
     }
 
-    /// Returns a counter. Returns `None` if the counter does not exist or was not read. A decision may assume room in a
-    /// counter that was not read. If there is no room, the conflict returns the current value.
+    /// Returns a counter. Returns `None` if the counter does not exist or was not read. A decision may assume that a
+    /// counter that was not read is not full. If the counter is full, the conflict returns its current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {
@@ -229,7 +229,7 @@ impl View {
         }
     }
 
-    /// Returns the fields of an entry.
+    /// Returns the fields of an entry, or `None` if the entry does not exist.
     ///
     /// # Errors
     /// [`Missing`].
@@ -240,7 +240,7 @@ impl View {
         }
     }
 
-    /// Returns the consumer that holds an entry.
+    /// Returns the consumer that holds an entry, or `None` if no consumer holds the entry.
     ///
     /// # Errors
     /// [`Missing`].
@@ -251,7 +251,7 @@ impl View {
         }
     }
 
-    /// Returns the score of a member in a set.
+    /// Returns the score of a member in a set, or `None` if the set does not have the member.
     ///
     /// # Errors
     /// [`Missing`].

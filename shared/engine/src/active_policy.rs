@@ -55,15 +55,15 @@ pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
     /// The sources of the current policy. Writers hold this lock, so that no writer overwrites another writer's change.
     sources: Mutex<PolicySources>,
-    /// The number of the last read from Redis. Responses can arrive out of order; a response that is older than the
-    /// applied one is dropped.
+    /// Sequence number of the latest read from Redis. Responses can arrive out of order, so a response that is older
+    /// than the applied response is dropped.
     reads: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct PolicySources {
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// Run-time settings by shard. They override the configuration.
+    /// Run-time settings by shard. These settings override the configuration.
     shards: BTreeMap<u32, ShardSettings>,
 }
 
@@ -71,7 +71,7 @@ struct PolicySources {
 /// returns all of them. No decision is made before this read.
 #[derive(Debug, Default)]
 struct ShardSettings {
-    /// The number of the read that these settings come from.
+    /// Sequence number of the read that returned these settings.
     read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -135,7 +135,7 @@ impl ShardSettings {
     }
 }
 
-/// Copies the known entries that `read` lacks into `read`. Returns the copied entries.
+/// Copies the entries that `known` has and `read` lacks into `read`. Returns the copied entries.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -210,7 +210,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// If the shard reports a change, reads the settings again and returns true.
+    /// Reads the settings again if the shard reports a change. Returns true if it does.
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.

@@ -24,8 +24,8 @@ pub enum BegunTurn {
 pub enum SameTurn {
     /// The existing turn must have the same content. For callers that record the turn's calls before submission.
     Calls,
-    /// The existing turn must belong to the same agent. If a tool runs again with other arguments, it gets the results
-    /// of the first arguments.
+    /// The existing turn must belong to the same agent. If a tool runs again with other arguments, the tool gets the
+    /// results for the first arguments.
     Agent,
 }
 

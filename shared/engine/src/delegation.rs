@@ -105,7 +105,7 @@ pub fn unreadable(tenant: &TenantId) -> String {
 }
 
 /// Returns the capabilities of turns under the task: the granted capabilities that the delegator also has. If no agent
-/// delegates the task, all granted capabilities.
+/// delegates the task, returns all granted capabilities.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -153,7 +153,8 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Limits the deadline of a task to `ends_ms`, when the work that began the task ends. An earlier deadline stays.
+/// Limits the deadline of a task to `ends_ms`, the time when the work that began the task ends. Keeps an earlier
+/// deadline.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -161,7 +162,8 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// Returns the intersection of both lists. If only one list is given, returns that list.
+/// Returns the intersection of both lists. If only one list is given, returns that list. If no list is given, returns
+/// `None`.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -170,7 +172,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the code and message for the delegator after the write of a task was refused with `code`.
+/// Returns the rejection code, and the message for the delegator, of a task that was not written because of `code`.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -288,7 +290,7 @@ impl PlannedTask {
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
         let (arguments, destination) = if self.external_lease_ms > 0 {
-            // An external runtime reads the task's message itself, including the ID.
+            // An external runtime receives the complete message of the task, including its ID.
             let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
             (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {

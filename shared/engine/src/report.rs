@@ -207,7 +207,7 @@ pub struct CallHistory<'a> {
     /// The bounds of the limit that the call reached, in words, see [`limit_words`].
     pub limit: Option<&'a str>,
     pub tries: u32,
-    /// True if a worker that died had the call, or may have had it.
+    /// True if a worker that died held the call, or may have held it.
     pub lost: bool,
     /// True if the call began other work and waited for that work.
     pub waited: bool,
@@ -216,7 +216,7 @@ pub struct CallHistory<'a> {
 }
 
 impl CallHistory<'_> {
-    /// Returns the end of the sentence that reports why a call ended. If the call began, the sentence never says that
+    /// Returns the end of the sentence that reports why a call ended. If the call began, the sentence never states that
     /// the call did not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
@@ -318,7 +318,8 @@ fn limit_text(limit: &str, history: &CallHistory<'_>) -> String {
     history.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// Returns the bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`.
+/// Returns the bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`. `None` if no
+/// limit has this name.
 #[must_use]
 pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
     let limit = policy.limits.iter().find(|limit| limit.name == name)?;

@@ -4,7 +4,8 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// Returns a counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
+/// Returns the counter of a limit for `key`, and the offset of the counter's windows in ms. The offset is smaller than
+/// a window.
 #[must_use]
 pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match resolved.window {

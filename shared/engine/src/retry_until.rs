@@ -38,7 +38,7 @@ impl RetryWait for CancellationToken {
     }
 }
 
-/// A loop that never has to stop. It ends only when an attempt is done.
+/// The [`RetryWait`] of a loop that never has to stop. Such a loop ends only when an attempt is done.
 #[derive(Debug, Clone, Copy)]
 pub struct NeverStop;
 

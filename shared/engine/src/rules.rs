@@ -12,10 +12,10 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::resolved_limits::{counter_of, known_zone};
 
-/// The worker slots that a process has counted. Limits on the slots depend on these counts.
+/// Provides the maxima of limits on worker slots, from the slots that a process has counted.
 pub trait SlotBounds: Sync {
-    /// Returns true if the limit must be counted. A share of the slots is not counted while there are enough slots for
-    /// every tenant.
+    /// Returns true if the limit must be counted. A limit on a share of the slots is not counted while there are enough
+    /// slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
     /// Returns the maximum of a limit on slots for a tenant; `None` for any other limit.

@@ -197,8 +197,8 @@ pub struct PermitsNote {
     pub at_ms: i64,
     /// True if permits were acquired again; false if they were returned.
     pub again: bool,
-    /// Number of calls. The last calls of a slice return their permits together; 0 means that later notes are missing.
-    /// The next calls of the slice acquire permits again.
+    /// Number of calls; 0 means that later notes are missing. Permits are returned by the last calls of a slice, and
+    /// acquired again by its next calls.
     pub calls: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Two submissions with the same digest are the same turn. A service recognizes a repeated call by its idempotency key.
+//! Digests of turns and tasks, and idempotency keys of calls. Two submissions with the same ID and digest are the same
+//! turn. A service recognizes a repeated call by its idempotency key.
 
 use sha2::{Digest as _, Sha256};
 

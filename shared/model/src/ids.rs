@@ -108,25 +108,25 @@ macro_rules! id {
 }
 
 id!(
-    /// Owns agents, data and budgets. All keys of a tenant are in the same shard.
+    /// ID of a tenant, which owns agents, data and budgets. All keys of a tenant are in the same shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
-    /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
+    /// ID of an agent: a named caller with roles and capabilities, unique within its tenant (`kelly`).
     AgentId, "agent", limits::NAME_BYTES_MAX);
 id!(
-    /// One turn, unique within its tenant. The producer sets the ID, or it is derived from the inbound entry.
+    /// ID of a turn, unique within its tenant. The producer sets the ID, or the ID is derived from the inbound entry.
     TurnId, "turn_id", limits::ID_BYTES_MAX);
 id!(
-    /// One delegated task, unique within its tenant.
+    /// ID of a delegated task, unique within its tenant.
     TaskId, "task_id", limits::ID_BYTES_MAX);
 id!(
-    /// A reply inbox of a tenant: the `reply_to` of turns and tasks.
+    /// Name of a tenant's reply inbox: the `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
-    /// A session of a tenant, named by a producer. Groups turns or tasks that belong together.
+    /// Name of a tenant's session, which a producer chooses. A session groups turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
-    /// One incarnation of a process in a consumer group. Each start of the process creates a new one.
+    /// Name of one incarnation of a process in a consumer group. Each start of the process creates a new name.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {

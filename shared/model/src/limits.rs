@@ -5,8 +5,8 @@
 pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum bytes of a turn, task or consumer id. Long enough for two UUIDs.
 pub const ID_BYTES_MAX: usize = 96;
-/// Maximum bytes of a tool name in a call. Longer than [`NAME_BYTES_MAX`], so that a name that a model
-/// invents ends only its own call, as `unknown_tool`.
+/// Maximum bytes of a tool name in a call. Larger than [`NAME_BYTES_MAX`]: a call with a long invented name ends as
+/// `unknown_tool`, but does not make the whole turn invalid.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 /// Maximum bytes of a `correlation_id`.
 pub const CORRELATION_ID_BYTES_MAX: usize = 256;
@@ -37,7 +37,7 @@ pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Maximum number of tasks in the list of a tenant, and in the list of subtasks. The oldest are removed first.
 pub const TASKS_LISTED_MAX: u64 = 10_000;
-/// Time that a list of tasks is kept after its last addition: longer than any task lasts.
+/// Time for which a list of tasks is kept after its last addition: longer than any task lasts.
 pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
 
 /// Maximum bytes of a message between agents.
@@ -46,16 +46,16 @@ pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 pub const MESSAGES_UNREAD_MAX: usize = 100;
 /// Maximum number of read messages of one agent that are remembered, so that no message is delivered twice.
 pub const MESSAGES_READ_MAX: usize = 100;
-/// Time that a message is kept.
+/// Time for which a message is kept.
 pub const MESSAGES_KEPT_MS: i64 = 7 * 24 * 3_600_000;
-/// Time that the messages that a `read_messages` call returned are remembered, for retries of that call.
+/// Time for which the messages that a `read_messages` call returned are remembered, for retries of that call.
 pub const MESSAGES_HEARD_MS: i64 = DEADLINE_DEFAULT_MS;
 
 /// Maximum bytes of an output that the read cache stores. Larger outputs are not cached.
 pub const CACHED_OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of cached outputs of one tenant.
 pub const CACHED_ANSWERS_MAX: usize = 10_000;
-/// Maximum bytes of the cached outputs of one tenant. The first to expire is evicted first.
+/// Maximum bytes of the cached outputs of one tenant. The output that expires first is evicted first.
 pub const CACHED_TENANT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Maximum number of paused tenants, agents and tools of a shard.
@@ -73,14 +73,14 @@ pub const SESSION_EXCHANGES_MAX: u64 = 50;
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 /// Maximum bytes of one answer that a conversation keeps.
 pub const SESSION_ANSWER_BYTES_MAX: usize = 32 * 1024;
-/// Time that a conversation is kept after its last message.
+/// Time for which a conversation is kept after its last message.
 pub const SESSION_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 
 /// Maximum bytes of a reason or message of a producer.
 pub const REASON_BYTES_MAX: usize = 1_000;
-/// Maximum bytes of a cancel reason that results and records keep.
+/// Maximum bytes of a cancellation's reason that results and records keep.
 pub const CANCEL_REASON_BYTES_MAX: usize = 500;
-/// Time that a cancel request waits for a turn or task that has not arrived.
+/// Time for which a cancel request waits for a turn or task that has not arrived.
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
 /// Maximum number of waiting cancel requests of one tenant: about 3 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
@@ -112,7 +112,7 @@ pub const APPROVERS_QUORUM_MAX: u32 = 16;
 
 /// Maximum number of rules of one tool. Each rule is evaluated for every call.
 pub const RULES_PER_TOOL_MAX: usize = 32;
-/// Maximum number of facts that a tool can require, forbid, set or clear, each.
+/// Maximum number of facts in each of a tool's four lists: facts to require, forbid, set and clear.
 pub const FACTS_PER_TOOL_MAX: usize = 16;
 /// Maximum number of facts of one session, about 200 bytes each. A call that would exceed this number does not run.
 pub const FACTS_PER_SESSION_MAX: usize = 512;
@@ -156,9 +156,9 @@ pub const ERROR_BYTES_MAX: usize = 1_000;
 /// Maximum number of replayed or dropped calls of a shard that the audit log still contains. Beyond this
 /// number, replay and drop are rejected.
 pub const HANDLED_CALLS_MAX: usize = 100_000;
-/// Time that daily call counts are kept.
+/// Time for which daily call counts are kept.
 pub const STATS_KEPT_MS: i64 = 400 * 24 * 3_600_000;
-/// Maximum number of counts of a tenant on one day. Further counts are added up.
+/// Maximum number of separate counters for a tenant on one day. Further counts go to an overflow counter.
 pub const STATS_FIELDS_MAX: u64 = 20_000;
 /// Number of days for which model usage is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
@@ -193,7 +193,8 @@ pub const MCP_BLOCKS_MAX: usize = 1_000;
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
 /// Maximum nesting depth of a schema in a tool definition: the lock file adds five levels, and YAML files allow 64.
 pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
-/// Maximum bytes of a member name in a tool definition: a YAML key allows 1,024 characters, and a byte can take six.
+/// Maximum bytes of a member name in a tool definition. A YAML key allows 1,024 characters, and one byte can be escaped
+/// to six characters.
 pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
 /// Maximum number of documents of one tenant's knowledge base.

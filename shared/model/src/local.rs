@@ -1,4 +1,4 @@
-//! Local tools: the caller's process runs the function, and reports its end.
+//! Local tools: the caller's process runs the function, and reports how the function ended.
 
 use serde::{Deserialize, Serialize};
 

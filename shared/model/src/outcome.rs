@@ -69,7 +69,7 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
-/// All code that treats outcomes differently uses these properties.
+/// The properties of an outcome. All code that treats outcomes differently uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -101,7 +101,7 @@ pub enum OutcomeSeverity {
     Bad,
 }
 
-/// The properties of a call that was rejected before it ran. The other outcomes state only their differences.
+/// The properties of a call that was rejected before it ran. Other outcomes override only the fields that differ.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
     severity: OutcomeSeverity::Bad,
@@ -143,7 +143,7 @@ impl Outcome {
         self.meaning().happened
     }
 
-    /// Returns true if a call with this outcome may have run, although the result does not show it.
+    /// Returns true if a call with this outcome may have run, even if the result does not show that it ran.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
@@ -167,8 +167,8 @@ impl Outcome {
         self.meaning().changes_facts
     }
 
-    /// Returns true if the call was permitted to run and then failed. A call that was rejected before it ran would be
-    /// rejected again.
+    /// Returns true if the call was permitted to run and then failed. Returns false for a call that was rejected before
+    /// it ran.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
         self.meaning().has_failed_running
@@ -177,7 +177,7 @@ impl Outcome {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
-    /// A stable word. It is the outcome's word, unless the documentation lists a more specific word.
+    /// Stable error code: the outcome's word, unless the documentation lists a more specific code.
     pub code: String,
     /// A message that a model can act on; at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
@@ -255,7 +255,7 @@ pub struct CacheHit {
     pub call: String,
 }
 
-/// The inputs of the decision about a call, except agent, tool and arguments. Audit entries contain them.
+/// The inputs of the decision about a call, except agent, tool and arguments. Audit entries contain these inputs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyInputs {

@@ -47,9 +47,9 @@ pub struct Caps {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// Rows of the permission matrix can name roles.
+    /// The agent's roles. Rows of the permission matrix can name them.
     pub roles: BTreeSet<String>,
-    /// Tools can require capabilities.
+    /// The agent's capabilities. Tools can require them.
     pub capabilities: BTreeSet<String>,
     /// The version that the agent gets of a tool with several versions: tool → selector. Without a selector, the agent
     /// gets the newest version.
@@ -65,7 +65,7 @@ pub struct AgentPolicy {
 pub struct TenantPolicy {
     /// A name for people. Limits and rules can also use it.
     pub plan: String,
-    /// Tools can require features.
+    /// The features of the tenant's plan. Tools can require them.
     pub features: BTreeSet<String>,
     /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
     pub time_zone: Option<String>,
@@ -158,7 +158,7 @@ impl RuleMode {
 pub struct ShadowDenial {
     /// The path of the rule in the configuration.
     pub rule: String,
-    /// A stable word for the reason. A denied call has the same word in `details.reason`.
+    /// Stable code for the reason. A denied call has the same code in `details.reason`.
     pub reason: std::borrow::Cow<'static, str>,
     pub message: String,
 }
@@ -188,7 +188,7 @@ impl ToolGrant {
     }
 }
 
-/// The permissions: pure data, which scheduler and workers share, and which is reloaded as a whole.
+/// The permissions: pure data. Schedulers and workers share the permissions, and reload them as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
     /// Tool name → row.

@@ -5,7 +5,7 @@
 /// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns the use that the fleet makes of the ID. `None` if a caller may choose the ID.
+/// Returns the kind of work, in words, for which the fleet reserves the ID. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

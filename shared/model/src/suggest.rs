@@ -3,8 +3,8 @@
 /// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
 const EDITS_MAX: usize = 2;
 
-/// Returns the known name closest to `wrong`. The two names may differ by at most two edits, and by at most half of the
-/// characters. Differences in letter case, or of `-` and `_`, are not edits.
+/// Returns the known name closest to `wrong`, or `None` if no name is close enough. The two names may differ by at most
+/// two edits, and by at most half of the characters. Differences in letter case, or of `-` and `_`, are not edits.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// What a delegator grants to a task. A delegator cannot grant more than it has itself.
+/// The rights that a delegator grants to a task. A delegator cannot grant more than it has itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
     /// Maximum number of calls of all turns of this task together.

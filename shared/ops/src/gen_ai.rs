@@ -20,7 +20,8 @@ const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// Enables the spans and the metric. `content` also adds arguments and results to the spans.
+/// Enables the spans and the metric if `names` is true. If `content` is true too, the spans include arguments and
+/// results.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
     CONTENT.store(names && content, Ordering::Relaxed);

@@ -157,7 +157,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    // Run both at once, so that a scrape waits for Redis only once.
+    // Run the readiness check and the scrape at the same time, so that a request waits for Redis only once.
     let ready = timeout(ASK_TIMEOUT, (health.ready)());
     let scraped = async {
         let scrape = health.scrape.as_ref()?;

@@ -140,7 +140,7 @@ impl Metrics {
     /// registry, so that a process or a test can have several.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// The errors of [`Self::of`].
     pub fn new() -> Result<Self, prometheus::Error> {
         Self::of(ProcessRole::Both)
     }
@@ -363,7 +363,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a check that found this process' policy outdated.
+    /// Counts a check that found the policy of this process outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }

@@ -237,7 +237,7 @@ impl PrivateRedis {
     /// Starts the server again with the same folder, port and options. A running server is stopped first.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.stop().await?;
         self.child = spawn(&self.options, &self.binary, self.port, &self.lock)?;

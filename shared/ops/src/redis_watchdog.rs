@@ -7,8 +7,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Continues the server, which may be stopped by a signal, and lets the server save. Waits up to five seconds, then
-/// kills the server. `$1` is the server's process ID.
+/// Waits until the pipe closes. Then continues the server, in case a signal has stopped it, and lets the server save.
+/// After up to five seconds, kills the server. `$1` is the server's process ID.
 const SCRIPT: &str = r#"
 read -r _
 kill -CONT "$1" && kill -TERM "$1" || exit 0

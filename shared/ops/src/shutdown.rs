@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 /// The state of a shutdown. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// Phase one: lease no new work, finish running work, and release the rest.
+    /// Phase one: take no new work, finish running work, and release the rest.
     pub draining: CancellationToken,
     /// Phase two: stop now, and leave running work to the reaper. [`Self::draining`] is always canceled first.
     pub now: CancellationToken,

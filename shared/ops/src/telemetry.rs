@@ -39,7 +39,7 @@ impl std::str::FromStr for LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
     pub format: LogFormat,
-    /// A level (`info`), or levels by target (`info,tickfleet_store=debug`), as `EnvFilter` takes them.
+    /// A level (`info`), or levels by target (`info,tickfleet_store=debug`), in the syntax of `EnvFilter`.
     pub level: String,
 }
 

@@ -1,8 +1,8 @@
-//! Writes an export with the given number of sealed entries to standard output, like the export of a fleet of 100
-//! agents. The output is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and
+//! Writes an export with the given number of sealed entries to standard output. The entries are like those of a fleet
+//! of 100 agents. The output is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and
 //! `tickfleet whatif`: `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. If the second
 //! argument names a folder, the configuration of that fleet is written to it. The example `measure` reads the export
-//! without the binary.
+//! without the `tickfleet` binary.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};

@@ -21,7 +21,7 @@ use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedEntry
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
-/// As in the output of `export`.
+/// This value and the next two must match the example `export`.
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;

@@ -58,7 +58,7 @@ impl Anchor {
     }
 
     /// Parses an anchor from a line: the line itself, the text after `anchor=`, or the member `fields.anchor` or
-    /// `anchor` of a JSON log line.
+    /// `anchor` of a JSON log line. `None` if the line contains no anchor.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

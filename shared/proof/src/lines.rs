@@ -138,7 +138,7 @@ struct RawLine<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Returns `None` if the line is not a line of an export.
+    /// Parses a line of an export. Returns `None` for any other line.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {

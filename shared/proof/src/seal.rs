@@ -370,7 +370,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Takes the secret: 32 bytes, in base64 or as 64 hexadecimal digits.
+    /// Creates a signer from its secret: 32 bytes, in base64 or as 64 hexadecimal digits.
     ///
     /// # Errors
     /// [`BadSeal`], which does not show the secret.

@@ -55,7 +55,8 @@ pub struct AuditInput<'a> {
     pub result_chars_max: usize,
 }
 
-/// Returns one entry of the audit log as JSON. Its level is `info` for a success and `error` for every other outcome.
+/// Returns one entry of the audit log as JSON. The entry's level is `info` for a success and `error` for every other
+/// outcome.
 ///
 /// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
 /// redacted output as JSON, cut to its bound. Both `meta.result` and `meta.error` are always present. One of the two
@@ -192,7 +193,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Returns a denial by a rule in shadow mode as JSON. Its members have the same names as in `error.details` of a denied
+/// Returns a denial by a rule in shadow mode as JSON. The members have the same names as in `error.details` of a denied
 /// call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);

@@ -42,8 +42,8 @@ impl ContentBlock {
         Some(Self::Image { data: STANDARD.encode(bytes), media_type })
     }
 
-    /// Like [`ContentBlock::image`], for an image in base64. Returns a text about the image if no model could use it;
-    /// a request with an unusable image would be rejected as a whole.
+    /// Creates a block as [`ContentBlock::image`] does, but from base64. If no model could use the image, returns a
+    /// text about the image, because a request with an unusable image would be rejected as a whole.
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
@@ -60,7 +60,7 @@ impl ContentBlock {
     }
 }
 
-/// Returns the media type of an image, by its first bytes.
+/// Returns the media type of an image, by its first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
 fn media_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),

@@ -12,7 +12,7 @@ use tickfleet_model::{Dialect, ToolSpec};
 ///
 /// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. To resolve a
 /// call, build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry
-/// usually has the same wire names. They differ only if the digests of two shortened names clash.
+/// usually has the same wire names. The wire names differ only if the digests of two shortened names clash.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools

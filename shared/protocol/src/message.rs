@@ -45,8 +45,8 @@ fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
-    // `check` reports that the message is too long, or its first byte that is not UTF-8. Both problems have precedence
-    // over problems that the document reports.
+    // `check` reports that the message is too long, or the position of the first byte that is not UTF-8. Both problems
+    // have precedence over problems that the document reports.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
         Ok(()) => other.map_or_else(

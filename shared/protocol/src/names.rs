@@ -87,7 +87,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// Returns the byte that is encoded as `_xHH` at offset `at`.
+/// Returns the byte that is encoded as `_xHH` at offset `at`; `None` if there is no such escape.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -107,7 +107,7 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// Builds the map of these tools' names under `rules`. If `rules` is `None`, every name is permitted unchanged.
+    /// Builds the map of the tool names `names` under `rules`. If `rules` is `None`, every name is permitted unchanged.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -155,8 +155,8 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// Returns the name whose wire name is exactly `wire` in some dialect. A text such as `_x6C_ist`, which unmangles
-    /// to a name but is no wire name, does not count. Limits on the tool would not recognize such a text either.
+    /// Returns the tool whose wire name is exactly `wire` in some dialect. `None` for a text such as `_x6C_ist`, which
+    /// unmangles to a name but is no wire name. Limits on the tool would not recognize such a text either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)

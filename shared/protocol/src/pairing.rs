@@ -66,7 +66,8 @@ fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) 
     turn.to_string()
 }
 
-/// Returns the results of an accepted turn as the fleet writes them: one for each call.
+/// Returns one result for each call of an accepted turn. With `fine`, the calls at even positions succeed. All other
+/// calls are denied.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };

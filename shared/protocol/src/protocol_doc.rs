@@ -15,7 +15,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// Returns the JSON examples of the pages. The kind of an example is the text after ```` ```json ````.
+/// Returns the JSON examples of the pages, each with its kind: the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -62,13 +62,14 @@ fn reset_entry() -> Value {
         unit: "calls",
         redactor: &Redactor::default(),
     }));
-    // In the fleet, the commit of the reset adds `used_before` and `window_ends_ms`.
+    // In production, the commit of the reset adds `used_before` and `window_ends_ms`.
     entry["meta"]["used_before"] = 5.into();
     entry["meta"]["window_ends_ms"] = 1_795_342_200_000_i64.into();
     entry
 }
 
-/// Checks that a reply's results parse as results, and that rendering them in the reply's dialect gives its messages.
+/// Checks that a reply's results parse as results, and that rendering them in the reply's dialect gives the reply's
+/// messages.
 fn reply(reply: &Value) {
     let dialect: Dialect = serde_json::from_value(reply["dialect"].clone()).unwrap();
     let results: Vec<CallResult> = serde_json::from_str(&reply["results"].to_string()).unwrap();

@@ -57,7 +57,8 @@ impl RejectedMessage {
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // If a key occurs twice, the first value counts, because broken JSON may hide the second value.
+        // If a key occurs twice, use the first value, because the part of broken JSON with the second value may be
+        // unreadable.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));

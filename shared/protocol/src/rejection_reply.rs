@@ -11,8 +11,8 @@ use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
     Rejected,
-    /// The message's ID belongs to another turn. The reply has no results, because its reader would take them for
-    /// results of that turn.
+    /// The message's ID belongs to another turn. The reply has no results, because the producer would take them for the
+    /// results of that other turn.
     Conflict,
 }
 
@@ -108,8 +108,8 @@ fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResul
     rejection_results
 }
 
-/// Returns the result of one rejected call. Calls beyond the maximum of a turn get a short message instead of the
-/// reason.
+/// Returns the result of one rejected call. Calls beyond [`limits::CALLS_PER_TURN_MAX`] get a short message instead of
+/// the reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

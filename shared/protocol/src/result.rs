@@ -58,7 +58,7 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
     object.end()
 }
 
-/// Returns the message in `dialect` that reports this result to a model (in MCP: to a client), or a part of such a
+/// Returns the message in `dialect` that reports `result` to a model (in MCP: to a client), or a part of such a
 /// message. `None` if the dialect has no messages.
 ///
 /// The provider's ID is unchanged. If the provider gave no ID, the fleet's ID is used instead. A failed call is
@@ -76,8 +76,8 @@ pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> 
     rules(dialect).frame()
 }
 
-/// Returns the `messages` list of a turn with these results, in call order. `None` if the dialect has no messages, or
-/// if `results` is empty: providers reject an empty message.
+/// Returns the `messages` list of a turn with the results `results`, in call order. `None` if the dialect has no
+/// messages, or if `results` is empty: providers reject an empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

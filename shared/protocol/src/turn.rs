@@ -43,8 +43,8 @@ pub const FIELDS: [&str; 25] = [
 
 /// Reads the JSON of one turn (the `turn` field of an entry on the `turns` stream).
 ///
-/// The arguments of calls stay text until a call runs, and are validated then. Thus a call with broken arguments does
-/// not affect the other calls of its turn.
+/// The arguments of a call remain text until the call runs, and are validated then. Thus a call with broken arguments
+/// does not affect the other calls of its turn.
 ///
 /// # Errors
 /// [`RejectedMessage`] names the broken rule, and has the parts of the message that the reply needs.
@@ -77,7 +77,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
 
 /// Writes a turn in the form that [`parse_turn`] reads, in the turn's own dialect.
 ///
-/// Arguments that are not JSON, which a raw call can have, are written as a string. Then only the call with these
+/// Arguments that are not JSON (possible in the dialect `raw`) are written as a string. Then only the call with these
 /// arguments is rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {

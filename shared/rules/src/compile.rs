@@ -15,8 +15,8 @@ use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextT
 use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 
-/// Sizes of a regular expression's compiled program, in KiB. The number of the smallest sufficient size is also the
-/// cost of the pattern: the steps of work for each byte of text.
+/// Sizes of a regular expression's compiled program, in KiB. The position of the smallest sufficient size in this list
+/// is also the cost of the pattern: the steps of work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// The expected text, as the error about text that is not CEL describes it.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
@@ -24,10 +24,10 @@ const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
-/// The problem of a rejected text. The error sentence consists of the text, `found` and `expected`, in this order.
+/// Why a text is rejected. The error sentence consists of the text, `found` and `expected`, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
-    /// The problem as a verb phrase (`names the unknown …`).
+    /// The problem, as a verb phrase (`names the unknown …`).
     pub found: String,
     /// The expected text, as the end of the sentence.
     pub expected: String,

@@ -26,8 +26,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, that side
-    /// decides, even if the other side is an error.
+    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, that value is the
+    /// result, even if the other side is an error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -395,7 +395,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// Returns the full path of the node's member `name`, as far as the path is known.
+    /// Returns the full path of the member `name` of this node, as far as the path is known.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

@@ -66,7 +66,7 @@ impl Variable {
         Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
     }
 
-    /// Returns false if the call does not have this value. Only `task.id` may be missing.
+    /// Returns true if the call has a value for this variable. Only `task.id` may be missing.
     pub(crate) const fn is_there(self, facts: &Facts<'_>) -> bool {
         !matches!(self, Self::TaskId) || facts.task.is_some()
     }

@@ -75,7 +75,7 @@ struct CompiledRule {
     /// The condition as written. Messages show it if the rule has no message of its own.
     text: String,
     mode: RuleMode,
-    /// Set if the rule asks people about calls that violate it. Has the approvers that the rule demands, and the whole
+    /// Set if people may approve a call that violates the rule. Has the approvers that the rule demands, and the whole
     /// rule as text. An approval is valid only for the same rule text.
     ask: Option<(ApprovalDemand, String)>,
     /// `None` if a part does not compile. Loading a configuration with such a rule fails. If the rule is loaded in
@@ -125,7 +125,7 @@ impl RuleDenial {
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// Returns why people are asked to approve the call.
+    /// Returns the reason to ask people for their approval of the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
@@ -135,7 +135,7 @@ impl RuleDenial {
     }
 }
 
-/// The results of rules for a call that the rules do not deny.
+/// The results of the rules for a call that they do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
     /// The rules in shadow mode that would have stopped the call.
@@ -187,7 +187,7 @@ impl Rulebook {
                 (Err(unmet), _) => return Err(unmet),
             }
         }
-        // Shadow rules are evaluated last, so that enforced rules have the bound on the work to themselves.
+        // Evaluate shadow rules last, so that they cannot use up the work that the enforced rules need.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
         let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(RuleDenial::in_shadow).collect();
         Ok(RuleFindings { shadow, asked })

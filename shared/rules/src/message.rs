@@ -107,7 +107,7 @@ fn render(value: Value<'_>) -> String {
         Value::Text(text) => {
             // Redact before the cut, because half a secret is no longer recognized as a secret.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
-            // A line break in the value could look like output of the program that shows the message.
+            // Escape control characters. A line break could look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let mut cut: String = clean.chars().take(VALUE_CHARS_MAX).map(visible).collect();
             if clean.chars().nth(VALUE_CHARS_MAX).is_some() {

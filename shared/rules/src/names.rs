@@ -2,8 +2,8 @@
 //! rule with a misspelled name can never be evaluated. If the misspelled name is inside `has`, the rule may allow every
 //! call.
 //!
-//! Only certain errors are reported. Below keywords such as `anyOf` and `patternProperties`, any name may be valid, so
-//! no name is reported there.
+//! A name is reported only at a position where the schema lists names. Below keywords such as `anyOf` and
+//! `patternProperties`, any name may be valid, so no name is reported there.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ static USERS: LazyLock<Json> = LazyLock::new(|| {
     json!({"items": {"properties": members, "additionalProperties": false}})
 });
 
-/// A name in a rule that no schema declares.
+/// A name that a rule uses and no schema declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
@@ -67,7 +67,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// Returns the first undeclared name in `node` that is not an argument. Such a name is wrong for every tool.
+/// Returns the first undeclared name in `node`, apart from names of arguments. Such a name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -80,7 +80,7 @@ fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
     checker.unknown
 }
 
-/// A value as its schema declares it.
+/// A value and its declaration in a schema.
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,

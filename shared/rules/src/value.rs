@@ -20,7 +20,7 @@ pub(crate) enum Value<'a> {
     Text(Cow<'a, str>),
     List(Rc<[Value<'a>]>),
     Map(Rc<[(Cow<'a, str>, Value<'a>)]>),
-    /// JSON that no condition has read yet.
+    /// JSON that is not parsed yet.
     Json(&'a RawValue),
 }
 

@@ -52,7 +52,7 @@ enum Way {
     Writes,
 }
 
-/// The texts of a turn. They are as large as those of a call with 150 bytes of arguments and a result of the same size.
+/// The texts of a turn, with sizes as in a call with 150 bytes of arguments and a result of the same size.
 struct Texts {
     turn: String,
     record: String,
@@ -91,7 +91,7 @@ struct Bench {
     store: RedisStore,
     raw: MultiplexedConnection,
     prefix: String,
-    /// The server's process ID, if instructions are counted.
+    /// The server's process ID, if its instructions are counted; `None` if its CPU time is measured.
     counted: Option<u32>,
     next: usize,
 }
@@ -369,7 +369,7 @@ impl Bench {
         }
     }
 
-    /// Adds the commands that occur once per batch.
+    /// Adds the commands that the store runs once per batch.
     fn finish(&self, plain: &mut Pipeline, queue: &str, entries: &[EntryId]) {
         let entries: Vec<&str> = entries.iter().map(EntryId::as_str).collect();
         if entries.len() > 8 {

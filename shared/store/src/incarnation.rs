@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tickfleet_model::ConsumerId;
 
 /// Creates a consumer name from the kind of process, its name, and its start. No name is used twice: if two processes
-/// shared a name, the fleet would not detect the death of one.
+/// shared a name, the fleet would not detect that one of them has died.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {

@@ -1,7 +1,8 @@
 //! The store: the [`seam`] (the interface of a store) with its two implementations. Only this crate connects to Redis.
 //!
 //! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If
-//! another decision was faster, the output states this, without an error. After a [`StoreError`], the transaction may
+//! another decision was committed first, the output states this, without an error. After a [`StoreError`], the
+//! transaction may
 //! or may not be committed. The caller may then repeat the decision, because the store recognizes a transaction that it
 //! has committed.
 
@@ -71,7 +72,7 @@ use decide::{Backend, ShardCache};
 use seam::redis::RedisStore;
 use seam::socket::{self, SocketStore};
 
-/// Returns the words of all verbs and commands, without duplicates, as reported to [`Observer`].
+/// Returns the names of all verbs and commands, without duplicates, as reported to [`Observer`].
 #[must_use]
 pub fn command_names() -> Vec<&'static str> {
     let mut words = [RedisCommand::WORDS, &[seam::redis::COMMIT]].concat();
@@ -80,13 +81,14 @@ pub fn command_names() -> Vec<&'static str> {
     words
 }
 
-/// Returns the error replies of servers that are not responsible or not ready, as reported to [`Observer`].
+/// Returns the first words of error replies from servers that are not ready, or that do not own a key, as reported to
+/// [`Observer`].
 #[must_use]
 pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
-/// The bounds and times of scripts. Field names end with the unit.
+/// The bounds and time spans of a store. Field names end with the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Prefix of all keys, before the shard's number.
@@ -122,7 +124,8 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// Returns the values that `config/tickfleet.yaml` documents. A test of the command line compares the two.
+    /// Returns the values that `config/tickfleet.yaml` documents. A test of the command line compares them with that
+    /// file.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -175,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Opens all shards, in order. On a cluster, the shards share their views of the nodes.
+    /// Opens all shards, in order. On a cluster, the shards share one cached view of the nodes.
     ///
     /// # Errors
     /// The same as [`Self::open`].

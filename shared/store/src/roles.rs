@@ -71,7 +71,8 @@ const READS: &[&str] = &[
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// Commands that take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Assigns the entries of a deleted consumer to another consumer. A consumer is a process that takes entries.
+/// Command that assigns the entries of a deleted consumer to another consumer. A consumer is a process that takes
+/// entries.
 const ADOPTING: &[&str] = &["xclaim"];
 /// Commands that trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
@@ -239,7 +240,7 @@ impl Role {
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // The roles below have the commands of their commits in selectors, each with its keys.
+            // The roles below may run the commands of a commit only on certain keys. Their selectors list both.
             Self::Producer | Self::Viewer | Self::Exporter => false,
         }
     }
@@ -422,7 +423,8 @@ mod tests {
             // Skip the line that runs a command of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // The remaining line runs a command in parts, because a list is too long for one call.
+        // The remaining line passes a long list to a command in several calls, because Lua limits the arguments of one
+        // call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

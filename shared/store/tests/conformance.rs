@@ -43,7 +43,7 @@ const OFTEN: usize = 10;
 const STEPS: usize = 40;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// Events that must occur in a run of [`GAMES`] games. The suite does not compare behavior that never occurs.
+/// Events that must occur in a run of [`GAMES`] games. Without an event, the suite would not compare its effects.
 const EXPECTED: &[&str] = &[
     "is committed",
     "is refused",

@@ -1,5 +1,5 @@
-//! Games: a whole fleet runs on the store in memory. Processes crash at any await, holders are paused, replies are
-//! lost, and writes are lost. An oracle that observes only the seam and the tools checks the guarantees.
+//! Games: a whole fleet runs on the store in memory. Processes crash or pause at any await, replies are lost, and
+//! writes are lost. An oracle that observes only the seam and the tools checks the guarantees.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -60,7 +60,7 @@ fn play(seeds: std::ops::Range<u64>, plan: Plan) {
     );
 }
 
-/// Number of games per test. `TICKFLEET_GAMES` overrides it.
+/// Returns the number of games of a test: `TICKFLEET_GAMES` if it is set, else `usual`.
 fn games(usual: u64) -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
@@ -77,17 +77,17 @@ fn cancels() -> Plan {
     Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
 }
 
-/// Calls of the store fail, or their replies are lost.
+/// Returns a plan in which calls of the store fail, or their replies are lost.
 fn answers() -> Plan {
     Plan { crash: 10, pause: 20, refused: 20, unanswered: 20, ..calm() }
 }
 
-/// The store restarts without its last writes.
+/// Returns a plan in which the store restarts without its last writes.
 fn losses() -> Plan {
     Plan { crash: 3, pause: 20, lose: 10, ..calm() }
 }
 
-/// After each restart of the store, the same worker takes the lost turns again.
+/// Returns a plan with one worker. After each restart of the store, this worker takes the lost turns again.
 fn lone() -> Plan {
     Plan { workers: 1, pause: 10, lose: 25, advance: 500, ..calm() }
 }

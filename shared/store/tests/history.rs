@@ -27,7 +27,7 @@ enum Clock {
 
 struct Shard {
     store: Store,
-    /// A store as another process opens it.
+    /// The same shard, opened as another process would open it.
     other: Store,
     clock: Clock,
 }

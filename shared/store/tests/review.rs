@@ -30,7 +30,7 @@ impl Decision for Joins {
     }
 }
 
-/// A decision that fails must not fail the others of its batch.
+/// A decision that fails must not fail the other decisions of its batch.
 #[tokio::test]
 async fn an_endless_decision_does_not_fail_its_batch() {
     let clock = Arc::new(ManualClock::new(1_000));
@@ -68,7 +68,7 @@ impl Record for Hot {
     const SCHEMA: u32 = 1;
 }
 
-/// Calls of one session begin and end in many workers at once.
+/// Simulates calls of one session that begin and end in many workers at once.
 #[tokio::test]
 async fn decisions_about_a_hot_record_are_all_committed() {
     let clock = Arc::new(ManualClock::new(1_000));

@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Timeout of a request for a node's list of nodes. A timeout is needed because a paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
-/// Maximum attempts to find a free port for the cluster bus. Another process can take the port first.
+/// Maximum number of attempts to find a free port for the cluster bus. An attempt fails if another process takes the
+/// port.
 const PORT_TRIES: usize = 5;
 
 /// All servers use ports of 127.0.0.1. The servers end when the cluster is dropped.
@@ -56,19 +57,19 @@ impl Cluster {
         Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
     }
 
-    /// Like [`Self::start`], but with further options for each server. If `is_apart`, the servers communicate over a
-    /// network that can be cut ([`Self::network`]).
+    /// Works like [`Self::start`], but with further options for each server. If `is_apart`, the servers communicate
+    /// over a network that can be cut ([`Self::network`]).
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_of(primaries: usize, replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(primaries, replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// Like [`Self::start_of`], with a network that can be cut.
+    /// Works like [`Self::start_of`], with a network that can be cut.
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_apart(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
@@ -82,11 +83,11 @@ impl Cluster {
         self.network.as_ref().expect("a cluster with a network that can be cut")
     }
 
-    /// Like [`Self::start`], but the nodes use TLS with each other and with clients. [`Self::holder`] does not work
-    /// with a TLS cluster.
+    /// Works like [`Self::start`], but the nodes use TLS with each other and with clients. [`Self::holder`] does not
+    /// work with a TLS cluster.
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(primaries, replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -245,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// Returns `None` if the command fails.
+    /// Runs a command on a server. Returns `None` if the command fails.
     async fn command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
@@ -290,7 +291,7 @@ impl Cluster {
         command.query_async(&mut self.servers[server].connection().await).await.expect("the keys of a slot")
     }
 
-    /// Moves keys of a migrating slot one by one, in this order. Waits while the cluster is down.
+    /// Moves keys of a migrating slot one by one, in the order of `keys`. Waits while the cluster is down.
     ///
     /// # Panics
     /// A server rejects a key.
@@ -502,7 +503,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
 }
 
 /// Starts a node behind proxies of the network. Returns the node, and the port and the bus port under which the other
-/// nodes know it.
+/// nodes know this node.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let door: PortProxy = network.door(index).await;
     let bus_door: PortProxy = network.door(index).await;

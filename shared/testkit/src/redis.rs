@@ -33,7 +33,7 @@ impl RedisOptions {
 }
 
 /// A server with its own folder. When it is dropped, the server ends and the folder is deleted. If the test process is
-/// killed, a watchdog ends the server within seconds, but the folder is left for the system to clean up.
+/// killed, a watchdog ends the server within seconds, but does not delete the folder.
 #[derive(Debug)]
 pub struct RedisServer {
     // Declared before `_dir`, so that the server ends before its folder is deleted.
@@ -59,7 +59,7 @@ impl RedisServer {
         }
     }
 
-    /// Like [`Self::start_with`], but returns an error instead of panicking, so that the caller can retry.
+    /// Works like [`Self::start_with`], but returns an error instead of panicking, so that the caller can retry.
     pub(crate) async fn try_start_with(options: RedisOptions) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
         let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();

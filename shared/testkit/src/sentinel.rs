@@ -76,19 +76,19 @@ impl SentinelSetup {
         Self::start_of(replicas, &RedisOptions::default(), false).await
     }
 
-    /// Like [`Self::start`], but with further options for each server. If `is_apart`, servers and sentinels communicate
-    /// over a network that can be cut ([`Self::network`]).
+    /// Works like [`Self::start`], but with further options for each server. If `is_apart`, servers and sentinels
+    /// communicate over a network that can be cut ([`Self::network`]).
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_of(replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// Like [`Self::start_of`], with a network that can be cut.
+    /// Works like [`Self::start_of`], with a network that can be cut.
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_apart(replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
@@ -108,11 +108,11 @@ impl SentinelSetup {
         self.servers.len() + SENTINELS
     }
 
-    /// Like [`Self::start`], but servers and sentinels use TLS with each other and with clients. [`Self::primary`] does
-    /// not work with TLS.
+    /// Works like [`Self::start`], but servers and sentinels use TLS with each other and with clients.
+    /// [`Self::primary`] does not work with TLS.
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// The same as [`Self::start`].
     pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -360,7 +360,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// Returns `None` if the command fails.
+    /// Runs a `SENTINEL` command. Returns `None` if the command fails.
     async fn sentinel_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()

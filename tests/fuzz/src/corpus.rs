@@ -19,7 +19,7 @@ const SUITE: &str = "schema-suite-4.23.0";
 pub enum Source {
     /// Turns in every dialect, with the calls of the function-calling leaderboard and of AgentDojo.
     Turns,
-    /// The same calls, as the list in a dialect's response.
+    /// The calls of `Turns`, each as the list in a dialect's response.
     Calls,
     /// Raw outputs of models, and the calls of `Turns` as a plain answer.
     Answers,
@@ -40,7 +40,8 @@ pub enum Source {
     Documents,
 }
 
-/// At most `at_most` inputs of a source, spread over all of its data. Empty if the data is missing.
+/// Returns at most `at_most` inputs of a source, spread over all of its data. Returns an empty list if the data is
+/// missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {
@@ -59,7 +60,7 @@ pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// Keeps every n-th element, so that at most `at_most` are left.
+/// Keeps every n-th element, so that at most `at_most` elements remain.
 fn spread<T>(list: Vec<T>, at_most: usize) -> Vec<T> {
     let every = list.len().div_ceil(at_most.max(1)).max(1);
     list.into_iter().step_by(every).collect()
@@ -70,7 +71,7 @@ fn lines(data: &Path, folder: &str, file: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// One list of calls per entry: `[{"tool": …, "arguments": …}]`.
+/// Returns one list of calls per entry: `[{"tool": …, "arguments": …}]`.
 fn entries(data: &Path) -> Vec<Value> {
     let sets = [lines(data, DOJO, "tasks.jsonl"), lines(data, LEADERBOARD, "single_turn.jsonl")];
     let calls = sets.into_iter().flatten().map(|mut entry| entry["calls"].take());
@@ -123,7 +124,7 @@ fn values(data: &Path, at_most: usize) -> Vec<String> {
     both.into_iter().flatten().map(|value| value.to_string()).collect()
 }
 
-/// Each pair is a schema of the JSON-Schema-Test-Suite and one of the schema's values.
+/// Returns pairs of a schema of the JSON-Schema-Test-Suite and one of the schema's values.
 fn suite(data: &Path) -> Vec<(Value, Value)> {
     let mut pairs = Vec::new();
     for draft in ["draft7", "draft2020-12"] {
@@ -148,7 +149,7 @@ fn schemas(data: &Path, at_most: usize) -> Vec<String> {
     pairs.map(|(schema, value)| format!("{schema}\n{value}")).collect()
 }
 
-/// Tools of AgentDojo and the leaderboard. Fields: `name`, `description` and `input_schema`.
+/// Returns the tools of AgentDojo and the leaderboard, with the fields `name`, `description` and `input_schema`.
 fn tools(data: &Path) -> Vec<Value> {
     [lines(data, DOJO, "tools.jsonl"), lines(data, LEADERBOARD, "tools.jsonl")].concat()
 }
@@ -196,7 +197,7 @@ fn http_answers(data: &Path, at_most: usize) -> Vec<String> {
     bodies.map(answer).collect()
 }
 
-/// Tools as `tools.yaml` declares them. The text is JSON, which is valid YAML.
+/// Writes tools as the text of a `tools.yaml`. The text is JSON, which is valid YAML.
 fn configuration(tools: &[Value]) -> String {
     let declared = tools.iter().map(|tool| {
         let def = json!({"description": tool["description"], "effect": "read", "input_schema": tool["input_schema"],

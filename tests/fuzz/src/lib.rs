@@ -27,7 +27,7 @@ pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
 
-/// The targets will run on the main thread of this process. Its stack is large enough for deeply nested input.
+/// Makes parsers run on the main thread of this process. Its stack is large enough for deeply nested input.
 pub fn on_main_thread() {
     tickfleet_config::fuzzing::parse_here();
 }

@@ -1,6 +1,6 @@
 //! Mutates inputs. The generator is seeded, so the same seed makes the same inputs on every machine.
 
-/// Edges of the types that parsers read.
+/// Numbers at the limits of the types that parsers read.
 const NUMBERS: [&str; 14] = [
     "0",
     "-1",
@@ -48,12 +48,12 @@ const PIECES: [&str; 26] = [
     "password=",
 ];
 
-/// In bytes.
+/// Maximum length of a mutated input in bytes.
 const BYTES_MAX: usize = 64 * 1024;
 /// Nesting depths that a mutation can add. Parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
-/// The generator is xorshift64*.
+/// The random number generator is xorshift64*.
 pub(crate) struct Mutator {
     state: u64,
     words: &'static [&'static str],
@@ -64,7 +64,7 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// A number below `bound`, or 0 if `bound` is 0.
+    /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -121,7 +121,7 @@ impl Mutator {
         bytes.splice(begins..begins + digits, number.bytes());
     }
 
-    /// Inserts a piece of the other input, or overwrites bytes with this piece.
+    /// Inserts a piece of the other input, or overwrites bytes with such a piece.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize, other: &[u8]) {
         let from = self.below(other.len());
         let piece = &other[from..other.len().min(from + 1 + self.below(200))];

@@ -22,7 +22,7 @@ pub struct InputCounts {
     pub mutated: usize,
 }
 
-/// Seeds first, then former failures.
+/// Returns the committed inputs: seeds first, then former failures.
 #[must_use]
 pub fn committed(target: &Target) -> Vec<Vec<u8>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -37,7 +37,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// `data` is the folder with third-party data: cargo's target folder.
+/// Plays all inputs of a target. `data` is the folder with third-party data: cargo's target folder.
 ///
 /// # Panics
 /// If a property does not hold. The message names the file to which the input was written.

@@ -7,7 +7,7 @@ use crate::corpus::Source;
 pub struct Target {
     /// The name of the target's binary in `libfuzzer`, and of its folder of seeds.
     pub name: &'static str,
-    /// What the target parses, and who wrote this input.
+    /// The input that the target parses, and the author of this input.
     pub parses: &'static str,
     pub run: fn(&[u8]),
     /// Sources of third-party data for the target's corpus.

@@ -2,7 +2,7 @@
 //!
 //! `fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>`. If the last two arguments are
 //! `-`, the process has the tools of every test fleet instead (`tests/src/plain_node.rs`). The process ends when its
-//! standard input ends. So if the test itself is killed, no process is left over.
+//! standard input ends. So if the test itself is killed, its processes end too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::Read as _;

@@ -1,5 +1,5 @@
-//! Node.js and npm for programs that tests start. If the machine has none or its versions are too old, others are
-//! fetched.
+//! Node.js and npm for programs that tests start. If the machine has none or its versions are too old, newer versions
+//! are fetched.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::FetchedData;
 
-/// The oldest Node.js that runs these programs.
+/// The oldest Node.js version that runs the programs that tests start.
 const NODE_MIN: u32 = 20;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Uses the machine's Node.js and npm if both are new enough. Otherwise, fetches others.
+    /// Uses the machine's Node.js and npm if both are new enough. Otherwise, fetches newer versions.
     ///
     /// # Errors
     /// If Node.js must be fetched but cannot be.
@@ -52,6 +52,8 @@ impl Node {
     }
 }
 
+/// Runs an installer.
+///
 /// # Errors
 /// If the installer fails. The error has the installer's output and `hint`.
 pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
@@ -60,7 +62,7 @@ pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
     Ok(())
 }
 
-/// `v20.11.1` is 20.
+/// Returns the major version: 20 for `v20.11.1`.
 fn major(version: &str) -> Option<u32> {
     version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }

@@ -3,7 +3,7 @@
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// For fleets that are started without a server. `single`, `sentinel` or `cluster`.
+/// Environment variable for fleets that are started without a server. Its value is `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 /// The server with the keys of the fleet's one shard, and all other servers.
@@ -27,7 +27,7 @@ impl FleetRedis {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// The environment selects the kind. The default is one server.
+    /// Starts the kind of Redis that the environment selects. The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {

@@ -33,7 +33,7 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Redis logs each command that it rejects because the user lacks the right.
+/// Asserts that Redis rejected no command because a user lacks the right. Redis logs such commands.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();

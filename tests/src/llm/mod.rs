@@ -65,7 +65,7 @@ struct Server {
     seen: Mutex<Vec<ModelRequest>>,
 }
 
-/// Ends with the test.
+/// The server of a scripted model. It ends with the test.
 pub struct ScriptedModel {
     /// The base URL, to which clients append their path.
     pub base: String,
@@ -73,7 +73,7 @@ pub struct ScriptedModel {
 }
 
 impl ScriptedModel {
-    /// `script` returns the response to each request.
+    /// Starts the server. `script` returns the response to each request.
     pub async fn start(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,12 +87,13 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// The accepted requests. Rejected requests are missing.
+    /// Returns the accepted requests, without the rejected ones.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }
 
-    /// A `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens cost 2.
+    /// Returns a `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens
+    /// cost 2.
     pub fn models(&self) -> BTreeMap<String, ModelDef> {
         let provider = ProviderDef {
             api: ModelApi::OpenAi,

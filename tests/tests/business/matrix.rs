@@ -1,5 +1,5 @@
-//! Permissions in the sample business: each of its agents with each tool of a worker. The policy that workers use
-//! decides. The expected result comes from a list that is separate from the configuration.
+//! Checks permissions in the sample business: each of its agents with each tool of a worker. The policy that workers
+//! use decides. The expected result comes from a list that is separate from the configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

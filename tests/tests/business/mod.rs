@@ -16,7 +16,7 @@ use tickfleet_model::Policy;
 use tickfleet_model::policy::TEAM_TOOLS;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 
-/// The binary's built-in tools and handlers, which the configuration loader needs.
+/// Returns the binary's built-in tools and handlers, which the configuration loader needs.
 fn built_in() -> Sources {
     let standard = ["delegate_task", "list_tools", "check_task", "fetch_result"].into_iter().chain(TEAM_TOOLS);
     Sources {
@@ -31,7 +31,7 @@ fn configuration(variables: &[(String, String)]) -> Configuration {
     load(&Sources { environment: variables.iter().cloned().collect(), ..built_in() }).unwrap()
 }
 
-/// `change` changes the policy last.
+/// Returns the plan of the sample business. `change` changes the policy last.
 fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     let variables: Vec<(String, String)> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

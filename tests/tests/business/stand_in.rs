@@ -47,7 +47,7 @@ pub struct Upload {
 
 #[derive(Default)]
 pub struct ReceivedRequests {
-    /// In the form `METHOD /path?query`.
+    /// The requests, in the form `METHOD /path?query`.
     pub asked: Vec<String>,
     pub posts: Vec<Value>,
     pub messages: Vec<Value>,
@@ -77,7 +77,7 @@ impl StandIn {
         this
     }
 
-    /// Only the next request to this path fails.
+    /// Makes the next request to this path fail, and no later one.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -250,7 +250,7 @@ impl StandIn {
     }
 }
 
-/// The progress of an upload. The upload is complete at the last expected status request.
+/// Responds with the progress of an upload. The upload is complete at the last expected status request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -311,7 +311,7 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The body, if it is a JSON object whose fields are all in `fields`.
+    /// Returns the body, if the request posts a JSON object whose fields are all in `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;

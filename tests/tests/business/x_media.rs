@@ -1,4 +1,4 @@
-//! Media of posts. They are fetched under a guard, checked, and uploaded to X before the post.
+//! Media of posts. They are fetched only from permitted addresses, checked, and uploaded to X before the post.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;

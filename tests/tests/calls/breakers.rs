@@ -26,7 +26,7 @@ enum ServiceState {
     Hangs,
 }
 
-/// A web service, and the number of requests by their text.
+/// A web service that counts its requests by their text.
 #[derive(Clone)]
 struct Service(Arc<Mutex<(ServiceState, BTreeMap<String, usize>)>>);
 

@@ -10,7 +10,7 @@ use tickfleet_store::{CancelResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// Counts that it runs. Never ends.
+/// Returns a tool that counts its runs and never ends.
 fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     let running = Arc::clone(running);
     TypedTool::new("linger", "Lingers.", Effect::Read, move |_, _: Value| {
@@ -50,7 +50,7 @@ async fn until(is_so: impl AsyncFn() -> bool) {
     tokio::time::timeout(PATIENCE, waited).await.expect("it never was so");
 }
 
-/// Waits until the audit log has `count` entries. The first text of a pair is the turn.
+/// Waits until the audit log has `count` entries. Returns the turn and the outcome of each entry.
 async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
     until(async || fleet.audits().await.len() >= count).await;
     let audits = fleet.audits().await;
@@ -87,7 +87,7 @@ async fn an_inner_call_waiting_for_a_cap_is_cancelled_before_it_runs() {
     let mut fleet = Fleet::start(Plan { policy: capped, ..plan(&running) }).await;
     let name = submit(&fleet, "near").await;
     let inner = TurnName { turn: TurnId::new("t1.0.call-1").unwrap(), ..name.clone() };
-    // The outer call has used up the tick.
+    // The outer call has used up its agent's calls per tick, so the inner call waits and does not run.
     until(async || matches!(fleet.store.turn_view(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
     fleet.store.cancel(&name, "not wanted any more").await.unwrap();
     let reply = fleet.reply().await;

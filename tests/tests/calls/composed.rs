@@ -28,7 +28,7 @@ struct Posted {
     number: usize,
 }
 
-/// Must not run twice. Counts its runs.
+/// Returns a tool that must not run twice, and that counts its runs.
 fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     let posts = Arc::clone(posts);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
@@ -37,7 +37,7 @@ fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Creates a greeting, posts it, and returns both results. Counts its runs.
+/// Returns a tool that creates a greeting, posts it, and returns both results. The tool counts its runs.
 fn announce(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -57,7 +57,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// There is one slot. If a call kept the slot while it waits for an inner call, both would wait forever.
+/// Returns a plan with one slot. If a call kept the slot while it waits for an inner call, both would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -94,7 +94,7 @@ async fn inner_calls_run_as_the_same_agent_with_the_outer_slot_free() {
     fleet.stop().await;
 }
 
-/// Posts a different text in each run, like a tool that creates an ID or uses the time.
+/// Returns a tool that posts a different text in each run, like a tool that creates an ID or uses the time.
 fn announce_again(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -199,7 +199,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Records and IDs are kept only for a moment.
+/// Returns the plan with a store that keeps records and IDs for only 300 ms.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -273,7 +273,7 @@ async fn inner_calls_inherit_the_priority_of_their_outer_call() {
     let mut submitted = 0;
     while submitted < 2 {
         let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
-        // The submitted message in the form that schedulers read.
+        // The command contains the submitted message in the form that schedulers read.
         if command.contains("FCALL") && command.contains(".0.call-") && command.contains(r#"calls\":["#) {
             assert!(command.contains(r#"priority\":\"low"#), "{command}");
             submitted += 1;

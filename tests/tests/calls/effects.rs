@@ -135,7 +135,8 @@ async fn an_equal_call_of_any_turn_or_agent_gets_the_first_outcome() {
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
-    // The audit log alone proves that no effect happened twice. In a forged log, a second effect is detected.
+    // The audit log alone proves that no effect happened twice. In a forged log with a second effect, the proof must
+    // fail.
     let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
@@ -222,7 +223,7 @@ async fn a_call_without_a_part_of_its_effect_key_is_rejected() {
 async fn after_a_crash_equal_calls_are_unknown_and_do_not_run_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
-    // So long that even a worker on a stalled machine runs the call that it has begun.
+    // The lease is so long that even a worker on a stalled machine runs the call that it has begun.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
@@ -293,7 +294,7 @@ async fn durable(plan: Plan) -> Fleet {
     Fleet::start_on(RedisServer::start_with(options).await, plan).await
 }
 
-/// Crashes Redis. The last writes to the ledger are lost.
+/// Crashes Redis, which loses its last writes to the ledger.
 async fn lose_the_ledger(fleet: &mut Fleet) {
     let mut connection = fleet.server.connection().await;
     let all = fleet.store.keys().key("effect:*");

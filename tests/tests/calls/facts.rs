@@ -25,8 +25,8 @@ pub(crate) fn row(facts: FactRow) -> ToolGrant {
     ToolGrant { everyone: true, facts, ..ToolGrant::default() }
 }
 
-/// `quote` and `mail` are reads. `order` needs a quote and uses the quote up. `pay` is denied after a mail, until
-/// `trust` clears the fact. `watch` has the condition of `pay` in shadow mode.
+/// Sets up facts: `quote` and `mail` are reads. `order` needs a quote and uses the quote up. `pay` is denied after a
+/// mail, until `trust` clears the fact. `watch` has the condition of `pay` in shadow mode.
 fn with_facts(policy: &mut Policy) {
     let rows = [
         ("quote", FactRow { sets: vec![change("quoted(/item)")], ..FactRow::default() }),
@@ -81,7 +81,7 @@ impl Gate {
     }
 }
 
-/// Waits at the gate if the argument `gate` is true, and then ends as the argument `end` says.
+/// Returns a tool that waits at the gate if its argument `gate` is true, and then ends as its argument `end` requires.
 fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
     let gate = gate.clone();
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| {

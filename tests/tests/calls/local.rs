@@ -14,7 +14,8 @@ use tickfleet_tests::inspect::outcomes;
 
 const LEASE_MS: u64 = 1_500;
 
-/// `refund` is a local `once` tool with an effect key, `peek` is a local read, and `settled` looks refunds up.
+/// Declares `refund` (a local `once` tool with an effect key), `peek` (a local read) and `settled`, which looks refunds
+/// up.
 fn declared(more: Value) -> ToolsFile {
     let schema = json!({
         "type": "object",
@@ -161,7 +162,7 @@ async fn heartbeats_extend_a_claim_beyond_its_lease() {
     let claimed = fleet.claim("t1", "p1").await;
     for _ in 0..8 {
         fleet.say(claimed.message("heartbeat", json!({}))).await;
-        // A third of the lease, so that the claim outlives two leases.
+        // Eight heartbeats, each a third of a lease apart, keep the claim for more than two leases.
         tokio::time::sleep(Duration::from_millis(LEASE_MS / 3)).await;
     }
     fleet.say(claimed.message("finish", json!({"output": 1}))).await;
@@ -216,7 +217,7 @@ async fn the_reported_failure_determines_the_outcome_and_the_retry() {
         assert_eq!(result(&reply)["outcome"], outcome, "{reply}");
         assert!(result(&reply)["error"]["message"].as_str().unwrap().contains("There is no cover"), "{reply}");
     }
-    // Certainly nothing happened, so even a `once` call is offered again.
+    // The report proves that nothing happened, so even a `once` call is offered again.
     let call = json!({"name": "refund", "arguments": {"order": "A-2"}});
     fleet.submit_turn(json!({"turn_id": "t3", "local_calls": true, "calls": [call]})).await;
     let claimed = fleet.claim("t3", "p1").await;
@@ -291,7 +292,7 @@ async fn another_process_claims_a_call_approved_with_changed_arguments() {
     client.decide_approval(&TenantId::new("acme").unwrap(), &asked.id, &verdict).await.unwrap();
     let offered = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "local:acme:t1", &[]).await == 1;
     fleet.until("it is offered", offered).await;
-    // The first process has gone. A second one submits the same turn, and takes the call.
+    // The first process has ended. A second process submits the same turn, and takes the call.
     submit(&fleet, "t1", "refund", json!({})).await;
     let claimed = fleet.claim("t1", "p2").await;
     assert_eq!(claimed.call["arguments"], json!({"order": "A-1", "amount": 3}));

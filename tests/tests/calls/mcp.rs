@@ -13,12 +13,12 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
 use tickfleet_tools_mcp::Servers;
 
-/// The tools are those of one server `t`. The waits between attempts are long enough for a restart.
+/// Starts a fleet with the tools of one server `t`. The waits between attempts are long enough for a restart.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// Like `fleet`, with these waits between attempts (ms).
+/// Starts a fleet like `fleet`, with these waits between attempts (ms).
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();

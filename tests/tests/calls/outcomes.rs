@@ -38,13 +38,13 @@ fn gated() -> TypedTool {
     TypedTool::new("launch", "Needs a person.", Effect::Once, run).requires_approval()
 }
 
-/// A `once` tool that never returns. Its timeout is 100 ms.
+/// Creates a `once` tool whose calls never end. Its timeout is 100 ms.
 fn stuck() -> TypedTool {
     TypedTool::new("stuck", "Never answers.", Effect::Once, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
         .timeout(Duration::from_millis(100))
 }
 
-/// In the order of the turn's calls. Each call must have exactly one entry.
+/// Returns the audit entries of a turn in the order of its calls. Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -53,7 +53,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// The result and the audit entry of every call must agree with each other and with the expected outcome.
+/// Checks that the result and the audit entry of every call agree with each other and with the expected outcome.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -253,7 +253,7 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
     // This turn is in a throttle queue from the start, because the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call begins before the deadline and ends after it, so the second call must not run.
+    // The first call is running at the deadline, so the second call must not run.
     let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
@@ -361,7 +361,7 @@ async fn deferred_calls_wait_for_the_next_day_and_can_expire_or_be_cancelled() {
         let TurnView::Live(live) = found else { panic!("{found:?}") };
         let counter = CounterKey::new(limits::DAY, "acme:kelly");
         assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
-        // When a turn leaves the throttle queue, the queue is checked once more.
+        // After a turn has left the throttle queue, the queue is checked again, at the latest when the next day begins.
         live.throttle_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
     };
     fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;

@@ -162,7 +162,7 @@ struct Meet {
     word: String,
 }
 
-/// Waits until `parties` calls of the tool run at the same time.
+/// Returns a tool that waits until `parties` of its calls run at the same time.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {
@@ -253,7 +253,7 @@ async fn the_tools_key_of_an_agent_leads_to_its_tool_list() {
     })
     .await;
     fleet.until("the lists", async |fleet| fleet.ask::<u64>("EXISTS", "tools", &[]).await == 1).await;
-    // The record has three fields and the version of a schema, directly followed by JSON.
+    // The record is text: three fields and a schema version, directly followed by JSON.
     let record = async |key: &str| -> Value {
         let text: String = fleet.ask("GET", key, &[]).await;
         let content = text.splitn(4, ' ').nth(3).unwrap();

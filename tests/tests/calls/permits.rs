@@ -14,7 +14,8 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::calls::facts::{change, condition, row, waits};
 
-/// `ship` needs the fact that `pack` sets. At most `places` calls of the tenant may run at the same time.
+/// Changes the policy: `ship` needs the fact that `pack` sets. At most `places` calls of the tenant may run at the same
+/// time.
 fn with_permits(policy: &mut Policy, places: u64) {
     let rows = [
         ("look", FactRow::default()),
@@ -89,7 +90,7 @@ async fn woken_calls_do_not_exceed_the_concurrency_limit() {
         let pairs = pairs.clone();
         async move {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Each call waits for another call, so as many calls run at once as the limit allows.
+            // Calls wait for each other in pairs, so the test proves that two calls run at the same time.
             pairs.wait().await;
             counted.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(json!({"done": true}))

@@ -146,7 +146,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     fleet.stop().await;
 }
 
-/// Commands that would destroy or forge other users' work, or stop the server. `P:` stands for the shard's prefix.
+/// Commands that would destroy or forge other users' work, or stop the server. `P:` is replaced by the shard's prefix.
 const ATTACKS: [&str; 65] = [
     "DEL P:turns",
     "UNLINK P:turns",
@@ -285,7 +285,7 @@ fn page(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// The ACL file that results from the documentation: the users by role, the examples, and `default`.
+/// Returns the ACL file that results from the documentation: the users by role, the examples, and `default`.
 fn users_of_the_guide() -> String {
     let pages = [page("docs/reference/redis-users.md"), page(HOW_TO)].join("\n");
     let blocks = pages.split("```acl\n").skip(1).filter_map(|rest| rest.split("```").next());
@@ -312,7 +312,7 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// Waits while the server still loads its files.
+/// Connects to the server. Waits while the server still loads its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -333,7 +333,7 @@ async fn ended(client: &Client, name: &TurnName) {
         if matches!(client.reply(name).await.unwrap(), RecordedReply::Ended(_)) {
             return;
         }
-        // A record cannot be waited for, so this polls.
+        // Redis does not announce a record, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{name} has not ended");
@@ -422,7 +422,7 @@ async fn function(connection: &mut MultiplexedConnection) -> String {
     redis::from_redis_value(found[0]["library_name"].clone()).unwrap()
 }
 
-/// The arguments follow the server's run ID and the lease.
+/// Forged arguments of a commit. They follow the server's run ID and the lease.
 const FORGED: [&[&str]; 6] = [
     // The memory flag, and generations that would make every decision of a scheduler stale.
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],
@@ -460,7 +460,7 @@ async fn producers_and_exporters_cannot_change_shard_time_or_state() {
             command.arg(&function).arg(1).arg(&prefix).arg("").arg(2_000);
             command.arg(forged.iter().map(|word| word.replace("P:", &prefix)).collect::<Vec<_>>());
             let answered = command.query_async::<redis::Value>(&mut connection);
-            // The call may be rejected or ignored.
+            // The server may reject the call or ignore it.
             let _ = tokio::time::timeout(PATIENCE, answered).await.expect("the function ends");
             let state = fleet.store.refresh_state().await.unwrap();
             let changed = (state.policy, state.settings, state.pressure);

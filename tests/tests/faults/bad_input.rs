@@ -8,7 +8,7 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// The turn has one error. `code` is the expected rejection code.
+/// A turn with one error. `code` is the expected rejection code.
 struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
@@ -21,8 +21,8 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// A valid turn with one member added or replaced. It is text, because JSON libraries cannot write some of these
-/// members.
+/// Returns a valid turn with one member added or replaced. The turn is text, because JSON libraries cannot write some
+/// of these members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -48,7 +48,7 @@ fn calls(count: usize) -> String {
     with(&format!(r#""calls":[{}]"#, calls.join(",")))
 }
 
-/// Turns whose content is invalid, whatever the configuration.
+/// Returns turns whose content is invalid, whatever the configuration.
 fn malformed() -> Vec<InvalidTurn> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));

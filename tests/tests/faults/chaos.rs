@@ -28,7 +28,7 @@ const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
 /// Only every second conversation of the leaderboard takes part.
 const STEP: usize = 2;
-/// In milliseconds.
+/// Time before each kill (ms).
 const BETWEEN_MS: std::ops::Range<u64> = 200..700;
 /// Duration of a pause (ms): from less than one lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
@@ -155,7 +155,7 @@ impl Chaos {
         records
     }
 
-    /// Every call must have one result. The result must agree with the tool's behavior and with the ledger.
+    /// Checks that every call has one result, which agrees with the tool's behavior and with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();
@@ -181,7 +181,7 @@ impl Chaos {
         assert_eq!(keys, usize::try_from(done).unwrap(), "effects that happened twice");
     }
 
-    /// The keys with which the service receives the calls of a turn.
+    /// Returns the keys with which the service receives the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
         let digest = content_digest(&turn);
@@ -189,7 +189,7 @@ impl Chaos {
         (0..turn.calls.len()).map(|n| idempotency_key(&turn.tenant, &name, &digest, n)).collect()
     }
 
-    /// No live record, timer, slice or inbound entry may be left.
+    /// Checks that no live record, timer, slice or inbound entry remains.
     async fn nothing_is_left(&self) {
         let mut connection = self.server.connection().await;
         let live: Vec<String> =

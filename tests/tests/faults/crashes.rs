@@ -81,7 +81,7 @@ async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice, so no worker can receive the cancel. The next worker sees from the slice that the
+    // No worker holds the slice, so no worker can receive the cancel. From the slice, the next worker learns that the
     // previous worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
@@ -115,7 +115,7 @@ async fn a_begun_call_is_unknown_even_on_a_worker_without_its_tool() {
     fleet.stop().await;
 }
 
-/// Reports that it runs, and then waits for `may_end` before it returns.
+/// Returns a tool that reports its run, and then waits for `may_end` before it returns.
 fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
     TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -182,8 +182,8 @@ async fn until_held(fleet: &Fleet, stream: &str) {
     }
 }
 
-/// A process serves several shards. If the process dies, work of all its shards is affected. So it must be clear which
-/// item killed the process.
+/// A process serves several shards. If the process dies, this affects the work of all its shards. So it must be clear
+/// which item killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -242,7 +242,7 @@ async fn a_worker_survives_a_redis_stall_shorter_than_its_lease() {
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
-    // Longer than the three quarters of a lease in which calls may start, and shorter than the lease.
+    // The pause is longer than the three quarters of a lease in which calls may start, and shorter than the lease.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);

@@ -43,7 +43,7 @@ const RECORDS: [&str; 16] = [
 /// Maximum wait for a turn of an unaffected agent. A healthy fleet needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Only the owner of damaged data may be affected.
+/// The owner of damaged data. Only the owner may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AffectedOwner {
     /// The agent `vic` of tenant `bolt`.
@@ -53,7 +53,7 @@ enum AffectedOwner {
 
 use AffectedOwner::{Agent, Tenant};
 
-/// Damage to a kind of key that docs/contribute/store-layout.md lists. `*` stands for the rest of a key.
+/// Damage to a kind of key that docs/contribute/store-layout.md lists. `*` matches the rest of a key.
 enum KeyDamage {
     /// A record gets another type, then another text. Then each member of its content is changed and then removed.
     Record(&'static str, AffectedOwner, &'static [&'static str]),
@@ -61,7 +61,7 @@ enum KeyDamage {
     /// A field of a hash (key and field) that belongs to one agent or tenant is changed and then removed.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
     Member(&'static str, &'static [&'static str]),
-    /// No damage. The reason is that the key belongs to the whole shard, or that only people read it.
+    /// A key that is not damaged, with the reason: it belongs to the whole shard, or only people read it.
     Shared(&'static str, &'static str),
 }
 
@@ -239,7 +239,7 @@ fn tool(name: &'static str, effect: Effect) -> TypedTool {
     })
 }
 
-/// Fails once, so its turn is parked.
+/// Returns a tool that fails once, so that its turn is parked.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails once.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt < 2 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(json!({"done": true})) }
@@ -301,8 +301,9 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
     }
 }
 
-/// A fleet in which the agent `vic` of tenant `bolt` has every kind of data: a turn that waits for a limit, a turn that
-/// waits for an approval, a turn that a worker holds, a task of an external runtime, and data of finished calls.
+/// Starts a fleet in which the agent `vic` of tenant `bolt` has every kind of data: a turn that waits for a limit, a
+/// turn that waits for an approval, a turn that a worker holds, a task of an external runtime, and data of finished
+/// calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -327,7 +328,7 @@ async fn busy() -> Fleet {
     fleet
 }
 
-/// The returned keys lack the shard's prefix.
+/// Returns the keys that match the pattern, without the shard's prefix.
 async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     if !pattern.contains('*') {
         return vec![pattern.to_owned()];
@@ -355,7 +356,7 @@ enum Damage {
     Members(&'static str, &'static [&'static str]),
 }
 
-/// What [`Damage`] replaced.
+/// The value that [`Damage`] replaced.
 enum OriginalValue {
     /// The key's content as returned by Redis' `DUMP`.
     Key(String, Option<Vec<u8>>),
@@ -364,7 +365,7 @@ enum OriginalValue {
     Stays,
 }
 
-/// A record's content: the text that precedes the JSON, and the members of the JSON.
+/// Returns a record's content: the text that precedes the JSON, and the members of the JSON.
 async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
     let text: Option<String> = fleet.ask("GET", key, &[]).await;
     let text = text?;
@@ -411,7 +412,7 @@ impl Damage {
                 }
             }
             Self::Content { member, is_missing, .. } => {
-                // If the turn has ended, its record is gone, and there is nothing to damage.
+                // If the turn has ended, its record is deleted, and there is nothing to damage.
                 let Some((header, mut content)) = content(fleet, key).await else { return };
                 if *is_missing {
                     content.remove(member);
@@ -453,10 +454,10 @@ impl OriginalValue {
     }
 }
 
-/// What goes wrong for other agents during the damage. If a check does not name the damaged key, the result says so.
+/// Returns the problems of other agents during the damage, and each check that does not name the damaged key.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // Turns of its agent use most of the damaged data. A turn under its task uses the rest.
+    // Turns of agent `vic` use most of the damaged data. A turn under its task uses the rest.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
@@ -493,7 +494,7 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usi
     wrong
 }
 
-/// Applies the damages of these rows one after another. Returns their number, and what went wrong.
+/// Applies the damages of these rows one after another. Returns their number, and the problems.
 async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     let fleet = busy().await;
     let mut found = Vec::new();
@@ -516,7 +517,7 @@ async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     (number, found)
 }
 
-/// One damage for each existing key that matches the row.
+/// Returns one damage for each existing key that matches the row.
 async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {

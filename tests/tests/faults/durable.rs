@@ -21,12 +21,12 @@ use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Short, because after a failover the next worker waits for a lease.
+/// The lease is short, because after a failover the next worker waits for the end of a lease.
 const SHORT_LEASE_MS: i64 = 1_000;
 
 type PaymentLog = Arc<Mutex<Vec<String>>>;
 
-/// Makes a payment. If `answers` is false, it does not return afterward.
+/// Returns a tool that makes a payment. If `answers` is false, a call of the tool does not return afterward.
 fn pay(paid: &PaymentLog, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
@@ -50,7 +50,7 @@ async fn tcp(extra_args: Vec<String>) -> RedisServer {
     RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
 }
 
-/// The replica has all data of the primary.
+/// Starts a primary and a replica, which has all data of the primary.
 async fn pair() -> (RedisServer, RedisServer) {
     let primary = tcp(vec!["--repl-diskless-sync-delay".into(), "0".into()]).await;
     let port = primary.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
@@ -108,7 +108,7 @@ async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
     assert_eq!(counted(&fleet.metrics, RETRIED) - retried, 3);
 
-    // The call left nothing behind: neither its begin nor its claim of the payment prevents an equal call.
+    // The failed call left no record: neither its begin nor its claim of the payment prevents an equal call.
     replica.resume();
     until_confirmed(&fleet.server).await;
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -194,8 +194,8 @@ struct FailedOver {
     outcome: String,
 }
 
-/// A worker begins a payment. Then the worker and the primary are killed, and another worker continues with the
-/// replica's data. The replica has the turn. If it `lags`, it lacks later data, such as the begin of the payment.
+/// Kills a worker that has begun a payment, and the primary. Another worker continues with the replica's data. The
+/// replica has the turn. If it `lags`, it lacks later data, such as the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -229,7 +229,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // Without a replica of its own, the next primary could not confirm a begin either.
+    // The restarted server becomes the replica of the next primary, which could not confirm a begin without a replica.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
@@ -255,7 +255,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// `None` if Redis does not respond.
+/// Returns the number of entries in the stream, or `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -360,7 +360,7 @@ async fn a_repeated_begin_needs_a_new_confirmation() {
     assert_eq!(again(PATIENCE).await, Confirmed::Yes);
 }
 
-/// A slice of one call that a worker holds.
+/// Returns a slice of one call that a worker holds.
 async fn held_slice(store: &Store) -> Slice {
     store.ensure_groups().await.unwrap();
     let name = TurnName::parse("acme:t").unwrap();

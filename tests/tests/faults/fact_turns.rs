@@ -31,7 +31,7 @@ fn with_facts(policy: &mut Policy) {
 fn plan() -> Plan {
     let tool = |name: &'static str| {
         TypedTool::new(name, "A step.", Effect::Idempotent, |_, _: Value| async {
-            // The next turn must find the call running.
+            // The call takes a while, so that the next turn finds it running.
             tokio::time::sleep(Duration::from_millis(3)).await;
             Ok::<_, ToolError>(json!("done"))
         })

@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// The key is the turn and the position of the call.
+/// Number of runs by turn and position of the call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
@@ -88,7 +88,7 @@ fn handler() -> TypedTool {
     })
 }
 
-/// An external runtime that takes the tasks of `ext` and finishes most of them.
+/// Acts as an external runtime that takes the tasks of `ext` and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
     let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
@@ -294,8 +294,8 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // Only in games whose store loses no writes. If the store lost the tenant, all the tenant's turns would be
-            // rejected.
+            // This event occurs only in games whose store loses no writes. If the store lost the tenant, all the
+            // tenant's turns would be rejected.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
                 set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();
@@ -329,7 +329,8 @@ impl Game {
         }
     }
 
-    /// Submits a turn, possibly for a second time. Returns true if this submit or an earlier one was accepted.
+    /// Submits a turn, which may have been submitted before. Returns true if this submit or an earlier one was
+    /// accepted.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -370,7 +371,7 @@ impl Game {
         self.faulty.iter().for_each(|faulty| faulty.set_faults(faults.clone()));
     }
 
-    /// The key is the ID of the turn or task.
+    /// Returns the replies by the ID of the turn or task.
     async fn replies(&self) -> BTreeMap<String, Vec<Value>> {
         let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for tenant in TENANTS {
@@ -458,7 +459,7 @@ impl Game {
 }
 
 /// Plays one game. Either processes are killed, or the store loses its last writes. A game never has both faults,
-/// because data that existed only in the killed process and in the lost writes would be gone.
+/// because both together would lose data that existed only in the killed process and in the lost writes.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {

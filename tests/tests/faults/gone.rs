@@ -20,7 +20,7 @@ fn echo() -> Value {
     json!({"id": "c", "name": "echo", "arguments": {"text": "x"}})
 }
 
-/// The call is parked once.
+/// Returns a call that is parked once.
 fn flaky() -> Value {
     json!({"id": "c", "name": "fail", "arguments": {"outcomes": ["transient", "ok"]}})
 }
@@ -31,7 +31,7 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
     }
 }
 
-/// Each of `count` turns must get one reply, and there must be no other replies.
+/// Checks that each of `count` turns gets one reply, and that there are no other replies.
 async fn answered(fleet: &mut Fleet, count: usize) {
     let replies = fleet.replies(count).await;
     for (turn, reply) in &replies {
@@ -45,7 +45,7 @@ async fn reasons(fleet: &Fleet) -> Vec<String> {
     fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
 }
 
-/// More fields than any message has.
+/// Returns more fields than any message has.
 fn wide() -> Vec<(String, String)> {
     (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
 }
@@ -98,7 +98,7 @@ async fn foreign_timers_do_not_block_turns_or_throttle_queues() {
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply}");
-    // An unreadable counter has no room until its window ends.
+    // A limit with an unreadable counter admits no call until its window ends.
     fleet.submit_turn(json!({"turn_id": "u", "agent": "archy", "calls": [echo()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["daily_cap_reached"], "{reply}");

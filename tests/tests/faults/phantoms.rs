@@ -1,4 +1,5 @@
-//! After a restart, Redis 7.0 reports a lag of a group although all entries were read. No decision may depend on it.
+//! After a restart, Redis 7.0 reports a lag of a group although all entries were read. No decision may depend on the
+//! lag.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tickfleet_tests::inspect::outcomes;
 /// This number of entries is read before the append-only file is rewritten, and again after the rewrite.
 const ENTRIES: usize = 300;
 
-/// Adds entries to a stream. Then reads, acknowledges and deletes the entries, like slices.
+/// Adds entries to a stream. Then reads, acknowledges and deletes the entries, as workers do with slices.
 async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let mut pipe = redis::pipe();
     for _ in 0..ENTRIES {
@@ -32,7 +33,8 @@ async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let () = pipe.query_async(connection).await.unwrap();
 }
 
-/// The server was restarted after a rewrite of its append-only file. It reports a lag of these streams.
+/// Returns a server that was restarted after a rewrite of its append-only file. The server reports a lag of these
+/// streams.
 async fn restarted(streams: &[String]) -> RedisServer {
     let options = RedisOptions { appendonly: true, tcp: true, ..RedisOptions::default() };
     let mut server = RedisServer::start_with(options).await;

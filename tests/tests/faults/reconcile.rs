@@ -15,7 +15,7 @@ use tickfleet_tests::inbox::submit_all;
 use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The key is the recipient. The bank is outside the fleet.
+/// The bank's payments by recipient. The bank is outside the fleet.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -141,12 +141,12 @@ async fn unknown_payments_are_reconciled_and_never_made_twice() {
     fleet.stop().await;
 }
 
-/// How often `find_late` was asked for each recipient's payment. The payment's request is lost, or arrives after the
+/// Number of calls of `find_late` for each recipient's payment. The payment's request is lost, or arrives after the
 /// first query.
 type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// From the second query on, finds payments to even numbers, because their requests arrive after the first query. It
-/// finds no other payments.
+/// Returns a tool that, from the second query on, finds payments to even numbers, because their requests arrive after
+/// the first query. The tool finds no other payments.
 fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {

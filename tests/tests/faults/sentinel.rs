@@ -87,7 +87,7 @@ impl Fleet {
         Self::start_on(trio, url, Durability::None).await
     }
 
-    /// The fleet finds the servers of `trio` through `url`.
+    /// Starts a fleet that finds the servers of `trio` through `url`.
     async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
@@ -135,7 +135,7 @@ impl Fleet {
         }
     }
 
-    /// The key is the turn's ID.
+    /// Returns the replies by turn ID.
     async fn replies(&self, server: usize) -> BTreeMap<String, Vec<Value>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let command = redis::cmd("XRANGE").arg(self.store.keys().key("replies:acme:box")).arg("-").arg("+").to_owned();
@@ -165,7 +165,7 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// The run ID of the shard's Redis, and the number of restart epochs.
+    /// Returns the run ID of the shard's Redis, and the number of restart epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
@@ -196,7 +196,7 @@ impl Fleet {
         }
     }
 
-    /// How often the scheduler and the worker saw the primary change.
+    /// Returns how often the scheduler and the worker saw the primary change.
     fn moves(&self) -> u64 {
         let text = self.metrics.render();
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -301,13 +301,13 @@ async fn all_connections_follow_the_promoted_primary() {
     assert_eq!(pool.server().await.unwrap().role, "master");
 }
 
-/// A stub of a Sentinel that always names the server at `port`.
+/// Starts a stub of a Sentinel that always names the server at `port`. Returns the stub's port.
 async fn lagging_sentinel(port: &str) -> u16 {
     // The sender of this channel is never used, so the port does not change.
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// A stub of a Sentinel that names the server whose port is in the channel.
+/// Starts a stub of a Sentinel that names the server whose port is in the channel. Returns the stub's port.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();

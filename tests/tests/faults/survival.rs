@@ -67,8 +67,8 @@ impl Gate {
     }
 }
 
-/// Caps are high. The lease is short, so that tests do not wait long for its end. It is not shorter, because on a busy
-/// machine, a whole fleet on one thread can stall for a second.
+/// Returns a plan with high caps. The lease is short, so that tests do not wait long for its end. It is not shorter,
+/// because on a busy machine, a whole fleet on one thread can stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -92,7 +92,7 @@ fn call(name: &str, mark: &str) -> Value {
     json!({"id": mark, "name": name, "arguments": {"mark": mark}})
 }
 
-/// The turns `<prefix>0…` look, act, and look again. Returns their IDs.
+/// Submits the turns `<prefix>0…`, which look, act, and look again. Returns their IDs.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for i in 0..count {
@@ -105,8 +105,8 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// Each turn must get one reply. If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at most
-/// once.
+/// Checks that each turn gets one reply. If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at
+/// most once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -161,7 +161,7 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
     // The drain takes longer than the lease, so the worker must keep renewing the lease.
     let open = gate.open.clone();
     let opened = tokio::spawn(async move {
-        // The test needs this time, which is longer than the lease.
+        // The drain must take longer than the lease.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         open.send_replace(true);
     });
@@ -203,8 +203,8 @@ async fn every_turn_gets_one_reply_if_redis_is_killed_while_results_settle() {
     fleet.stop().await;
 }
 
-/// Redis does not respond for `pause`. This is either about one lease, so that the worker's lease may still be valid,
-/// or much longer.
+/// Pauses Redis for `pause`. This is either about one lease, so that the worker's lease may still be valid, or much
+/// longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -376,7 +376,8 @@ async fn denied_redis_commands_reject_no_turn_and_drop_no_result() {
     acl("-evalsha").await;
     gate.open.send_replace(true);
     fleet.submit_turn(json!({"turn_id": "meanwhile", "calls": [call("look", "meanwhile")]})).await;
-    // Long enough for Redis to reject commands of every process a few times, and far shorter than the lease.
+    // The pause is long enough for Redis to reject commands of every process a few times, and far shorter than the
+    // lease.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     acl("+evalsha").await;
     let replies = fleet.replies(10).await;

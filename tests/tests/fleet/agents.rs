@@ -25,7 +25,7 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-/// Two agents run on the model: atlas delegates, and kelly publishes.
+/// Returns a plan with two agents that run on the model: atlas delegates, and kelly publishes.
 fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
@@ -54,7 +54,7 @@ struct Posted {
     number: usize,
 }
 
-/// Must not run twice. Counts its runs.
+/// Returns a tool that must not run twice, and that counts its runs.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {

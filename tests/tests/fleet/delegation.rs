@@ -30,8 +30,8 @@ struct Done {
     attempt: u32,
 }
 
-/// A handler that obeys the task's description. With `ok <n>`, attempt n and later attempts succeed, and earlier
-/// attempts fail with a transient error. With `never`, the handler does not return.
+/// Returns a handler that obeys the task's description. With `ok <n>`, attempt n and later attempts succeed, and
+/// earlier attempts fail with a transient error. With `never`, the handler does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -57,8 +57,8 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
     TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
 }
 
-/// kelly delegates. fran takes notes. emma's handler is flaky. archy and link are external runtimes. terry takes no
-/// tasks.
+/// Returns a plan. kelly delegates. fran takes notes. emma's handler is flaky. archy and link are external runtimes.
+/// terry takes no tasks.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
         agents: ["kelly", "fran", "emma", "archy", "link", "terry", "tina"].map(String::from).into(),
@@ -76,7 +76,7 @@ fn plan(lease_ms: u64) -> Plan {
     }
 }
 
-/// A tool that requires the capability of its own name.
+/// Returns a tool that requires the capability with the tool's own name.
 fn guarded(name: &'static str) -> TypedTool {
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
@@ -84,7 +84,7 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// archy can read files and send mail. kelly can only read files. tina cannot delegate.
+/// Sets capabilities: archy can read files and send mail. kelly can only read files. tina cannot delegate.
 fn capabilities(policy: &mut Policy) {
     let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
     delegate.deny_agents.insert(AgentId::new("tina").unwrap());
@@ -275,7 +275,7 @@ async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     fleet.stop().await;
 }
 
-/// Stores each request's body unchanged. Answers the first request with the status `first`.
+/// Starts a service that stores each request's body unchanged and answers the first request with the status `first`.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();

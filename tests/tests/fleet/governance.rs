@@ -25,11 +25,11 @@ use tokio::time::Instant;
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
-/// Fills two and a half windows.
+/// Cap per agent and day. It suffices for two and a half windows.
 const CALLS_PER_DAY: u32 = 25;
 /// The number of calls in each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
-/// One wave per tick.
+/// Number of waves. One wave is submitted per tick.
 const WAVES: usize = 2;
 /// If no reply comes for this time, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ struct Stamp {
     stamp: u64,
 }
 
-/// The returned number grows with every call, whichever worker runs the call.
+/// Returns a tool whose result is a number that grows with every call, whichever worker runs the call.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -55,7 +55,7 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
-/// In the order of the agents.
+/// Returns the turns of a wave, in the order of the agents.
 fn wave(wave: usize) -> Vec<Value> {
     let turns = (0..AGENTS).flat_map(|a| TURNS.iter().enumerate().map(move |(t, calls)| (a, t, *calls)));
     let message = |(a, t, calls): (usize, usize, usize)| {
@@ -67,7 +67,7 @@ fn wave(wave: usize) -> Vec<Value> {
 }
 
 /// Starts a fleet whose ready streams show every admission, because entries are never removed from them. An entry's ID
-/// is the shard time at which the commit debited the caps. Without this, the ID would be a time by Redis' own clock.
+/// is the shard time at which the commit debited the caps. Normally, the ID is a time by Redis' own clock.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
@@ -160,8 +160,8 @@ async fn no_agent_exceeds_its_caps_in_any_window_or_day() {
     witness(&admissions(&fleet).await);
 }
 
-/// Each call has one result, and calls of a turn ran in order. Only the day cap rejected calls, and only after the
-/// calls that ran.
+/// Checks that each call has one result, and that calls of a turn ran in order. Only the day cap may reject calls, and
+/// only after the calls that ran.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -188,7 +188,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// When the calls of each agent became ready (ms), in order.
+/// Returns the times (ms) at which the calls of each agent became ready, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let mut seen = HashSet::new();
     let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();
@@ -209,7 +209,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     admitted
 }
 
-/// No window and no day of any agent may have more admissions than its cap, and the caps must have been reached.
+/// Checks that no window and no day of any agent has more admissions than its cap, and that the caps were reached.
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();

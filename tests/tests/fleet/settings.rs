@@ -54,7 +54,7 @@ fn drawn(rng: &mut StdRng) -> String {
     )
 }
 
-/// `None` if the loader rejects the settings.
+/// Loads settings. Returns `None` if the loader rejects them.
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
@@ -123,8 +123,8 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// A scheduler that looks for dead workers with this period makes one round. Returns true if the round redelivered
-    /// the slice that the worker held.
+    /// Runs one round of a scheduler that looks for dead workers with this period. Returns true if the round
+    /// redelivered the slice that the worker held.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {

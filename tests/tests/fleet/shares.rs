@@ -33,7 +33,7 @@ struct Done {
     is_done: bool,
 }
 
-/// Records the tenant for which it runs, and takes a while.
+/// Returns a tool that records the tenant for which it runs, and takes a while.
 fn slow(begun: &BegunTenants) -> TypedTool {
     let begun = Arc::clone(begun);
     TypedTool::new("slow", "Takes a while.", Effect::Read, move |context: CallContext, _: Nothing| {
@@ -67,7 +67,7 @@ fn two_tenants(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("globex").unwrap(), globex);
 }
 
-/// `acme` has three times the weight of the other tenant.
+/// Sets the policy: `acme` has three times the weight of the other tenant.
 fn sharing(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
@@ -93,7 +93,7 @@ async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Does nothing if the policy has no limits.
+/// Waits until schedulers have counted the slots. Does nothing if the policy has no limits.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -145,8 +145,8 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// How many calls of the flood may begin before the other tenant's call. Some of them already occupy the slots, and
-/// others begin while the turn is being admitted.
+/// Maximum number of the flood's calls that may begin before the other tenant's call. Some of them already occupy the
+/// slots, and others begin while the turn is being admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,7 +257,7 @@ async fn waiting_tenants_share_slots_by_weight() {
     fleet.stop().await;
 }
 
-/// Waits until `gate` opens, and counts its calls.
+/// Returns a tool that waits until `gate` opens, and counts its calls.
 fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     let gate = Arc::clone(gate);
     let hanging = Arc::clone(hanging);
@@ -276,7 +276,7 @@ fn hung_turns(count: usize) -> Vec<Value> {
     (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
 }
 
-/// Waits until this number of calls has hung and all their permits are returned.
+/// Waits until this number of calls has begun to wait, and until all their permits are returned.
 async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     while hanging.load(Ordering::SeqCst) < calls {
         // No event reports the last calls and their permits, so this polls.
@@ -345,8 +345,8 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// The times (ms, sorted) from the submit of a turn of `globex` to the begin of its call. `acme` first submits `flood`
-/// turns.
+/// Returns the times (ms, sorted) from the submit of a turn of `globex` to the begin of its call. `acme` first submits
+/// `flood` turns.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = BegunTenants::default();
@@ -370,7 +370,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), &[turn]).await;
         assert_eq!(said.recv().await, Some(number));
         waits.push(sent.elapsed().as_secs_f64() * 1_000.0);
-        // The pace of the probes.
+        // Sets the pace of the probes: one every 50 ms.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     waits.sort_by(f64::total_cmp);

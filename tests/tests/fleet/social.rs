@@ -68,7 +68,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
 
 const TEAM_CHAT: &str = "-1009";
 
-/// Uses the built-in configuration. The tools reach the stub.
+/// Starts a fleet with the built-in configuration. Its tools reach the stub.
 async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     let tokens: &[(&str, &str)] = if tokens {
         &[
@@ -218,7 +218,7 @@ async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
     assert_eq!(outcomes(&reply), ["permanent"]);
     let said = reply["results"][0]["error"]["message"].as_str().unwrap();
     assert!(said.contains("bot was kicked"), "{said}");
-    // After a 500, the message may have been sent, so the fleet does not retry by itself.
+    // After a 500, the message may have been sent, so the fleet does not retry automatically.
     services.asked();
     services.answer(500, json!({"ok": false, "description": "Internal Server Error"}));
     services.answer(503, json!({"title": "Service Unavailable"}));

@@ -26,7 +26,7 @@ fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     }))
 }
 
-/// Two agents run on the model: atlas delegates, and kelly works.
+/// Returns a plan with two agents that run on the model: atlas delegates, and kelly works.
 fn plan(model: &ScriptedModel) -> Plan {
     let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
     Plan {
@@ -178,7 +178,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// Reads the list in pages of one. The list also covers another tenant, whose name comes first.
+/// Reads the list in pages of one task. The list also covers another tenant, whose name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };

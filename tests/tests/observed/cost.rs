@@ -38,9 +38,9 @@ use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
-/// So many agents that none reaches its cap.
+/// Number of agents. It is so high that no agent reaches its cap.
 const AGENTS: usize = 3_000;
-/// A maximum that is never reached.
+/// Maximum of the limits here. It is never reached.
 const PLACES: u64 = 100_000;
 /// Number of entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;
@@ -71,7 +71,7 @@ impl SlotBounds for Enough {
     }
 }
 
-/// No agent reaches a cap.
+/// Returns a policy in which no agent reaches a cap.
 fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     let every = ToolGrant { everyone: true, ..ToolGrant::default() };
     let agents = (0..AGENTS).map(|number| (AgentId::new(format!("a{number}")).unwrap(), AgentPolicy::default()));
@@ -145,7 +145,7 @@ impl Sealing {
     }
 }
 
-/// A concurrency limit that never delays a turn here.
+/// Returns a concurrency limit that never delays a turn here.
 fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     Limit {
         name: name.into(),
@@ -159,7 +159,7 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// Limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
+/// Returns limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
         every,
@@ -172,7 +172,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// The limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
+/// Returns the limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
 /// counters that all calls share.
 fn three() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
@@ -230,7 +230,7 @@ impl MeasuredRedis {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Each turn has one call, and runs in a batch from the submit to the reply.
+    /// Runs turns of one call, in batches, from the submit to the reply.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -369,8 +369,8 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The begin of a call in its agent's session. One fact must not be set in the session. The end of the call sets
-/// another fact.
+/// Returns the begin of a call in its agent's session. One fact must not be set in the session. The end of the call
+/// sets another fact.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
@@ -396,7 +396,7 @@ fn end_of_facts(slice: &Slice) -> EndCalls {
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }
 
-/// The result as a worker renders it.
+/// Returns the result as a worker renders it.
 fn result(slice: &Slice) -> RenderedCall {
     let turn = &slice.name.turn;
     let result = format!(

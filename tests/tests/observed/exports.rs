@@ -34,7 +34,8 @@ async fn an_export_does_not_continue_in_a_file_of_another_fleet() {
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
-    // Whether the other fleet's entries are older or newer than those of this fleet, this fleet's log lacks them.
+    // This fleet's log lacks the entries of the other fleet. The other fleet writes some before and some after this
+    // fleet.
     let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;

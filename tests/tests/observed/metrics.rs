@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Longer than a test.
+/// Length of a tick that does not end during a test (ms).
 const A_DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
@@ -91,7 +91,7 @@ impl Endpoint {
     }
 }
 
-/// The series is `name` or `name{label="word"}`. Returns `None` if it is absent.
+/// Returns the value of a series, `name` or `name{label="word"}`. Returns `None` if the series is absent.
 fn value(text: &str, series: &str) -> Option<f64> {
     let series = format!("tickfleet_{series} ");
     text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
@@ -107,7 +107,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// Work waits in every state. Also returns the turns that do not end by themselves.
+/// Starts a fleet in which work waits in every state. Also returns the turns that do not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -115,7 +115,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
         caps: DefaultCaps { tick_ms: A_DAY_MS, calls_per_tick: 3, ..DefaultCaps::default() },
         retry_delays: RetryDelays::new([Duration::from_secs(3_600)].into()),
         tools: vec![hold(open)],
-        // Longer than the outage of Redis in the test.
+        // The lease is longer than the outage of Redis in the test.
         store: StoreOptions { lease_ms: 30_000, ..StoreOptions::default() },
         ..Plan::default()
     })

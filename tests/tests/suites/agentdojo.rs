@@ -15,7 +15,7 @@ mod facts;
 mod rules;
 mod tasks;
 
-/// May call every tool. Its turns are narrowed instead.
+/// The agent that may call every tool. Its turns are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,8 +84,8 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// A turn with the calls of `task`. It belongs to the agent of `user`. If `narrowed`, it belongs to the agent that may
-/// call everything, but is narrowed to the tools that `user` needs.
+/// Returns a turn with the calls of `task`. The turn belongs to the agent of `user`. If `narrowed`, the turn belongs to
+/// the agent that may call everything, but is narrowed to the tools that `user` needs.
 fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
     let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
     let mut turn = json!({

@@ -31,7 +31,7 @@ const FORMS: [(&str, ModelApi, &str); 4] = [
 ];
 const TASKS: usize = 15;
 
-/// Ends with the test.
+/// The process of the stub. It ends with the test.
 struct Aimock {
     child: Child,
     url: String,
@@ -128,7 +128,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     Ok(Some((node, dir.join("node_modules/@copilotkit/aimock/dist/cli.js"))))
 }
 
-/// The stub's answers: a call for each task. After the call has its result, text.
+/// Returns the stub's answers: a call for each task. After the call has its result, the answer is text.
 fn fixtures_for(tasks: &[String]) -> Value {
     let call = |task: &String| {
         json!({"match": {"userMessage": task, "hasToolResult": false},
@@ -150,7 +150,7 @@ struct Posted {
     number: usize,
 }
 
-/// Must not run twice. Records its arguments.
+/// Returns a tool that must not run twice, and that records its arguments.
 fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     let posted = Arc::clone(posted);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {

@@ -60,7 +60,7 @@ async fn run(fleet: &Fleet, course: &mut Course) {
     }
 }
 
-/// Valid calls return their arguments unchanged. Results of invalid calls name the problem.
+/// Checks that valid calls return their arguments unchanged, and that results of invalid calls name the problem.
 fn judge(data: &Bfcl, course: &Course) {
     let results = course.results();
     let mut invalid = [0; 3];

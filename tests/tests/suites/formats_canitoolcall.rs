@@ -64,7 +64,7 @@ fn judge(fixture: &Fixture) -> ParserVerdict {
     }
 }
 
-/// Equal as JSON: 1 and 1.0 are the same number, but 3 and "3" differ.
+/// Returns true if the values are equal as JSON: 1 and 1.0 are the same number, but 3 and "3" differ.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

@@ -32,7 +32,7 @@ impl Everything {
         let mut start = Command::new(command);
         start.args(args).env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
-        // Must be created at once, so that the child ends even if the test fails.
+        // The value must be created at once, so that its drop ends the child even if the test fails.
         let started = Self { child: start.spawn().unwrap(), port, server };
         for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
@@ -52,14 +52,14 @@ impl Everything {
 
 impl Drop for Everything {
     fn drop(&mut self) {
-        // Fails only if the process has already ended.
+        // `kill` fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A free port below the range of automatic ports. So no other process gets the port, neither at first nor while a
-/// server is replaced.
+/// Returns a free port below the range of automatic ports. So no other process gets the port, neither at first nor
+/// while a server is replaced.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Each process starts its search at a different port.
@@ -159,7 +159,7 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     }
 }
 
-/// The file, memory, time and git servers. They work in the folder `root`.
+/// Checks the file, memory, time and git servers. They work in the folder `root`.
 async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});

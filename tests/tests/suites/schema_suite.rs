@@ -118,7 +118,7 @@ fn judge(tally: &mut Tally, file: &str, uri: &str, mut group: Group) {
     }
 }
 
-/// Includes subfolders, in order.
+/// Returns the files of the folder and its subfolders, in order.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -133,7 +133,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The names that the list lacks, and the rows of the list that match no name. A row is a prefix of names.
+/// Returns the names that the list lacks, and the rows of the list that match no name. A row is a prefix of names.
 fn against(found: &[&str], list: &[(&str, &str)]) -> Vec<String> {
     let unlisted = found.iter().filter(|name| !list.iter().any(|(row, _)| name.starts_with(row)));
     let unneeded = list.iter().filter(|(row, _)| !found.iter().any(|name| name.starts_with(row)));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, closing, find_words};
 
-/// Path in the crate. Empty for the root.
+/// Path of a module in the crate. Empty for the root.
 type Module = Vec<String>;
 
 fn place(path: &str) -> Option<(&str, Module)> {
@@ -21,7 +21,7 @@ fn split(text: &str, at: char) -> Module {
     text.split(at).map(str::to_owned).collect()
 }
 
-/// Every path that begins with `crate`, `super` or `self`. Groups are expanded.
+/// Returns every path that begins with `crate`, `super` or `self`. Groups are expanded.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
@@ -35,7 +35,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The end of the path at `from`, including the path's group.
+/// Returns the end of the path at `from`, including the path's group.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;

@@ -4,8 +4,8 @@
 
 use super::source::{Source, find_words, line_of};
 
-/// Maps a crate's folder to those of the project's crates that it may depend on. The tests and the example program may
-/// use all crates.
+/// Maps a crate's folder to the crates of the project that the crate may depend on. The tests and the example program
+/// may use all crates.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -94,7 +94,7 @@ const CONFINED: [(&str, &[&str]); 4] = [
     ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 
-/// Without dev-dependencies.
+/// Returns the dependencies in a manifest, without dev-dependencies.
 fn dependencies(text: &str) -> Vec<&str> {
     let mut section = "";
     let mut found = Vec::new();
@@ -163,8 +163,8 @@ pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// Lines with `name::…` or `use name;` in which `name` begins a path. `self::name` is not included, because it is one
-/// of our modules.
+/// Returns the lines with `name::…` or `use name;` in which `name` begins a path. `self::name` is not included, because
+/// it is one of our modules.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {
@@ -176,7 +176,7 @@ fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     find_words(code, name).filter(begins).map(|at| line_of(code, at)).collect()
 }
 
-/// Methods of the metrics that no production code calls, so that their metrics never change.
+/// Returns the methods of the metrics that no production code calls, so that their metrics never change.
 pub fn uncalled_metrics(sources: &[&Source]) -> Vec<String> {
     let metrics = sources.iter().filter(|source| source.path.starts_with("shared/ops/src/metrics"));
     let methods = metrics.flat_map(|source| source.production.split("pub fn ").skip(1));

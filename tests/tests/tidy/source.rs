@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Folders without files of the project.
 const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
-/// The key of a file is its path from the root.
+/// The files of the project. The key of a file is its path from the root.
 pub struct Tree {
     pub root: PathBuf,
     texts: BTreeMap<String, String>,
@@ -37,7 +37,7 @@ impl Tree {
         self.texts().filter(move |(path, _)| path.rsplit_once('.').is_some_and(|(_, found)| found == extension))
     }
 
-    /// Folder and manifest text of each of the project's crates.
+    /// Returns the folder and the manifest text of each of the project's crates.
     pub fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts().filter_map(|(path, text)| Some((path.strip_suffix("/Cargo.toml")?, text)))
     }
@@ -76,7 +76,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, production }
     }
 
-    /// The lines (from 1) of production code that contain a path which begins with `word::`.
+    /// Returns the lines (from 1) of production code that contain a path which begins with `word::`.
     pub fn lines_naming(&self, word: &str) -> Vec<usize> {
         find_words(&self.production, word).map(|at| line_of(&self.production, at)).collect()
     }
@@ -86,7 +86,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Offsets at which `word` is not part of a longer identifier.
+/// Returns the offsets at which `word` is not part of a longer identifier.
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -97,8 +97,8 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// The offset just after the bracket that closes the bracket at `open`. The end of the text if there is no such
-/// bracket.
+/// Returns the offset just after the bracket that closes the bracket at `open`, or the end of the text if there is no
+/// such bracket.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -132,7 +132,7 @@ fn without_tests(code: &str) -> String {
     left + rest
 }
 
-/// The end of the item at `from`: its `;` or the closing brace of its block, whichever comes first.
+/// Returns the end of the item at `from`: its `;` or the closing brace of its block, whichever comes first.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = code[at..].find(['{', ';', '(', '[']) {
@@ -146,7 +146,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Every newline stays.
+/// Blanks comments and the contents of literals. Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -163,7 +163,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// The length of the comment or literal that begins here, if any.
+/// Returns the length of the comment or literal that begins here, if any.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

@@ -37,7 +37,8 @@ pub fn machines(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// True if an absolute path in `line` begins with `start`. The middle of a longer path or of a URL does not match.
+/// Returns true if an absolute path in `line` begins with `start`. The middle of a longer path or of a URL does not
+/// match.
 fn begins_a_path(line: &str, start: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '*' | '~');
     line.match_indices(start).any(|(at, _)| !line[..at].ends_with(inner))

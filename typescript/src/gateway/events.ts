@@ -98,7 +98,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
     const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
     if (response.status !== 200 || response.body === null) {
       const answer = checked(await answerOf(response).catch(broken));
-      // A task that is not found may not be admitted yet.
+      // If the task is not found, it may not be admitted yet.
       throw new Later(answer.status === 404 ? new NotFound(answer.message) : passing(answer), answer.retryAfterMs);
     }
     const events = new EventReader();
@@ -112,7 +112,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
   } finally {
     clearTimeout(timer);
     http.closed.removeEventListener("abort", end);
-    // A caller that stops listening ends the request.
+    // If the caller stops listening, the request is ended.
     end();
   }
 }

@@ -28,7 +28,7 @@ import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } fr
 
 /** Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s. */
 const POLL_S = 25;
-/** Ms within which a message may be submitted again to learn of a rejection. No fleet forgets an id so soon. */
+/** Ms within which a message may be submitted again to learn of a rejection. Every fleet remembers an id for longer. */
 const FRESH_MS = 10_000;
 /** Ms between two requests if the gateway responds at once. */
 const LOOK_AGAIN_MS = 250;

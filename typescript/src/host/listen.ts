@@ -16,7 +16,7 @@ import type { Arguments } from "./main.js";
 
 /** The variable that marks a process and all processes that it starts, even if they leave its process group. */
 const MARK = "TICKFLEET_INTERPRETER";
-/** Time in which a process must end by itself after its connection has ended. */
+/** Time (ms) in which a process must end after its connection has ended. After this time, it is killed. */
 const GRACE_MS = 1_000;
 /**
  * Time without a connection after which a terminating tool host ends. A worker that replaces its only process has no
@@ -129,7 +129,7 @@ function signal(id: number): void {
   try {
     process.kill(id, "SIGKILL");
   } catch {
-    // It has already ended.
+    // The process has already ended.
   }
 }
 
@@ -145,7 +145,7 @@ function environment(id: number): string[] {
   try {
     return readFileSync(`/proc/${id}/environ`, "utf8").split("\0");
   } catch {
-    // It has ended, or belongs to another user.
+    // The process has ended, or belongs to another user.
     return [];
   }
 }

@@ -47,7 +47,7 @@ async function main(): Promise<void> {
 async function serve(fd: number, { paths, modules }: Arguments): Promise<void> {
   const end = keepProcess();
   const socket = new Socket({ fd, readable: true, writable: true });
-  // The worker has gone. Reading reports it, too.
+  // The worker has closed the connection. Reading reports this, too.
   socket.on("error", () => {});
   paths.forEach(belongsToUser);
   process.setSourceMapsEnabled(true);
@@ -74,7 +74,10 @@ async function load(module: string, paths: string[]): Promise<void> {
   }
 }
 
-/** Returns an error with its place, which Node.js only prints for errors of syntax. */
+/**
+ * Adds the location to an error of syntax, because Node.js only prints the location. Explains why TypeScript cannot be
+ * imported.
+ */
 function explained(error: NodeJS.ErrnoException, file: string): unknown {
   const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
   if (error?.code === "ERR_UNKNOWN_FILE_EXTENSION" && !stripsTypes && /\.[mc]?ts\b/.test(error.message)) {
@@ -89,7 +92,10 @@ function explained(error: NodeJS.ErrnoException, file: string): unknown {
   return place === undefined ? error : new SyntaxError(`${error.message}\n${place.trimEnd()}`);
 }
 
-/** Prevents tools from ending the process for all others. Returns the function that ends it. */
+/**
+ * Prevents a tool from ending the process, which would end the calls of others. Returns the function that ends the
+ * process.
+ */
 function keepProcess(): (code: number) => void {
   const exit = process.exit.bind(process);
   process.exit = ((code?: number) => {

@@ -24,7 +24,7 @@ export class Withheld extends Error {
     super(log);
   }
 
-  /** The result does not fit into a frame. */
+  /** Returns the error for a result that does not fit into a frame. */
   static tooLarge(tool: Tool, output: string, error: FrameTooLarge): Withheld {
     // The same wording as for HTTP tools, whose responses have a bound, too.
     const less = tool.effect === "read" ? ". Ask for less at a time" : "";

@@ -43,7 +43,7 @@ export class Host {
       }
     } catch (error) {
       if (error instanceof FrameTooLarge || error instanceof SyntaxError) throw error;
-      // The worker has gone.
+      // The worker has closed the connection.
     } finally {
       // The results of running calls have no receiver.
       for (const { controller } of this.#running.values()) controller.abort(canceled());
@@ -85,7 +85,7 @@ export class Host {
     const running = this.#running.get(id);
     if (running === undefined) return;
     const reason = canceled();
-    // A function cannot be interrupted. It ends by its signal, or the worker ends the process.
+    // A function cannot be interrupted. It ends when it reacts to its signal, or the worker ends the process.
     running.controller.abort(reason);
     running.inner.giveUp(reason);
   }

@@ -1,4 +1,4 @@
-// Another process that pays: `payer.mjs JSON`. It prints the value that it got, or the code of the error.
+// A separate process that pays: `payer.mjs JSON`. It prints the value that it got, or the code of the error.
 import { generateText, stepCountIs } from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 
@@ -7,7 +7,9 @@ import { Fleet, governed } from "../../dist/index.js";
 
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 
-/** A model that asks for `payments` payments, each in its own step, all under the same call id, and ends. */
+/**
+ * Returns a model that asks for `payments` payments, each in its own step, all under the same call ID, and then ends.
+ */
 export function model({ order, payments = 1, amount = 10 }) {
   return new MockLanguageModelV3({
     doGenerate: async ({ prompt }) => {
@@ -46,7 +48,7 @@ async function refunds(fleet, { bank, order, turnId, how }) {
     if (how === "dies before it pays") process.kill(process.pid, "SIGKILL");
     const paid = await post(bank, args);
     if (how === "dies after it has paid") process.kill(process.pid, "SIGKILL");
-    // The lease ends meanwhile.
+    // The lease ends while the process is stopped.
     if (how === "pauses after it has paid") process.kill(process.pid, "SIGSTOP");
     return paid;
   });

@@ -87,7 +87,7 @@ impl<'a> Budgets<'a> {
     /// contacting the store.
     ///
     /// # Errors
-    /// [`ToolFailure::Waits`] if the budget may have room later; otherwise the reason why the task ends.
+    /// [`ToolFailure::Waits`] if the budget may permit the request later; otherwise the reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,

@@ -77,7 +77,8 @@ fn write_entry(entry: &HistoryEntry, text: &mut String) {
             writeln!(text, "Note to the agent: {note}")
         }
         HistoryEntry::AgentMessage { from, text: words, .. } => writeln!(text, "The agent {from} wrote: {words}"),
-        // Earlier exchanges of the session are always sent in full. `request` puts a previous summary into the new one.
+        // Earlier exchanges of the session are always sent in full. The request for a summary already contains the
+        // previous summary.
         HistoryEntry::Earlier { .. } | HistoryEntry::Summary(_) => Ok(()),
     };
 }

@@ -17,7 +17,7 @@ const WORKER: &str = "tickfleet.worker";
 const COMMAND: &str = "tickfleet.command.";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// Extra processes that the kernel permits in a command's cgroup: the first process of the namespace, and one more.
-/// With the second one, a check can see that the command exceeds its limit.
+/// With the second process, a check can see that the command exceeds its limit.
 const MORE_PROCESSES: u64 = 2;
 /// Maximum number of attempts to remove a cgroup whose processes are still dying.
 const REMOVALS: u32 = 500;

@@ -57,8 +57,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Detects what this machine supports. This confines a process at each level, which takes some tens of
-    /// milliseconds.
+    /// Detects the sandbox features of this machine. For this, it confines a process at each level, which takes some
+    /// tens of milliseconds.
     ///
     /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
     ///

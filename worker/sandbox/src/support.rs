@@ -26,7 +26,7 @@ pub struct SandboxSupport {
 }
 
 impl SandboxSupport {
-    /// Returns the abilities of a machine that was not probed: nothing is supported, and the reason is `why`.
+    /// Returns the support of a machine that was not probed: nothing is supported, and the reason is `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());

@@ -102,8 +102,8 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // If an earlier attempt delegated the task, this attempt must not: the store may no longer have the task's ID,
-    // and would create another task.
+    // An earlier attempt may have delegated the task, and the store may have forgotten the task's ID since. The store
+    // would then create a second task, so fail here.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -145,8 +145,9 @@ async fn delegate(
     }
 }
 
-/// Returns the latest deadline of the task, in milliseconds. If the call waits for the task, this is the deadline of
-/// the call's turn. Otherwise it is the deadline of the parent task; `None` without a parent.
+/// Returns the time by which the task must end, in Unix milliseconds. If the call waits for the task, this is the
+/// deadline of the call's turn. Otherwise it is the deadline of the parent task; `None` if there is no parent task or
+/// it has ended.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -154,11 +155,12 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     let Some(parent) = &task.parent else { return Ok(None) };
     let found = store.record_of::<Turn>(&TurnName::task(&context.tenant, parent).record()).await;
     let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
-    // If the parent has ended, the task is rejected later.
+    // If the parent has ended, the store rejects the task later.
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// Returns the result of the task. The call waits without a slot until the task has ended, and is then repeated.
+/// Returns the result of the task if it has ended. Otherwise lets the call wait without a slot; after the task's end,
+/// the call is repeated.
 async fn ended(
     store: &Store,
     context: &CallContext,

@@ -18,7 +18,7 @@ pub use messages::{read_messages, send_mcp_message};
 
 use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
-/// A handler is a tool that no model calls: its arguments are the task.
+/// The handler of each agent. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
 /// Replaces the model loop in processes without models: simulations, and tests that need no model.
@@ -35,7 +35,7 @@ impl ToolKind<LlmDef> for NoModels {
 /// Agents of external runtimes are left out, because their tasks never reach a worker.
 ///
 /// # Errors
-/// All problems, one line each, with the agent that each concerns.
+/// Returns all problems, one per line. Each line names the agent.
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
@@ -67,8 +67,8 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// Creates a handler that calls an HTTP service for each task: only once, unless the service's declaration says that a
-/// second request is harmless.
+/// Creates a handler that calls an HTTP service for each task. It sends only one request, unless the service's
+/// declaration says that a second request is harmless.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;

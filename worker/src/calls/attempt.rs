@@ -84,9 +84,8 @@ pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_wh
     HandlerEnd::Returned(Ok(Ok(output)))
 }
 
-/// Makes an output readable for all readers of replies, whatever the tool's service wrote. The call has succeeded,
-/// but a reader that fails to parse the output would treat the call as failed. Output that cannot be repaired is
-/// passed on as text.
+/// Repairs JSON that some readers of replies cannot parse. The call has succeeded, but a reader that fails to parse the
+/// output would treat the call as failed. Output that cannot be repaired is passed on as text.
 fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {

@@ -120,7 +120,7 @@ impl Calls {
         }
     }
 
-    /// Returns the unknown outcome of a call that another attempt has begun.
+    /// Returns an unknown outcome for a call that another attempt has begun or may have begun.
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         // The attempt that began the call was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
@@ -147,7 +147,7 @@ impl Calls {
     ) -> Result<BegunCall, NotBegun> {
         let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
         let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
-        // The intent record of a local call is the entry that its process takes.
+        // For a local call, the entry that the caller's process takes serves as the intent record.
         let once = passed.tool.spec.effect == Effect::Once && passed.tool.local_lease.is_none();
         let mut nothing = None;
         let mut view = attempt.view.clone();
@@ -166,8 +166,8 @@ impl Calls {
             let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
             let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
-            // A call that was begun and then returned can only be reported with an unknown outcome. So check the lease
-            // before the call begins, too.
+            // If a `once` call begins and is then returned, its outcome can only be reported as unknown. So also check
+            // the lease before the call begins.
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
@@ -228,8 +228,8 @@ impl Calls {
                         return Err(NotBegun::of(attempt.unsent()));
                     }
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
-                        // Undo even if this was the last attempt: if the store loses this turn, the same turn may be
-                        // submitted again and run the call.
+                        // Undo the begin record even after the last attempt: if the store loses this turn, the same
+                        // turn may be submitted again and run the call.
                         self.journal.undo(attempt.slice, attempt.id.position).await;
                         return Err(NotBegun::of(outcome));
                     }

@@ -83,8 +83,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak of a call that ends before it begins. For other calls, the decision that begins the call reads
-    /// the streak. If this read fails, the result has no note about a loop.
+    /// Reads the streak (the agent's equal calls in a row) of a call that ends without beginning. For other calls, the
+    /// decision that begins the call reads the streak. If this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -214,7 +214,8 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// Returns the reason of the turn's cancellation, without secrets.
+    /// Returns the reason for the turn's cancellation, without secrets. Returns `None` for any other end, or if no
+    /// reason is known.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -300,7 +301,8 @@ impl Calls {
         }
     }
 
-    /// Adopts the record of a task as the task's handler has written it, if the record still names the slice's entry.
+    /// Reads the task's record again, because the task's handler writes to it. Adopts the record if it still names the
+    /// slice's entry.
     async fn adopt_steps(&self, attempt: &CallAttempt<'_>) {
         let name = &attempt.slice.name;
         let read = retry_until(&self.now, || async {
@@ -317,7 +319,7 @@ impl Calls {
     }
 
     /// If the turn was canceled while a call ran, cancels the inner turn that the call has begun. Returns the reason
-    /// of the cancellation.
+    /// for the cancellation; `None` if there is none or the turn was not canceled.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
         if !attempt.lease.cancel.is_cancelled() {
             return None;
@@ -389,7 +391,8 @@ impl Calls {
 }
 
 /// Returns the error of an unreadable call. Either the call could not be parsed from a plain-text answer, or the
-/// model's response was cut off. In the second case even the tool's name may be incomplete.
+/// model's response was cut off. In the second case even the tool's name may be incomplete. Returns `None` for a task
+/// or a readable call.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

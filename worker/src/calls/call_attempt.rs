@@ -29,8 +29,8 @@ pub(crate) enum AttemptOutcome {
     /// This attempt failed. The call is retried after this wait; the text is the reason.
     Retry(Duration, String),
     /// The call was begun, and it is unknown whether the call took effect. The fields are: the wait until another tool
-    /// looks up the effect, the reason of the wait, the attempt number for the turn's record (`reconcile_progress`),
-    /// and the final result. This result applies if the lookups find nothing.
+    /// looks up the effect, the reason for the wait, the encoded progress of the lookups (`reconcile_progress`), and
+    /// the final result. This result applies if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
     /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
@@ -147,7 +147,7 @@ impl CallAttempt<'_> {
         &self.slice.turn.head
     }
 
-    /// Returns true if the attempt is of the only call of a task.
+    /// Returns true if this attempt executes a task. A task is a turn with a single call.
     pub(crate) fn is_task(&self) -> bool {
         self.slice.turn.is_task()
     }

@@ -1,6 +1,6 @@
 //! Idempotency claims. Of equal calls of a tool with an effect key, only one is carried out, and the others get its
-//! outcome. A model that plans again after a crash makes the same payment under another ID. Only the effect key shows
-//! that the two calls are equal.
+//! outcome. For example, a model that plans again after a crash makes the same payment under another call ID. Only the
+//! effect key shows that the two calls are equal.
 //!
 //! The decision that begins a call claims its effect. Settling the call ends the claim. So no call with an effect key
 //! runs without a claim. The outcome of the call is read from its claim or from the record of its turn. If neither has
@@ -37,8 +37,8 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// Returns the claim of a call that is about to begin; `None` if its tool has no effect key. `nothing` is an equal
-    /// call that certainly had no effect, so that its claim can be replaced.
+    /// Returns the claim of a call that is about to begin. Returns `None` unless the tool is `once` and has an effect
+    /// key. `nothing` is an equal call that certainly had no effect, so that its claim can be replaced.
     ///
     /// # Errors
     /// The end of a call that lacks an argument of the effect key.
@@ -58,7 +58,8 @@ impl EffectClaims {
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// Returns true if the outcome of an equal call is known, and is therefore the outcome of this call.
+    /// Returns true if the outcome of an equal call is known, and is therefore the outcome of this call. Returns false
+    /// if the claim cannot be read.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -113,8 +114,8 @@ impl EffectClaims {
         Some(result)
     }
 
-    /// Returns the outcome of a call that is not carried out because a result is known. This is the call's own result,
-    /// or the result of an equal call. A call's own result is known if a worker settled the call and then died.
+    /// Returns the outcome of a call that is not carried out because a result is known. The known result is the call's
+    /// own, or that of an equal call. A call's own result is known if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -146,8 +147,8 @@ pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` if the call's tool
-/// has no effect key, or if the call's result is that of an equal call.
+/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` for a task, for a
+/// tool without an effect key, for unreadable arguments, and for the result of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -208,9 +209,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// Returns the effect that a call had claimed, as the audit log records it. Returns `None` if the call certainly did
-/// nothing and does not have the result of an equal call. The effect is computed again from the arguments, so every
-/// process that ends the call can log the effect.
+/// Returns the effect that a call had claimed, as the audit log records it. Returns `None` if the tool has no effect
+/// key. Also returns `None` if the call certainly did nothing and does not have the result of an equal call. The effect
+/// is computed again from the arguments, so every process that ends the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -219,7 +220,8 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// Returns the hash of the arguments that a call ran with, or would have run with.
+/// Returns the hash of the arguments that a call ran with, or would have run with. Returns `None` if they are
+/// unreadable or lack an argument of the effect key.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -231,7 +233,8 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Parses a result from a claim or a record. Returns `None` if another program has written something else.
+/// Parses a result from a claim or a record. Returns `None` if the text is not a result: another program may have
+/// written it.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
@@ -254,8 +257,8 @@ fn kept(result: &CallResult) -> String {
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Returns the output that replaces a successful call's output if the output was too large to be kept, or was dropped
-/// because memory was short.
+/// Returns an output that replaces the missing output of a successful call. The output was too large to be kept, or was
+/// dropped because memory was short. Returns `None` if the call failed.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

@@ -21,7 +21,7 @@ const RECHECK_AFTER: Duration = Duration::from_secs(15);
 pub(crate) struct InnerTurns {
     store: Store,
     priority: Priority,
-    /// The inner turn that this attempt has sent to the store, and whose end this attempt has not seen.
+    /// The inner turn that this attempt has sent to the store. `None` if it has sent none, or has seen the turn's end.
     out: Mutex<Option<TurnId>>,
 }
 
@@ -35,10 +35,10 @@ impl InnerTurns {
         self.out.lock().clone()
     }
 
-    /// Returns true if inner call `number` was certainly never begun, given that the store does not know it. The first
-    /// inner call may have been begun in two cases. Either the outer call has waited, or its earlier attempts are so
-    /// old that the store may have forgotten the inner call. A later inner call is remembered longer than the previous
-    /// one. So if the store still knows the previous inner call, the later one was never begun.
+    /// Returns true if inner call `number`, which the store does not know, was certainly never begun. The first inner
+    /// call may have been begun in two cases: the outer call has waited, or the store may have forgotten the inner
+    /// call. A later inner call is remembered longer than the previous one. So if the store still has the result of the
+    /// previous inner call, the later one was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);

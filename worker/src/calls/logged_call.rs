@@ -116,8 +116,8 @@ impl LoggedCall<'_> {
     }
 }
 
-/// Returns the tool's facts in the permission matrix, with the tool's name and effect; `None` if its row names no
-/// facts. `tool` is the name that the model used.
+/// Returns the tool's facts in the permission matrix, with the tool's name and effect. Returns `None` if the tool is
+/// unknown or its row names no facts. `tool` is the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,

@@ -44,8 +44,8 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// Returns the error for a call that an equal call waits for. If this call waited for the equal call, neither would
-/// end.
+/// Returns the error for a call that an equal call waits for. If this call also waited for the equal call, neither call
+/// would end.
 pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -167,7 +167,7 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
     CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
 }
 
-/// The reason of an attempt that failed because its begin record was not confirmed as durable.
+/// The reason given for an attempt that failed because its begin record was not confirmed as durable.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {

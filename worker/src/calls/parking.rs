@@ -95,7 +95,7 @@ impl Pipeline {
 
     /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
     /// remaining calls. `tried` is the number of finished attempts of the next call, and whether that call has begun
-    /// work elsewhere.
+    /// work elsewhere. Returns `None` if the commit failed, or if the store did not park the slice.
     async fn park(
         &self,
         run: SliceRun,
@@ -127,8 +127,8 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// Commits the results in memory, before the slice continues elsewhere. Returns `None` if this worker no longer
-    /// holds the slice.
+    /// Commits the results in memory, before the slice continues elsewhere. Returns `None` if the slice is finished,
+    /// held by another worker, or was returned to its queue.
     pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -158,8 +158,8 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice while the tool of its next call is unavailable. If the call has used up its longest wait, the
-    /// call gets its final result, and the slice continues.
+    /// Parks the slice while the tool of its next call is unavailable, and returns `None`. If the call has used up its
+    /// longest wait, it gets its final result, and the slice is returned so that it continues.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,

@@ -24,8 +24,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// Handles a call that is about to end with an unknown outcome. If its tool names a lookup tool, the lookup
-    /// decides how the call ends, or is repeated later.
+    /// Handles a call that is about to end with an unknown outcome. If its tool names a lookup tool, the lookup decides
+    /// how the call ends, or is repeated later. Returns any other outcome unchanged.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,

@@ -16,7 +16,7 @@ pub(super) struct ReconcileProgress {
 }
 
 impl ReconcileProgress {
-    /// Decodes an attempt number. For a retry, it is one more than the encoded number that the slice was parked with.
+    /// Decodes an attempt number. When a parked slice is taken again, the number is one higher than the encoded number.
     pub(super) const fn decode(attempt: u32) -> Self {
         let asked = attempt / QUESTION;
         let is_grace_over = attempt % QUESTION >= GRACE_OVER;

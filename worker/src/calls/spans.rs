@@ -10,7 +10,7 @@ use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::state::Calls;
 use crate::tools::{RegisteredTool, wording};
 
-/// The most bytes of arguments, and of a result, in a span.
+/// Maximum bytes of the arguments, and of the result, in a span.
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
@@ -38,7 +38,7 @@ impl Calls {
         self.metrics.tool_tried(&tool.spec.name, took, failed);
     }
 
-    /// Removes secrets, and truncates the text.
+    /// Returns the JSON text without secrets, truncated to [`CONTENT_BYTES_MAX`].
     fn content(&self, json: &RawValue) -> String {
         wording::cut(&self.redactor.json(json.get()), CONTENT_BYTES_MAX)
     }

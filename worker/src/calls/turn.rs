@@ -41,7 +41,7 @@ use crate::slot_pool::Slot;
 /// would cost more than running these calls again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// The most reads of one slice that run at the same time. These reads share the slice's slot.
+/// Maximum number of reads of one slice that run at the same time. These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
 /// A slice that this worker holds, with the results since its last commit. The value is consumed when the slice is
@@ -142,7 +142,7 @@ impl Pipeline {
     }
 
     /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
-    /// Returns `None` if another worker has the slice, or if this worker must stop.
+    /// Returns `None` if another worker has the slice, or if the store gave no result.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -456,7 +456,7 @@ impl SliceRun {
         !self.results.is_empty()
     }
 
-    /// Returns true if none of the slice's calls ends without running. Otherwise the commit checks again whether such
+    /// Returns true if no uncommitted result reports a call as not run. Otherwise the commit checks again whether such
     /// calls have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
@@ -582,7 +582,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// Creates the span of a slice. Its parent is the span that admitted the turn, otherwise the producer's span.
+/// Creates the span of a slice. Its parent is the span that admitted the turn, or else the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;
@@ -608,7 +608,7 @@ mod tests {
 
     #[test]
     fn a_slice_future_stays_small() {
-        // With futures of 12 kB, 85 kB were copied for each turn.
+        // Spawning copies a future several times: with futures of 12 kB, 85 kB were copied for each turn.
         let bytes = size_of_answer(Pipeline::run_slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }

@@ -71,9 +71,9 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. For an MCP tool, `program`
-    /// pins the tool's definition. Returns the services that the tool calls. Keep the services as long as the tool is
-    /// called.
+    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. For an MCP tool, also runs
+    /// `program` to pin the tool's definition. Returns the services that the tool calls, if any. Keep them as long as
+    /// the tool is called.
     ///
     /// # Errors
     /// A file cannot be written, or a service cannot be started.

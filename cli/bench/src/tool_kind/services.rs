@@ -54,7 +54,7 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// Returns the response to a message; `None` for a notification.
+/// Returns the response to a message; `None` for a notification, or for a message without a method.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];

@@ -10,7 +10,7 @@ use tickfleet_client::tasks::PlannedCall;
 use tickfleet_client::{Exchange, StoreError, TaskEvent};
 use tokio_util::sync::CancellationToken;
 
-/// Ids of a run, given by the front end.
+/// Ids that the front end gives to a run.
 #[derive(Debug)]
 pub(super) struct RunIds {
     pub(super) thread: String,
@@ -116,7 +116,7 @@ impl RunConverter {
         }
     }
 
-    /// Converts a result. Results arrive in the order of the calls.
+    /// Converts the result of the oldest call without a result. Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;

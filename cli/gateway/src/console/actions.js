@@ -1,4 +1,4 @@
-// Actions that more than one view offers. Each asks for a reason, and can be undone if the gateway has an opposite.
+// Actions that more than one view offers. Each action asks for a reason. Some can be undone by the opposite action.
 
 import { act, ask, may, whoami, withQuery } from "./api.js";
 import { count } from "./format.js";
@@ -6,7 +6,7 @@ import { confirm, h, reasonField, say } from "./ui.js";
 
 export const whose = (pause) => (pause.tool ? `tool ${pause.tool} for ${pause.tenant ?? "all tenants"}` : pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
 
-/** An undo for the status line: the opposite action, with the reason of the first one. */
+/** Returns an undo button for the status line. It runs the opposite action with the first action's reason. */
 const undo = (label, path, body, done, refresh) => ({
   label,
   run: async () => {
@@ -67,7 +67,7 @@ export async function switchTool(tool, isOn, refresh) {
   return done;
 }
 
-// Ids per request, and ids that are collected before an action on all matches.
+// Maximum ids per request, and maximum ids that are collected before an action on all matches.
 const BATCH = 100;
 const COLLECTED_MAX = 5000;
 
@@ -98,7 +98,7 @@ export async function cancel(ids, kind, refresh) {
 
 const sample = (ids) => h("ul", { class: "sample" }, ids.slice(0, 6).map((id) => h("li", { key: id }, id)), ids.length > 6 ? h("li", { class: "soft" }, `and ${count(ids.length - 6)} more`) : null);
 
-/** Collects every match of a filter, shows what would be canceled, and cancels exactly these. */
+/** Collects up to COLLECTED_MAX matches of a filter, shows what would be canceled, and cancels the collected ones. */
 export async function cancelAll({ kind, wanted, matches = () => true, refresh }) {
   const list = kind === "turn" ? "turns" : "tasks";
   const found = [];
@@ -125,5 +125,5 @@ export async function cancelAll({ kind, wanted, matches = () => true, refresh })
   if (await confirm({ title: `Cancel all ${list} that match?`, text, fields: [sample(ids), reasonField()], button: `Cancel ${count(ids.length)}`, isDanger: true, stop: "Stop after this batch", act: act_ })) refresh();
 }
 
-/** True if the key may act on the whole fleet. */
+/** Returns true if the key may act on the whole fleet. */
 export const mayFleet = () => may("operate") && !whoami().tenant;

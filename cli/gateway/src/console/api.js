@@ -4,11 +4,11 @@
 import { parse, write } from "./json.js";
 
 const STORED = "tickfleet-key";
-// Time limits of requests. An action can take longer, because its result must not be lost.
+// Time limits (ms) of requests. An action can take longer, because its result must not be lost.
 const READ_MS = 12_000;
 const ACT_MS = 45_000;
 let me;
-/** Time of the gateway minus time of this browser. */
+/** Clock of the gateway minus clock of this browser, in milliseconds. */
 let skew = 0;
 
 export class Refused extends Error {
@@ -22,7 +22,7 @@ export const key = () => sessionStorage.getItem(STORED);
 export const hasKey = () => key() !== null;
 export const whoami = () => me;
 export const may = (verb) => me?.verbs.includes(verb) ?? false;
-/** The current time of the fleet, as far as it is known. */
+/** Returns the gateway's current time (ms), estimated from its latest response. */
 export const now = () => Date.now() + skew;
 
 const headers = () => ({ authorization: `Bearer ${key() ?? ""}` });
@@ -80,7 +80,7 @@ export async function* stream(path, signal) {
   }
 }
 
-/** A path with its query. Empty values are left out. */
+/** Returns a path with its query. Leaves out empty values. */
 export function withQuery(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const text = new URLSearchParams(given).toString();

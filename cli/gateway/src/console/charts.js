@@ -3,7 +3,7 @@
 import { count, percent, span, timeOfDay, utc, local } from "./format.js";
 import { h } from "./ui.js";
 
-/** A line of the last values. */
+/** Draws a line of recent values. */
 export function spark(values, mood = "") {
   if (values.length < 2) return h("svg", { class: "spark", "aria-hidden": "true" });
   const most = Math.max(...values, 1e-9);
@@ -12,7 +12,7 @@ export function spark(values, mood = "") {
     h("polygon", { points: `0,24 ${points.join(" ")} 100,24` }), h("polyline", { points: points.join(" ") }));
 }
 
-/** A bar for a share, with the percentage beside it. */
+/** Draws a bar for a share, with the percentage beside it. */
 export function share(part, all, kind) {
   const width = all ? Math.min(100, (100 * part) / all) : 0;
   return h("span", { class: "share" },
@@ -24,8 +24,8 @@ export function share(part, all, kind) {
 export const SERIES = [["ok", "ok"], ["refused", "refused"], ["failed", "failed"], ["unknown", "unknown"]];
 
 /**
- * Stacked bars: `points` are `{at, ok, refused, failed, unknown}`, evenly spaced by `step` from `from` to `until`.
- * `marks` are times with a label.
+ * Draws stacked bars. `points` are `{at, ok, refused, failed, unknown}`, evenly spaced by `step` from `from` to
+ * `until`. `marks` are `{at, text}`: times with a label.
  */
 export function stack({ points, from, until, step, marks = [], label, height = 108 }) {
   const all = (point) => SERIES.reduce((sum, [name]) => sum + (point[name] ?? 0), 0);
@@ -60,7 +60,9 @@ export function stack({ points, from, until, step, marks = [], label, height = 1
     h("figcaption", {}, [0, 0.25, 0.5, 0.75, 1].map(tick)));
 }
 
-/** Spans over time: `rows` are `{name, parts: [{from, until, kind, text}]}`; a part without `until` is a point. */
+/**
+ * Draws spans over time. `rows` are `{name, parts: [{from, until, kind, text}]}`; a part without `until` is a point.
+ */
 export function waterfall({ rows, from, until, label }) {
   const all = Math.max(1, until - from);
   const at = (ms) => Math.max(0, Math.min(1000, (1000 * (ms - from)) / all));

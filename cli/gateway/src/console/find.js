@@ -1,4 +1,4 @@
-// The search field of the header, which is also the palette of commands, and the keyboard shortcuts.
+// The search field of the header, which also opens views and runs actions, and the keyboard shortcuts.
 
 import { cancelAll, mayFleet, pause, switchTool } from "./actions.js";
 import { may, whoami } from "./api.js";
@@ -11,7 +11,7 @@ const SHOWN = 9;
 const go = (hash) => () => { location.hash = hash; };
 const of = (view, query) => go(`#/${view}?${new URLSearchParams(query)}`);
 
-/** Everything that can be opened or done: `{kind, label, run}`. */
+/** Returns everything that can be opened or done, as a list of `{kind, label, run}`. */
 function entries({ views, refresh, theme, leave, help }) {
   const found = views.map(({ name, title }) => ({ kind: "View", label: title, run: go(`#/${name}`) }));
   const add = (kind, label, run) => found.push({ kind, label, run });
@@ -47,7 +47,7 @@ function matching(text, all) {
   const found = all.map((one) => [rank(one), one]).filter(([number]) => number >= 0).sort((one, other) => other[0] - one[0]).map(([, one]) => one);
   const open = { kind: "Open", label: text, run: of("find", { id: text }) };
   if (/\s/.test(text)) return found;
-  // An id has a digit or a colon. A word is first a name.
+  // A text with a digit or a colon is probably an id, so opening the id comes first. Otherwise, names come first.
   return /[:\d]/.test(text) && !found.some((one) => one.label === text) ? [open, ...found] : [...found, open];
 }
 
@@ -96,7 +96,7 @@ export class Find extends Component {
   }
 }
 
-/** Keyboard shortcuts of the page. */
+/** Handles the keyboard shortcuts of the page. */
 export function keys({ help, refresh }) {
   let isGoing = false;
   const rows = () => [...document.querySelectorAll("main tbody tr")];

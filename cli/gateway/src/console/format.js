@@ -1,4 +1,4 @@
-// Words for numbers, times and outcomes.
+// Formats numbers, times and outcomes as text.
 
 import { Digits } from "./json.js";
 
@@ -14,29 +14,29 @@ export function span(ms) {
   return `${Math.floor(all / 86_400_000)} days`;
 }
 
-/** A time relative to now. */
+/** Formats a time relative to now, such as `in 5 s`. */
 export function fromNow(atMs, nowMs) {
   if (!atMs) return "";
   return atMs >= nowMs ? `in ${span(atMs - nowMs)}` : `${span(nowMs - atMs)} ago`;
 }
 
-/** A date and time in UTC, in the format that the commands print. */
+/** Formats a date and time in UTC, as the commands of `tickfleet` print it. */
 export const utc = (ms) => (ms ? `${new Date(ms).toISOString().replace("T", " ").slice(0, 19)} UTC` : "");
 
-/** The time of day of the browser. */
+/** Formats a time of day in the browser's time zone. */
 export function timeOfDay(ms) {
   const at = new Date(ms);
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-/** Date and time of the browser's time zone; the date is left out for today. */
+/** Formats a date and time in the browser's time zone. Leaves out the date if it is today. */
 export function local(ms) {
   const at = new Date(ms);
   const isToday = at.toDateString() === new Date().toDateString();
   return isToday ? timeOfDay(ms) : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${timeOfDay(ms)}`;
 }
 
-/** A number with thin groups of thousands. */
+/** Formats a number with commas between groups of thousands. */
 export const count = (number) => (number === undefined || number === null ? "" : number instanceof Digits ? number.text : number.toLocaleString("en-US"));
 export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)} %` : "");
 export const megabytes = (bytes) => `${Math.round(bytes / 1_048_576)} MiB`;
@@ -44,13 +44,13 @@ export const money = (number) => (number ? Number(number).toFixed(number < 0.1 ?
 
 const FAILED = ["permanent", "transient", "internal"];
 
-/** Where an outcome belongs: ok, failed, unknown, or refused by policy. */
+/** Returns the sort of an outcome: ok, failed, unknown, or refused (for example by policy). */
 export const sortOf = (outcome) => (outcome === "ok" ? "ok" : outcome === "outcome_unknown" ? "unknown" : FAILED.includes(outcome) ? "failed" : "refused");
 
-/** The mood of an outcome. Only a success is good. */
+/** Returns the mood of an outcome, which selects its color. Only ok is good. */
 export const moodOf = (outcome) => ({ ok: "good", failed: "bad", unknown: "bad", refused: "doubt" })[sortOf(outcome)];
 
-/** Counts by sort: `{ok, failed, refused, unknown, all}`. */
+/** Counts outcomes by sort. Returns `{ok, failed, refused, unknown, all}`. */
 export function tally(outcomes) {
   const all = { ok: 0, failed: 0, refused: 0, unknown: 0, all: 0 };
   for (const [name, number] of Object.entries(outcomes)) {
@@ -60,12 +60,12 @@ export function tally(outcomes) {
   return all;
 }
 
-/** The name of a worker, from the name of its consumer in one shard. */
+/** Returns the name of a worker, from the name of its consumer in one shard. */
 export const workerOf = (holder) => holder?.replace(/-[0-9a-f]+-\d+$/, "") ?? "";
 
 const UNITS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** A point in time from text: `90s`, `15m`, `1d` before now; `today`, `yesterday`; or a date with or without a time. */
+/** Parses a point in time: `90s`, `15m` or `1d` before now; `today`; `yesterday`; or a date with or without a time. */
 export function pointInTime(text, nowMs) {
   const word = (text ?? "").trim();
   if (!word) return undefined;
@@ -80,7 +80,10 @@ export function pointInTime(text, nowMs) {
   return at;
 }
 
-/** The range of a filter: `{from, until}` in milliseconds, each may be undefined. `yesterday` alone ends at midnight. */
+/**
+ * Returns the range of a filter, `{from, until}` in milliseconds. Each may be undefined. `yesterday` alone ends at
+ * midnight.
+ */
 export function range(query, nowMs) {
   const from = pointInTime(query.get("from"), nowMs);
   const isYesterday = query.get("from")?.trim() === "yesterday" && !query.get("until");

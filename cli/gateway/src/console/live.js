@@ -1,16 +1,18 @@
-// The live state of the fleet. The gateway polls Redis once for all watchers and pushes a snapshot every two seconds.
-// A key of one tenant may not open the stream: the console then asks for the pauses of the tenant, as a heartbeat.
-// The watchdog does not trust the connection: without new data for `LATE_MS`, the state counts as lost.
+// The live state of the fleet. The gateway polls Redis once for all watchers and pushes a snapshot every two seconds. A
+// key of one tenant may not open this stream, so the console polls the pauses of the tenant instead. A watchdog does
+// not trust the connection: without new data for `LATE_MS`, the state counts as lost.
 
 import { ask, stream, whoami } from "./api.js";
 
 const AGAIN_MS = 1500;
 const BEAT_MS = 2000;
-/** Data of this age is not live. */
+/** Data that is older than this (ms) is not live. */
 export const LATE_MS = 4000;
 const KEPT = 90;
 
-/** `at` is the browser's time of the last data. `why` is set while the state is lost. `past` has the last snapshots. */
+/**
+ * `at` is the browser's time of the last data. `why` is set while the state is lost. `past` has the latest snapshots.
+ */
 export const live = { at: 0, why: "Connecting …", isOn: false, fleet: undefined, changes: 0, past: [] };
 let abort;
 let listeners;
@@ -32,7 +34,7 @@ function lost(why) {
 
 async function listen(signal) {
   while (!signal.aborted) {
-    // A connection that stays silent is closed, and opened again.
+    // A connection that stays silent is closed and reopened.
     const silent = new AbortController();
     let timer = setTimeout(() => silent.abort(), 2 * LATE_MS);
     try {
@@ -81,7 +83,10 @@ async function beat(signal) {
   }
 }
 
-/** Calls `fleet()` for each snapshot, `changed()` if the connection changes, and `refused` if the key is invalid. */
+/**
+ * Calls `fleet()` for each snapshot, `changed()` when the display of the connection changes, and `refused` if the key
+ * is invalid.
+ */
 export function watch(given) {
   unwatch();
   listeners = given;
@@ -97,7 +102,7 @@ export function watch(given) {
   document.addEventListener("visibilitychange", begin);
   watch.dog = setInterval(() => {
     if (!live.why && Date.now() - live.at > LATE_MS) lost("No new data.");
-    // The sign counts the seconds.
+    // The sign shows how many seconds old the data is, so redraw it every second.
     if ((watch.odd = !watch.odd)) listeners.changed();
   }, 500);
   begin();

@@ -1,4 +1,4 @@
-// The frame: sign-in, the current view and how often it is refreshed, the sign that shows whether data is live.
+// The frame of the page: sign-in, the current view and its refresh, and the sign that shows whether data is live.
 
 import { ask, hasKey, key, may, signIn, signOut, whoami } from "./api.js";
 import { count, megabytes, span, timeOfDay } from "./format.js";
@@ -23,11 +23,12 @@ import { worker, workers } from "./views/workers.js";
 
 // A view has a title and `open(query, refresh)`, which returns `{bar, load, draw, every_ms}`: a filter bar, a function
 // that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the data is the snapshot of
-// the fleet, which the live stream delivers. A view with `of` belongs to another one in the navigation.
+// the fleet, which the live stream delivers. A view with `of` has no entry of its own in the navigation: it belongs to
+// the view that `of` names.
 const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find, tool, worker, limit };
 const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
-// Refresh interval while the live stream reports changes. Views still refresh, because the snapshots do not show all
-// changes.
+// Shortest refresh interval (ms) while the live stream reports no changes. Views still refresh, because the snapshots
+// do not show all changes.
 const QUIET_MS = 30_000;
 const GATHER_MS = 300_000;
 const GATHER_AGAIN_MS = 15_000;
@@ -61,7 +62,7 @@ async function look(view, again) {
   redraw();
 }
 
-/** Refreshes the view if its time has come, less often while the live stream reports changes. */
+/** Refreshes the view if its interval has passed. The interval is longer while the live stream reports no changes. */
 function lookAgain() {
   const view = state.view;
   if (view?.every_ms && !view.isBusy) {
@@ -109,7 +110,7 @@ function show(moved) {
 
 const titleOf = (name, query) => VIEWS[name].titleOf?.(query) ?? VIEWS[name].title;
 
-/** Names for the pickers: what had calls in the last days, and what the configuration names. */
+/** Collects names for the pickers: names with calls in the last days, and names of limits, caps and causes. */
 async function gather() {
   const whole = !whoami().tenant;
   const found = await Promise.allSettled([
@@ -123,7 +124,7 @@ async function gather() {
     ask("dead/causes?limit=100").then(({ causes }) => learn({ cause: causes.map((one) => one.cause) })),
   ]);
   redraw();
-  // A busy gateway is asked again soon.
+  // If a request failed, the gateway may be busy: try again soon.
   clearTimeout(state.gather);
   state.gather = setTimeout(() => whoami() && gather(), found.some(({ status }) => status === "rejected") ? GATHER_AGAIN_MS : GATHER_MS);
 }
@@ -139,7 +140,8 @@ function sign() {
   const words = why
     ? [h("strong", {}, at ? "Not live" : "Connecting"), h("span", {}, at ? ` · last data at ${timeOfDay(at)}, ${span(Date.now() - at)} ago · ${why}` : why === "Connecting …" ? "" : ` · ${why}`)]
     : [h("strong", {}, "Live"), h("span", {}, ` as of ${timeOfDay(at)}`), h("span", { class: "facts" }, facts.map((fact) => ` · ${fact}`).join(""))];
-  // The second text appears by itself if the page stops redrawing: it is hidden again with each snapshot.
+  // CSS shows the second text after five seconds. Each snapshot replaces the element, which restarts this delay. The
+  // text therefore appears only if the page stops redrawing.
   return h("section", { "aria-label": "State of the connection", class: `sign ${why ? (at ? "lost" : "begins") : "is-live"}` },
     h("span", { class: "words" }, h("span", { class: "dot", "aria-hidden": "true" }), words),
     why ? null : h("span", { key: at, class: "dead-man", "aria-hidden": "true" }, h("span", { class: "dot" }), `Not live: this page has had no data since ${timeOfDay(at)}`),
@@ -253,8 +255,8 @@ function theme() {
 }
 
 /**
- * The key in a link that a program on this machine printed. If the console runs on another host, the key is ignored:
- * anyone could send such a link.
+ * Returns the key in a link that a program on this machine printed. If the console runs on another host, ignores the
+ * key, because anyone could send such a link.
  */
 function keyOfLink() {
   const found = /^#key=([\w-]+)$/.exec(location.hash)?.[1];

@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn files_import_only_each_other_and_name_no_external_host() {
         for (name, kind, text) in FILES {
-            // Preact names the namespaces of SVG and MathML, and has a property that the console does not use.
+            // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML, which the console
+            // does not use.
             let is_foreign = name.starts_with("preact.");
             for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
             {
@@ -98,7 +99,7 @@ mod tests {
             assert!(is_foreign || !text.contains("dangerouslySet"), "{name} sets HTML");
             for import in text.split("from \"").skip(1) {
                 let wanted = import.split('"').next().unwrap_or_default();
-                // Views are in a subfolder. The files that they share are one level above.
+                // Views are in a subfolder. Files that several views share are one level above.
                 let own = if name.starts_with("views/") { "views/" } else { "" };
                 let file = match wanted.strip_prefix("../") {
                     Some(shared) => shared.to_owned(),

@@ -14,10 +14,10 @@ const GROUPED = /^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$/;
 
 const escape = (character) => [...character].flatMap((one) => one.split("")).map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("");
 
-/** Text with hidden characters as JSON escapes. The meaning of JSON text does not change. */
+/** Returns the text with hidden characters as JSON escapes. The meaning of JSON text does not change. */
 export const visible = (text) => text.replace(HIDDEN, escape);
 
-/** The parts of a text: `{text}` is unchanged, `{hidden}` is one escaped character. */
+/** Splits a text into parts: `{text}` is unchanged, `{hidden}` is one escaped character. */
 export function parts(text) {
   const found = [];
   let from = 0;
@@ -30,7 +30,7 @@ export function parts(text) {
   return found;
 }
 
-/** The beginning of a text, with the number of characters cut off. A number is shown completely or not at all. */
+/** Cuts a long text, and appends the number of removed characters. Keeps each number whole or removes it. */
 export function cut(text, most) {
   if (text.length <= most) return text;
   let end = most;
@@ -38,7 +38,7 @@ export function cut(text, most) {
   const behind = /^[\p{L}\p{N}.,_+-]*/u.exec(text.slice(most))[0];
   let word = `${before}${behind}`.replace(/[.,]+$/, "");
   if (!GROUPED.test(word)) {
-    // In a list without spaces, the number is between the commas.
+    // In a list without spaces, the cut number is the part between two commas.
     const from = before.lastIndexOf(",") + 1;
     word = word.slice(from).split(",")[0];
     before = before.slice(from);

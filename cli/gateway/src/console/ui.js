@@ -20,7 +20,7 @@ function nodes(child) {
   return nodes(String(child));
 }
 
-/** An element: `h("p", {class: "soft"}, "text", element)`. */
+/** Creates an element: `h("p", {class: "soft"}, "text", element)`. */
 export function h(name, given, ...children) {
   const attributes = { ...given };
   for (const shown of SHOWN) if (typeof attributes[shown] === "string") attributes[shown] = visible(attributes[shown]);
@@ -41,7 +41,7 @@ export function say(text, undo) {
   if (said) setTimeout(() => page.said === said && say(""), SAID_MS);
 }
 
-/** Changes the query of the view, without a new load. The link in the address bar follows. */
+/** Changes the query of the view without requesting data again. The link in the address bar follows. */
 export function keepInLink(changed) {
   const { name, query } = page.place;
   for (const [key, value] of Object.entries(changed)) {
@@ -55,13 +55,13 @@ export function keepInLink(changed) {
 
 export const link = (view, query, ...text) => h("a", { href: `#/${withQuery(view, query)}` }, ...text);
 
-/** A link to the history of a turn, task or approval. */
+/** Returns a link to the history of a turn, task or approval. */
 export const storyLink = (id, text = id) => link("find", { id }, text);
 
-/** A time in the browser's zone, with UTC on hover. */
+/** Shows a time in the browser's zone, with UTC on hover. */
 export const time = (ms) => (ms ? h("time", { datetime: new Date(ms).toISOString(), title: utc(ms) }, local(ms)) : null);
 
-/** The age of a time, with the time on hover. */
+/** Shows the age of a time, with the time on hover. */
 export const age = (ms, nowMs = now()) => (ms ? h("time", { datetime: new Date(ms).toISOString(), title: `${local(ms)} · ${utc(ms)}` }, fromNow(ms, nowMs)) : null);
 
 export const chip = (mood, word) => h("span", { class: `chip ${mood}` }, word);
@@ -73,21 +73,21 @@ export function copy(text, what = text) {
     h("svg", { viewBox: "0 0 16 16", width: 13, height: 13, "aria-hidden": "true" }, h("path", { d: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3", fill: "none", stroke: "currentColor" })));
 }
 
-/** A button. Actions of the operator end with `…` if they open a dialog. */
+/** Creates a button. By convention, the label of an operator's action ends with `…` if the action opens a dialog. */
 export const button = (label, onClick, more) => h("button", { type: "button", onClick, ...more }, label);
 
 export const field = (label, attributes, ...options) => h("label", { class: attributes.class }, h("span", {}, label),
   h(options.length ? "select" : "input", { autocomplete: "off", ...attributes, class: undefined }, ...options));
 
-/** The field for a reason, which is written to the audit log. */
+/** Creates the field for a reason, which is written to the audit log. */
 export const reasonField = (required = true) => field("Reason (for the audit log)", { name: "reason", required, maxlength: 400 });
 
 export const card = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
 export const empty = (text, mood = "") => h("p", { class: `empty ${mood}` }, text);
 
 /**
- * A table. A column: `{name, cell(row), value(row), number, class}`; with `value` the column can be sorted, and is part
- * of the CSV file. `chosen` is a set of keys, with a checkbox for each row that `canChoose`.
+ * Draws a table. A column is `{name, cell(row), value(row), number, class}`. A column with `value` can be sorted, and
+ * is part of the CSV file. `chosen` is a set of keys; each row that `canChoose` has a checkbox.
  */
 export function table({ caption, columns, rows, key, chosen, canChoose = () => true, note, csv, file = page.place.name, plain }) {
   const sorted = plain ? "" : page.place.query.get("sort") ?? "";
@@ -127,7 +127,7 @@ function compare(one, other) {
 
 function download(name, columns, rows) {
   const named = columns.filter((column) => column.value);
-  // A leading =, + or @ would be a formula in a spreadsheet.
+  // A spreadsheet would read text that begins with =, +, @ or - as a formula.
   const quoted = (value) => `"${String(value ?? "").replace(/^[=+@\t\r-](?!\d)/, "'$&").replaceAll('"', '""')}"`;
   const lines = [named.map((column) => quoted(column.name)), ...rows.map((row) => named.map((column) => quoted(column.value(row))))];
   const url = URL.createObjectURL(new Blob([lines.map((line) => line.join(",")).join("\r\n")], { type: "text/csv" }));
@@ -136,7 +136,7 @@ function download(name, columns, rows) {
   URL.revokeObjectURL(url);
 }
 
-/** Names that exist, for the pickers: sets by field. */
+/** Known names for the pickers, as one set per field. */
 export const known = { tenant: new Set(), agent: new Set(), tool: new Set(), limit: new Set(), outcome: new Set(), cause: new Set() };
 export function learn(found) {
   for (const [name, values] of Object.entries(found)) for (const value of values) if (value && known[name].size < 2000) known[name].add(value);
@@ -144,12 +144,13 @@ export function learn(found) {
 
 const TIMES = ["15m", "1h", "1d", "7d", "today", "yesterday"];
 
-/** The lists of the pickers. They are part of the page once. */
+/** Draws the lists of the pickers. The page contains them once. */
 export const lists = () => h("div", { hidden: true },
   Object.entries({ ...known, time: TIMES }).map(([name, values]) => h("datalist", { key: name, id: `list-${name}` }, [...values].sort().map((value) => h("option", { key: value, value })))));
 
 /**
- * The filter bar of a list. A field: `{name, label, list, options, type, wide}`. The filter is part of the link.
+ * Draws the filter bar of a list. A field is `{name, label, list, options, type, wide}`. The filter is part of the
+ * link.
  */
 export function filters(view, query, fields, extra = {}) {
   const enter = (event) => {
@@ -176,7 +177,7 @@ export const TENANT = { name: "tenant", label: "Tenant", list: "tenant" };
 export const AGENT = { name: "agent", label: "Agent", list: "agent" };
 export const TOOL = { name: "tool", label: "Tool", list: "tool" };
 
-/** Buttons to the next and the first page of a list. */
+/** Draws buttons to the next and the first page of a list. */
 export function pager(view, next, refresh, first = "From the newest", more = "Next page") {
   const go = (from) => () => { view.from = from; refresh(); };
   if (!next && !view.from) return null;

@@ -68,13 +68,14 @@ impl LocalApprovals {
         self.approver.console.clone()
     }
 
-    /// Returns the turn of a held call with the same tool and arguments.
+    /// Returns the turn of the held call with the same tool and arguments, if any.
     pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
         let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Removes the held call of a turn, if any: its result is known, or the call is about to be held again.
+    /// Removes the held call of a turn, if any. Called when the result of the call is known, or before the call is held
+    /// again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
@@ -125,7 +126,8 @@ impl McpServer {
     }
 
     /// Returns the approval that a call waits for and that the user of this machine may decide. `asked` is the id of
-    /// the last approval that was shown to the user. That approval is not returned again.
+    /// the last approval that was shown to the user. That approval is not returned again. `None` if no approval meets
+    /// these conditions, or on a read error.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -137,7 +139,7 @@ impl McpServer {
     /// Asks the user of this machine about a call, if the client has dialogs.
     pub(super) fn ask_user(&self, approval: Approval, context: &RequestContext<RoleServer>) -> Question {
         let can = context.client_capabilities().and_then(|can| can.elicitation);
-        // A client that names no kind of dialog has forms.
+        // A client that supports dialogs but names no kind supports forms.
         let has_forms = can.is_some_and(|can| can.form.is_some() || can.url.is_none());
         match &self.local {
             Some(local) if has_forms && !is_stateless(context) => {
@@ -174,8 +176,8 @@ impl McpServer {
     }
 }
 
-/// Shows the user the call in a dialog of the client, and decides the approval by the answer. Returns false if the call
-/// is still undecided.
+/// Shows the user the call in a dialog of the client, and decides the approval by the answer. Returns false if the
+/// approval is still undecided: the dialog was closed without an answer or could not be shown, or the decision failed.
 async fn decided_in_dialog(
     client: &Client,
     approver: &LocalApprover,
@@ -183,7 +185,7 @@ async fn decided_in_dialog(
     approval: &Approval,
 ) -> bool {
     let arguments = approval.arguments.get();
-    // The dialog shows letters instead of their escapes, and escapes instead of invisible letters.
+    // The dialog shows characters instead of their escapes, and escapes instead of invisible characters.
     let plain = serde_json::from_str::<serde_json::Value>(&digits::guarded(arguments)).map(|plain| plain.to_string());
     let plain = plain.map_or_else(|_| arguments.to_owned(), |plain| digits::restored(&plain).into_owned());
     let params = ElicitRequestParams::FormElicitationParams {
@@ -224,7 +226,7 @@ async fn decided_in_dialog(
     }
 }
 
-/// Returns a request to the client: show the user the page for approvals.
+/// Builds the request that asks the client to show its user the approvals page.
 pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,

@@ -43,7 +43,7 @@ const TURN_ID: &str = "tickfleet/turn_id";
 /// Member of `_meta` that is rejected. The facts of calls over MCP belong to the agent: a client that chose a session
 /// could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
-/// Members of `_meta` that a call uses, each with its field of the turn.
+/// Members of `_meta` that a call uses, each with the field of the turn that it sets.
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
@@ -339,7 +339,7 @@ mod tests {
                 );
                 let result = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
                 assert_eq!(result.is_error, Some(false));
-                // The output of the process has every digit.
+                // After `restored`, the output has every digit of the number.
                 let left = serde_json::to_string(&result.structured_content).unwrap();
                 assert_eq!(digits::restored(&left), structured);
             }

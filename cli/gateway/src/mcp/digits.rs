@@ -26,7 +26,7 @@ fn mark() -> &'static str {
     })
 }
 
-/// Returns the same JSON, with marked texts in place of numbers that would be rounded.
+/// Returns the same JSON, but replaces numbers that might be rounded by marked texts.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut guarded = String::new();
@@ -85,7 +85,7 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// Returns true for a number that a parsed value cannot represent exactly.
+/// Returns true for a number that a parsed value might not represent exactly.
 fn is_rounded(number: &str) -> bool {
     if !is_number(number) {
         return false;

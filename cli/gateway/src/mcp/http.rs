@@ -57,7 +57,7 @@ pub(crate) async fn answer(
 /// Replaces the numbers of a request that the library would round with marked texts (see `digits`).
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
-    // This error may be imprecise if the body ended early. In that case, no client waits for the response.
+    // An error also occurs if the body ends early. The message is then wrong, but no client waits for the response.
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
     let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
         Ok(Cow::Owned(guarded)) => guarded.into(),
@@ -77,7 +77,7 @@ async fn with_digits(response: Response) -> Response {
     };
     head.headers.remove(header::CONTENT_LENGTH);
     let body = if is_json {
-        // The body is already in memory.
+        // The library has already built the JSON body in memory, so the read needs no size limit.
         axum::body::to_bytes(body, usize::MAX).await.map(restored).unwrap_or_default().into()
     } else {
         // An event is written in one piece, so no number is split.

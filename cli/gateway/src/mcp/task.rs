@@ -77,7 +77,7 @@ fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
         .with_status_message(live_words(live))
         .with_poll_interval_ms(POLL_MS);
-    // The turn ends by its deadline, and its record is kept for `retain_ms` after the end.
+    // The turn ends at its deadline at the latest. Its record is kept for `retain_ms` after the end.
     task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();
     DetailedTask::new(task, TaskPayload::Working)
 }

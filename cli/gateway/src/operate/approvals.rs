@@ -100,7 +100,8 @@ pub(crate) async fn show(
     Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
 }
 
-/// Returns true if the key's approver may decide this approval. False while the configuration cannot be read.
+/// Returns true if the key has the verb `approve` and its approver may decide this approval. Returns false if the
+/// configuration cannot be read.
 async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.require_permission(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();

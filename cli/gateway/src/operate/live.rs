@@ -51,7 +51,7 @@ impl FleetPoller {
         Self { snapshot, watcher_arrived: Arc::default(), permits: PermitPool::new(WATCHERS_MAX) }
     }
 
-    /// Polls while there are watchers, until `stop`.
+    /// Polls while there are watchers, until `stop` is canceled.
     pub(crate) async fn poll(self, backend: Arc<dyn OperatorBackend>, stop: CancellationToken) {
         let polling = async {
             let mut changes = 0;

@@ -103,7 +103,7 @@ pub(crate) struct ChangeResult {
 /// Resolves the tool of a filter, given by name or id, to the tool's name. `None` if the filter has no tool.
 ///
 /// # Errors
-/// 503.
+/// 503: Redis or the configuration is unavailable.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
@@ -111,7 +111,7 @@ async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<O
 /// Rejects a filter without matches if the fleet does not have a tenant, agent or tool that the filter names.
 ///
 /// # Errors
-/// 404, with the nearest names; 503.
+/// 404, with the nearest names. 503: Redis or the configuration is unavailable.
 async fn check_filter(shared: &Shared, filter: FilteredNames<'_>) -> Result<(), Problem> {
     Ok(shared.backend.names().await?.check_filter(&shared.client, filter).await?)
 }
@@ -174,7 +174,7 @@ impl Operator {
     /// tenants.
     ///
     /// # Errors
-    /// 400, 403.
+    /// 400: the tenant is invalid. 403: the key does not cover the tenant.
     pub(crate) fn split_tenant<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
         Ok(verbs::split_tenant(self.grant.tenant.one(), text)?)
     }
@@ -182,7 +182,7 @@ impl Operator {
     /// Returns the context in which this operator's verbs run.
     ///
     /// # Errors
-    /// 503.
+    /// 503: the configuration is unavailable.
     async fn context(&self, shared: &Shared) -> Result<VerbContext<'static>, Problem> {
         Ok(VerbContext {
             client: shared.client.clone(),
@@ -251,10 +251,10 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// Trims the reason of a request, and checks it.
+/// Trims the reason of a request, and checks its length.
 ///
 /// # Errors
-/// 400.
+/// 400: the reason is empty or too long.
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
     *reason = reason.trim().to_owned();
     let max = limits::CANCEL_REASON_BYTES_MAX;

@@ -34,7 +34,7 @@ pub(crate) struct RulesQuery {
 #[derive(Debug, Serialize)]
 pub(crate) struct RulesResponse {
     rules: Vec<RuleRow>,
-    /// Counted calls of these days.
+    /// Number of counted calls in the requested days.
     calls: u64,
     /// The log of every shard has been counted up to this time (ms).
     counted_upto_ms: i64,

@@ -98,8 +98,8 @@ impl FollowerEvents {
         self.phase = Some(phase);
     }
 
-    /// Ends the stream with the event `not_found`. Also used for a turn that the key does not cover, so that the event does
-    /// not reveal the turn's owner.
+    /// Ends the stream with the event `not_found`. Also used for a turn that the key does not cover, so that the event
+    /// does not reveal the turn's owner.
     fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("not_found", &json!({"message": message}));

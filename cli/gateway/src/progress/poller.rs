@@ -41,7 +41,7 @@ pub(super) enum PolledState {
     },
     /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// The turn is unknown. If the turn ended while memory was short, the reply is only in the turn's inbox.
+    /// The turn is unknown. If the turn ended while Redis memory was short, the reply is only in the turn's inbox.
     Gone,
     /// The turn's record cannot be read: the gateway's log has the reason. The turn is not polled again.
     Damaged,
@@ -112,7 +112,7 @@ impl FollowedTurns {
         TurnSubscription { seen }
     }
 
-    /// Polls while there are followers, until `stop`.
+    /// Polls while there are followers, until `stop` is canceled.
     pub(crate) async fn poll(self, stop: CancellationToken) {
         let polling = async {
             loop {
@@ -184,7 +184,8 @@ impl Inner {
         join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
-    /// Looks up a turn that is not in progress: it has ended, or has not been admitted.
+    /// Looks up a turn that is not in progress, because it has ended or has not been admitted. Returns false if the
+    /// lookup failed and a later one may succeed.
     async fn look_up_inactive(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
         let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {

@@ -125,7 +125,7 @@ impl OpenConnection {
         self.permit.get().is_some()
     }
 
-    /// Runs `work` until the connection is closed to make room for others.
+    /// Runs `work`. Returns `None` if the connection is closed first, in favor of others.
     pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.closed.run_until_cancelled(work).await
     }

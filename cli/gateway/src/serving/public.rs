@@ -49,7 +49,7 @@ impl PublicUrl {
     }
 }
 
-/// Returns the agent whose MCP server has this path.
+/// Returns the agent whose MCP server has this path; `None` for any other path.
 fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
@@ -92,7 +92,7 @@ pub(crate) async fn challenge(State(shared): State<Arc<Shared>>, request: Reques
     let mut response = next.run(request).await;
     if let Some(metadata) = metadata.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
         let error = if was_sent { "error=\"invalid_token\", " } else { "" };
-        // Neither a URL nor an agent id contains quotes.
+        // A URL and an agent id contain no quotes, so the header value needs no escapes.
         if let Ok(value) = HeaderValue::try_from(format!("Bearer {error}resource_metadata=\"{metadata}\"")) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }

@@ -50,7 +50,7 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let stream = metrics.gateway.stream();
     response.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |chunk| {
-            // The closure owns `stream`. `stream` is dropped when the body ends, or when the reader disconnects.
+            // The closure owns the guard `stream`, which is dropped when the body ends, or when the reader disconnects.
             let _ = &stream;
             chunk
         }))

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A client that has not completed the handshake within this time is disconnected.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause when the system has no more sockets, so that open sockets can be released.
+/// Pause after a failed accept, for example if the process has no free sockets, so that open sockets can close.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,8 @@ impl TlsFiles {
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Follows the files until `stop`. Connections use the new certificate a few seconds after a change.
+    /// Reloads the files when they change, until `stop` is canceled. Connections use the new certificate a few seconds
+    /// after a change.
     pub async fn follow(self, stop: CancellationToken) {
         let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
         let mut known = both().ok();
@@ -156,7 +157,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
             Some(connection) => connection,
-            // The accepting task lives as long as this listener.
+            // Not reached: the accepting task, which owns the sender, lives as long as this listener.
             None => std::future::pending().await,
         }
     }

@@ -35,6 +35,8 @@ struct Discovery {
 }
 
 impl Source {
+    /// Returns the source of keys that the options name.
+    ///
     /// # Errors
     /// The issuer's URL is not trusted, or TLS cannot be set up.
     pub(super) fn of(options: &TokenOptions) -> Result<Self, TokenError> {
@@ -100,6 +102,8 @@ fn trusted(url: &str) -> Result<Url, String> {
     Err(format!("{url}: expected https, because a changed key in transit lets an attacker issue tokens"))
 }
 
+/// Sends a GET request and returns the body.
+///
 /// # Errors
 /// No response in time, a status other than 200, or a body that is too long.
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {

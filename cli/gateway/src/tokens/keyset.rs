@@ -81,7 +81,7 @@ impl KeySet {
     }
 }
 
-/// Converts a key, if it is for signatures by a supported algorithm.
+/// Converts a key; `None` unless the key is for signatures by a supported algorithm.
 fn usable(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;

@@ -157,7 +157,7 @@ impl Tokens {
         &self.inner.options.issuer
     }
 
-    /// Keeps keys and rules up to date until `stop`.
+    /// Keeps keys and rules up to date until `stop` is canceled.
     pub async fn follow(self, stop: CancellationToken) {
         let keys = async {
             loop {
@@ -327,7 +327,8 @@ impl Inner {
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
-    /// Follows the file of rules. A permission that is removed from the file is rejected about a second later.
+    /// Reloads the file of rules when it changes. A permission that is removed from the file is rejected about a second
+    /// later.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();

@@ -53,6 +53,8 @@ enum FieldSource<'a, T> {
     Claim(&'a str),
 }
 
+/// Returns the source of the field `name`.
+///
 /// # Errors
 /// Both the fixed value and the claim are given, or neither.
 fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<FieldSource<'a, T>, String> {

@@ -97,7 +97,7 @@ struct ApprovalArgs {
 }
 
 impl ApprovalArgs {
-    /// The approval's name, `tenant:id`.
+    /// Returns the approval's name, `tenant:id`.
     fn name(&self) -> Result<String, Failure> {
         Ok(parse_turn_name(&self.tenant, self.id.as_ref())?.to_string())
     }

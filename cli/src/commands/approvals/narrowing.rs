@@ -1,5 +1,6 @@
-//! Arguments that approvers change: reads them as people write them, and checks the changed call against the schema of
-//! its tool. Without this check, a wrong value would use up the approval, and the worker would reject the call.
+//! Changes that approvers make to arguments: parses them from the command line, and checks the changed call against the
+//! schema of its tool. Without this check, a wrong value would use up the approval, and the worker would reject the
+//! call.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -35,7 +36,7 @@ impl ArgumentChange {
         Ok(Self { pointer, value: value.to_owned() })
     }
 
-    /// The change as JSON. The value is a text if it is not JSON, or if the argument is a text now.
+    /// Converts the change to JSON. The value becomes a text if it is not JSON, or if the argument is a text now.
     fn to_json(&self, arguments: &Value) -> serde_json::Result<(String, Box<RawValue>)> {
         let is_text_now = arguments.pointer(&self.pointer).is_some_and(Value::is_string);
         let value = match serde_json::from_str::<Box<RawValue>>(&self.value) {
@@ -46,7 +47,7 @@ impl ArgumentChange {
     }
 }
 
-/// The changes as JSON, for an approval of these arguments.
+/// Returns the changes as JSON, for an approval of these arguments.
 ///
 /// # Errors
 /// A value cannot be written as JSON.
@@ -55,8 +56,9 @@ pub(super) fn values(changes: &[ArgumentChange], approval: &Approval) -> serde_j
     changes.iter().map(|change| change.to_json(&arguments)).collect()
 }
 
-/// Checks the arguments with which the call would run if this change is approved. If the fleet publishes no schema of
-/// the tool, only the rules for narrowing are checked.
+/// Checks the arguments with which the call would run if these changes are approved. If the fleet publishes no schema
+/// of the tool, only the rules for narrowing are checked. Checks nothing if there are no changes, or if the approval
+/// does not have the exact arguments.
 ///
 /// # Errors
 /// [`ApprovalError`]: the arguments may not be changed in this way, or do not fit the schema.

@@ -42,14 +42,14 @@ fn needs(approval: &Approval) -> String {
     all.join(" and ")
 }
 
-/// Names the rules that require the approval.
+/// Returns the rules that require the approval, each with its reason.
 fn why(approval: &Approval) -> String {
     let each = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, short(&asked.why, usize::MAX)));
     let all: Vec<String> = each.collect();
     all.join("; ")
 }
 
-/// A phrase about the approval that a turn waits for.
+/// Returns a phrase about the approval that a turn waits for.
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     let Approval { id, tenant, requested_ms, until_ms, .. } = approval;
     if approval.state == "approved" {

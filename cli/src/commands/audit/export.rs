@@ -95,7 +95,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// Time zones and daily caps of tenants. `prove` uses them to check that no cap was exceeded.
+/// Returns the time zones and daily caps of tenants. `prove` uses them to check that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;
@@ -107,7 +107,7 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
-/// Every export starts with this text.
+/// Text with which every export starts.
 const BEGINS: &str = "{\"export\":";
 
 /// Opens an existing export to continue it. Returns the state of the export, the length of its complete lines in bytes,

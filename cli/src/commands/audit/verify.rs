@@ -123,7 +123,7 @@ pub(crate) fn verified(
     Ok(verifier.finish(anchors, until_ms))
 }
 
-/// Returns a point in time in milliseconds.
+/// Converts the time of an option to milliseconds; `None` if the option is not given.
 ///
 /// # Errors
 /// The value is a duration, not a time.

@@ -134,7 +134,7 @@ impl ExchangeSpinner<'_> {
     }
 }
 
-/// Returns the text that the spinner shows until the next event.
+/// Returns the text that the spinner shows until the next event; `None` if the task has ended.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. }

@@ -82,6 +82,8 @@ impl Planned {
     }
 }
 
+/// Returns the turns of the day.
+///
 /// # Errors
 /// The embedded file is invalid, which is a bug.
 pub(super) fn plan() -> Result<Vec<Planned>> {
@@ -133,7 +135,7 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// Returns the text that arguments send to a service.
+/// Returns the text that arguments send to a service; `None` if there is none.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;

@@ -39,9 +39,9 @@ use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
 
-/// The agent that reaches its day cap, and that cap.
+/// The agent that reaches its day cap, and the value of the cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
-/// Settings that make the waits of a day short enough for the demo: variables and values.
+/// Environment variables and their values. They make the waits of a day short enough for the demo.
 const HASTE: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
@@ -95,7 +95,7 @@ async fn play_and_report(args: &Demo, dir: &Path, probed: &Probed, output: &Outp
     let setup = configured(dir, probed, &stand_in).await?;
     let watched = DemoConsole::open(&setup, output).await;
     let played = play_day(&setup, &day, probed, &stand_in, &watched, output).await;
-    // Stop Python even if the fleet did not start.
+    // Stop the Python interpreters even if the fleet did not start.
     setup.stop_modules().await;
     let report = played?;
     if output.json {

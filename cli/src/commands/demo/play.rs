@@ -79,7 +79,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Cancels a turn as soon as a scheduler has accepted it. A turn that is canceled earlier would never begin.
+/// Cancels a turn as soon as a scheduler has admitted it. A turn that is canceled earlier would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {

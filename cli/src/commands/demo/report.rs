@@ -106,7 +106,7 @@ pub(super) struct CallRow {
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
     pub(super) attempts: u32,
-    /// A stable code for the error.
+    /// Stable error code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
     /// The message that the agent received.
@@ -163,7 +163,8 @@ fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
 
-/// Guarantee 1: each turn has one reply, with one result per call, in the order of the calls.
+/// Checks guarantee 1: each turn has exactly one reply, with one result per call, in the order of the calls. Returns
+/// the violation, if any.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
@@ -172,7 +173,7 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
 }
 
-/// Guarantee 2: no counter exceeds its cap.
+/// Checks guarantee 2: no counter exceeds its cap. Returns the violation, if any.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
     let id = planned.turn_id();
@@ -181,8 +182,8 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
-/// Checks guarantee 2 by adding up admissions instead of using the fleet's own counters. The admissions of an agent in
-/// one window, or in the day, do not exceed its cap.
+/// Checks guarantee 2 by adding up admissions instead of using the fleet's own counters: the admissions of an agent in
+/// one window, or in the day, do not exceed its cap. Returns the violations.
 fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
@@ -201,7 +202,8 @@ fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     .collect()
 }
 
-/// Guarantee 3: an effect that is reported happened exactly once. An effect that is reported as not run did not happen.
+/// Checks guarantee 3: an effect that is reported happened exactly once, and an effect that is reported as not run did
+/// not happen. Returns the violations.
 fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<String> {
     let Some((_, Reply { results, .. })) = turn.replies.first() else { return Vec::new() };
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
@@ -306,7 +308,7 @@ fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     }
 }
 
-/// Milliseconds, rounded to a tenth.
+/// Converts a duration to milliseconds, rounded to a tenth.
 fn ms(took: Duration) -> f64 {
     (took.as_secs_f64() * 10_000.0).round() / 10.0
 }
@@ -321,7 +323,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// The day's first turn with a post. Its single call ended as `outcome`, and the turn got `times` replies.
+    /// Returns the day's first turn with a post. Its single call ended as `outcome`, and the turn got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

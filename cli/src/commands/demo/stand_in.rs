@@ -31,7 +31,7 @@ pub(super) struct StandIn {
 }
 
 struct Services {
-    /// The index of the turn to which each text, query or title belongs.
+    /// Maps each text, query or title to the index of its turn.
     turns: HashMap<String, usize>,
     /// The scripted responses to the requests of each turn, in order.
     moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
@@ -168,7 +168,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&service_request, answer, &ledger)
 }
 
-/// Returns the requested action, or the response to a request without one.
+/// Returns the requested action, or the response to a request that has no action.
 fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, ServiceRequest> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (action, text) = match service {
@@ -201,7 +201,7 @@ fn completion() -> Value {
     })
 }
 
-/// Returns the service at a path, if the request has the right token.
+/// Returns the service at a path; `None` if the path is unknown or the request lacks the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -255,7 +255,7 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
     }
 }
 
-/// A response whose connection breaks after the first half.
+/// Builds a response whose connection breaks after the first half.
 fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
@@ -264,7 +264,7 @@ fn cut(done: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The decoded value of a query parameter, or an empty text.
+/// Returns the decoded value of a query parameter, or an empty text.
 fn parameter(query: &str, name: &str) -> String {
     let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name));
     decoded(value.map_or("", |(_, value)| value))

@@ -22,7 +22,7 @@ const FILE: &str = "dev.json";
 /// Page in the folder of the socket that leads to the console.
 const PAGE: &str = "console.html";
 
-/// The variables that name a Redis.
+/// Environment variables that contain the URL of a Redis, or the file with the URL.
 const URL_VARIABLES: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
 
 /// A running `tickfleet dev`.
@@ -64,8 +64,8 @@ impl DevHere {
         here.is_live().then_some(here)
     }
 
-    /// Lets a command use the fleet that runs in the current folder, and its configuration, unless options or variables
-    /// name another one.
+    /// Lets a command use the fleet that runs in the current folder, and the fleet's configuration, unless options or
+    /// variables name a Redis or another configuration.
     pub(crate) fn adopt(mut global: Global) -> Global {
         let environment = environment();
         let is_set = |name: &&str| environment.get(*name).is_some_and(|value| !value.trim().is_empty());
@@ -118,7 +118,7 @@ pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure>
 
 /// Writes a file that only this user can read.
 fn write_private(path: &Path, text: &[u8]) -> Result<PathBuf, Failure> {
-    // A new file, because an existing one keeps its mode.
+    // Create a new file, because an existing file keeps its mode.
     let _ = std::fs::remove_file(path);
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     written

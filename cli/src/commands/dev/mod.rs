@@ -159,7 +159,7 @@ struct DataLocation {
     opens: bool,
 }
 
-/// Adds a hint to the failure, because users easily forget a variable that they set long ago.
+/// Adds a hint about REDIS_URL to the failure, because users easily forget a variable that they set long ago.
 fn with_redis_url_hint(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisReported(format!(
@@ -252,7 +252,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     )
 }
 
-/// Returns the variables that commands in other folders need. They must use the same policy as this process.
+/// Returns the variables with which commands in other folders find this fleet and use the same policy as this process.
 fn exports(setup: &Setup, place: &DataLocation) -> String {
     let url = place.here.as_ref().map(|(_, url)| format!("  export REDIS_URL='{url}'\n")).unwrap_or_default();
     let trial = if has_trial_tools(setup) { format!("  export {GRANT_TRIAL_TOOLS}=true\n") } else { String::new() };
@@ -278,14 +278,14 @@ fn over_http(setup: &Setup, console: &Console) -> String {
 }
 
 /// Returns the `redis-cli` command for the private Redis. Client libraries accept the URL of a socket, but `redis-cli`
-/// does not.
+/// does not. Returns `None` if Redis listens on a port.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
 fn next_steps(setup: &Setup) -> String {
     let program = program();
-    // Every agent can call `list_tools`.
+    // Every agent can call `list_tools`, even without the trial tools.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
     let who = setup.example_caller().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
     let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait\n"));

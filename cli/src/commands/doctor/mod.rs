@@ -77,7 +77,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Findings about Redis and every shard. Also returns the failure if a primary of a cluster was unreachable.
+/// Returns findings about Redis and every shard. Also returns the failure if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -102,7 +102,7 @@ async fn store_findings(
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
-/// The findings of the fleet, as the console and `tickfleet top` show them. Leaves out [`CHECKED_KINDS`].
+/// Returns the findings of the fleet, as the console and `tickfleet top` show them. Leaves out [`CHECKED_KINDS`].
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
         Ok(mut poller) => poller.poll(setup).await,
@@ -123,8 +123,8 @@ fn in_memory() -> CheckResult {
     CheckResult::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// Findings about the server. In a cluster, checks each primary that has a shard, over the connection of its first
-/// shard. The flag in the result is true for a cluster.
+/// Returns findings about the server. In a cluster, checks each primary that has a shard, over the connection of its
+/// first shard. The flag in the result is true for a cluster.
 async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
@@ -331,7 +331,7 @@ async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec
     Ok(findings)
 }
 
-/// Findings about tenants whose settings are unreadable.
+/// Returns findings about tenants whose settings are unreadable.
 async fn tenants(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");

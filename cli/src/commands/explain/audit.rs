@@ -94,7 +94,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// Returns the time in a generated ID: when the fleet received the message.
+/// Returns the time in a generated ID, at which the fleet received the message; `None` for any other ID.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

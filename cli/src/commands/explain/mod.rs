@@ -174,7 +174,7 @@ pub(crate) struct RenderedExplanation {
     pub(crate) lines: Vec<String>,
 }
 
-/// The gateway and the live view use this function.
+/// Returns the history of a turn, call or task, for the gateway and the live view.
 ///
 /// # Errors
 /// The ID is unknown.
@@ -281,7 +281,7 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
                 // Show when the counter's period ends. The timer of the throttle queue may be due earlier, while the
-                // counter still has no room.
+                // counter is still full.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (ExplainedState::Retry, Some(id)) = (explanation.state, &live.turn.approval) {
@@ -305,8 +305,8 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
     }
 }
 
-/// Time limit (ms) of one attempt with a tool in this configuration. If the tool is a typed tool, its real limit may
-/// differ.
+/// Returns the time limit (ms) of one attempt with a tool in this configuration. If the tool is a typed tool, its real
+/// limit may differ.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
@@ -314,7 +314,8 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
 }
 
 /// Finds a turn without a record: the turn waits for a scheduler, was rejected, or ended too long ago. A generated ID
-/// contains the ID of the inbound entry. An ID that the submitter chose is stored.
+/// contains the ID of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no
+/// trace of the turn.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -338,7 +339,7 @@ async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Explanat
 }
 
 /// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
-/// many logs to search all of them.
+/// many logs to search all of them. Returns `None` without a tenant, or if no entry is found.
 async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,

@@ -140,7 +140,7 @@ fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &
     nodes.iter().filter(move |node| node.name.starts_with(prefix))
 }
 
-/// A count with its noun, such as `1 worker` or `2 workers`.
+/// Formats a count with its noun, such as `1 worker` or `2 workers`.
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -104,7 +104,8 @@ pub(super) struct RunningCall {
     pub(super) progress: Option<String>,
 }
 
-/// `timeout_ms` returns the time limit of one attempt with a tool.
+/// Returns the running call of a turn; `None` if no process holds the turn. `timeout_ms` returns the time limit of one
+/// attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -161,7 +162,7 @@ pub(super) fn limit(
     Some(LimitWait { name: counter.limit.to_string(), counter: counter.counter.to_string(), allows, used, is_held })
 }
 
-/// The caps of an agent in this configuration; `None` if the agent is unknown.
+/// Returns the caps of an agent in this configuration; `None` if the agent is unknown.
 pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Caps> {
     let (owner, agent) = policy.look_up(tenant, &AgentId::new(agent).ok()?).ok()?;
     Some(policy.caps(owner, agent))
@@ -205,7 +206,7 @@ fn blank(name: &TurnName, state: ExplainedState, now_ms: i64) -> Explanation {
     }
 }
 
-/// A turn that was not admitted, or is not admitted yet.
+/// Describes a turn that was rejected or is not admitted yet.
 pub(super) fn unadmitted(name: &TurnName, state: ExplainedState, refusal: Option<String>, now_ms: i64) -> Explanation {
     let is_task = name.turn.as_str().starts_with('k');
     Explanation { is_task, refusal, ..blank(name, state, now_ms) }
@@ -355,7 +356,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Explanat
         accepted_ms: Some(turn.admitted_ms),
         ended_ms: Some(turn.ended_ms),
         calls: results.len(),
-        // A task is one piece of work. It does not count against the caps of its agent.
+        // A task does not count against the caps of its agent, so its record has no admitted calls.
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
         admissions,

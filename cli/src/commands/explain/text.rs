@@ -44,7 +44,7 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     text
 }
 
-/// The steps, rules and approvals, one per line.
+/// Returns the steps, rules and approvals, one per line.
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
     life(explanation)
@@ -56,7 +56,7 @@ pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Calls made by other calls, each below its caller.
+/// Formats calls made by other calls, each below its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -154,7 +154,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     )
 }
 
-/// How the turn or call ended. The color is that of success only if all calls succeeded.
+/// Describes how the turn or call ended. The color is that of success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> = explanation
@@ -176,7 +176,7 @@ fn ended(explanation: &Explanation) -> (StatusColor, String) {
     (color, word)
 }
 
-/// Admissions, failed attempts and waits for a tool, in chronological order.
+/// Returns admissions, failed attempts and waits for a tool, in chronological order.
 fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     let admissions = explanation.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = explanation.tries.iter().map(|t| (t.at_ms, failed_try(t)));
@@ -186,7 +186,7 @@ fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     steps.into_iter().map(|(_, line)| line)
 }
 
-/// The history so far, in chronological order.
+/// Returns the history so far, in chronological order.
 fn life(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     match (explanation.state, &explanation.refusal) {
@@ -288,7 +288,7 @@ fn rules(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Approvals of calls, and denials by approvers.
+/// Returns lines about approvals of calls, and about denials by approvers.
 fn consents(explanation: &Explanation) -> Vec<String> {
     let here = |call: &str| explanation.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
@@ -310,7 +310,7 @@ fn consents(explanation: &Explanation) -> Vec<String> {
     explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
+/// Returns remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
 fn beside(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &explanation.results {
@@ -338,7 +338,7 @@ fn beside(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// The turn or task that this task began and waits for.
+/// Returns what this task waits for, other than a retry: a turn, another task, an approval or a limit.
 fn waits_for_work(explanation: &Explanation) -> Option<&TaskWait> {
     explanation.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }

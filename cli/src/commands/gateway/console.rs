@@ -33,7 +33,7 @@ struct Keys {
 }
 
 impl Console {
-    /// Serves the console on this port of 127.0.0.1, until `draining`.
+    /// Serves the console on this port of 127.0.0.1, until `draining` is canceled.
     ///
     /// # Errors
     /// The port is taken, or Redis is unreachable.

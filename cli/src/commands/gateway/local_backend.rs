@@ -30,7 +30,7 @@ use crate::setup::Setup;
 
 /// Maximum age of a frame that is returned without a new poll.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// If the last poll is older than this, it is too old for computing rates. Then two polls are made.
+/// If the last poll is older than this, it is too old for computing rates, so two polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
 pub(super) struct LocalBackend {
@@ -39,8 +39,8 @@ pub(super) struct LocalBackend {
     setup: ArcSwap<Setup>,
     /// The frames are shared by all requests, because each poll costs Redis some round trips.
     frames: Mutex<FrameCache>,
-    /// The configuration in its shown form, with its fingerprint. The shown form includes the texts of the files. This
-    /// process does not keep these texts otherwise, so they are read once for all requests.
+    /// The result of [`Self::shown`], with the fingerprint of its configuration. The result includes the texts of the
+    /// files. This process does not keep these texts otherwise, so they are read once for all requests.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -101,8 +101,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Same as [`Self::current`], but returns the previous setup if the configuration cannot be read. An error in a
-    /// file must not stop an operator who searches for a problem.
+    /// Returns the setup for the current files, or the previous setup if the configuration cannot be read. An error in
+    /// a file must not stop an operator who searches for a problem.
     async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -115,8 +115,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the shown form of the configuration. `is_whole` is false if the files of the configuration cannot be
-    /// read now. Then, unless the shown form is cached, the result lacks the texts of the files.
+    /// Returns the configuration as operators see it. `is_whole` is false if the files of the configuration cannot be
+    /// read now. In that case, a result that is not cached lacks the texts of the files.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -226,7 +226,8 @@ impl OperatorBackend for LocalBackend {
     }
 }
 
-/// Maps a failure: Redis is unreachable, the request is invalid, or the name is unknown.
+/// Converts a failure to the error of an operator request: Redis is unreachable, the request is invalid, or the name is
+/// unknown.
 fn refused(failure: Failure) -> VerbError {
     let message = failure.message().unwrap_or_default();
     match failure {

@@ -190,7 +190,7 @@ impl GatewayArgs {
     }
 }
 
-/// Returns true for a subcommand. Subcommands need neither a configuration nor Redis.
+/// Returns true if a subcommand is given. Subcommands need neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
@@ -296,7 +296,7 @@ fn of(
     Ok(Gateway::new(client, credentials, backend, metrics, draining, public))
 }
 
-/// Serves probes and metrics until `ended`, including during a drain.
+/// Serves probes and metrics until `ended` is canceled, including during a drain.
 ///
 /// # Errors
 /// The address cannot be bound.

@@ -177,7 +177,7 @@ paths:
 "##;
 
     fn report(document: &str, files: &[(&str, &str)]) -> Report {
-        // The test builds tools as a worker does, and their HTTP clients need the provider.
+        // The test builds tools as a worker does, and their HTTP clients need the crypto provider.
         tickfleet_outbound::install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("api");

@@ -172,7 +172,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuild
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
-/// The first server that applies to an operation, with its variables replaced by their defaults.
+/// Returns the first server that applies to an operation, with its variables replaced by their defaults.
 fn server(operation: &Operation<'_>) -> Result<String, String> {
     let holders = [operation.operation, operation.item, &operation.document.root];
     let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
@@ -199,6 +199,8 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
+/// Parses JSON or YAML.
+///
 /// # Errors
 /// The text is neither JSON nor YAML, or its YAML aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {

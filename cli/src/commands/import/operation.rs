@@ -50,8 +50,10 @@ impl Operation<'_> {
         parts.join("_")
     }
 
+    /// Converts the operation into a tool.
+    ///
     /// # Errors
-    /// Why a tool cannot make this request.
+    /// The reason why a tool cannot make this request.
     pub(super) fn import(
         &self,
         server: &str,
@@ -135,8 +137,8 @@ impl Operation<'_> {
                 return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
             }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                // If a required parameter is missing, or a change has no filter, the call could affect more than
-                // intended.
+                // Without a required parameter, or without a filter of a request that changes data, the call could
+                // affect more than intended.
                 Err(reason) if required || self.method != "get" => {
                     return Err(format!("its {place} parameter {name} {reason}"));
                 }
@@ -152,7 +154,7 @@ impl Operation<'_> {
         Ok(arguments)
     }
 
-    /// The parameters of the operation, which override those of its path.
+    /// Returns the parameters of the operation, which override those of its path.
     fn parameters(&self) -> Result<Vec<&Value>, String> {
         let mut found: Vec<&Value> = Vec::new();
         for holder in [self.operation, self.item] {
@@ -271,7 +273,7 @@ impl Arguments {
         free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name that another parameter uses".to_owned())
     }
 
-    /// Returns true if the properties of a body do not collide with existing arguments.
+    /// Returns true if the properties of a body are valid argument names and do not collide with existing arguments.
     fn fits(&self, schema: &Value) -> bool {
         let mut names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
         names.all(|name| !self.properties.contains_key(name) && self.name(name, "").is_ok_and(|plain| plain == *name))

@@ -68,8 +68,8 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// Same as [`Self::follow`], but for a path or an operation. The target must be an object. Only remarks can
-    /// accompany a reference, because other members could be parameters.
+    /// Follows references like [`Self::follow`], but for a path or an operation. The target must be an object. Only
+    /// remarks can accompany a reference, because other members could be parameters.
     ///
     /// # Errors
     /// The errors of [`Self::follow`], or one of these conditions is not met.
@@ -193,7 +193,7 @@ impl SchemaInliner<'_> {
         Ok(Value::Object(made))
     }
 
-    /// Names of the properties that occur only in responses.
+    /// Returns the names of the properties that occur only in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {

@@ -80,7 +80,7 @@ impl Language {
         }
     }
 
-    /// The agent's file, and the command that runs it.
+    /// Returns the agent's file, and the command that runs it.
     fn agent(self) -> (&'static str, &'static str) {
         match self {
             Self::Python => ("agent.py", "python agent.py"),
@@ -131,7 +131,7 @@ fn next_steps(dir: &Path, language: Language) -> String {
     )
 }
 
-/// True if modules in the folder can import the npm package. With npx alone, they cannot.
+/// Returns true if modules in the folder can import the npm package. With npx alone, modules cannot import it.
 fn has_package(dir: &Path) -> bool {
     let absolute = std::path::absolute(dir);
     absolute.is_ok_and(|dir| dir.ancestors().any(|above| above.join("node_modules/tickfleet").exists()))

@@ -140,7 +140,7 @@ async fn add_tasks(
     Ok(())
 }
 
-/// The agent to which a budget belongs; `None` if this configuration does not have the agent.
+/// Returns the agent to which a budget belongs; `None` if this configuration does not have the agent.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()

@@ -47,7 +47,7 @@ impl PolicyComparison {
         Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
     }
 
-    /// Warnings for the reader if the two policies differ.
+    /// Returns warnings for the reader if the two policies differ.
     pub(super) fn mismatch_warnings(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
@@ -61,7 +61,7 @@ impl PolicyComparison {
     }
 }
 
-/// The tenant, and possibly the agent, whose limits are shown.
+/// The tenant, and the agent if one is given, whose limits are shown.
 struct Caller<'a> {
     tenant: &'a TenantId,
     owner: &'a TenantPolicy,
@@ -69,7 +69,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Returns `None` if the filter has no tenant.
+    /// Returns the tenant and agent of the filter; `None` if the filter has no tenant.
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
@@ -178,8 +178,8 @@ async fn view(
     })
 }
 
-/// Sort key that puts the fullest counters first. The key uses parts per million, because tenants can have different
-/// bounds.
+/// Returns a sort key that puts the fullest counters first. The key uses parts per million, because tenants can have
+/// different bounds.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))

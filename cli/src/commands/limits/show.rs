@@ -80,7 +80,7 @@ fn waiting(counter: &CounterView) -> String {
     counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
 }
 
-/// Returns a remark on the counters that the table leaves out.
+/// Returns a remark if no counter is in use, if not all counters were read, or if the table leaves counters out.
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {

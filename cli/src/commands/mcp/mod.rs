@@ -199,7 +199,7 @@ impl Backoff<'_> {
     }
 }
 
-/// The command or address of a server. Placeholders of secrets are not replaced.
+/// Returns the command or address of a server. Placeholders of secrets are not replaced.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -301,8 +301,8 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// Returns true if no tool differs from its pinned definition. A refused tool that is not pinned does not
-    /// count, because it is not imported in either case.
+    /// Returns true if the server responded and no tool differs from its pinned definition. A refused tool that is not
+    /// pinned does not count, because it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
@@ -328,8 +328,8 @@ impl ServerCheck {
     }
 }
 
-/// The new pins. Checked servers get their current definitions, and the others keep their old pins. Pins of servers
-/// that are no longer configured are removed.
+/// Returns the new pins. Checked servers get their current definitions, and the others keep their old pins. Pins of
+/// servers that are no longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,

@@ -26,7 +26,7 @@ const fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// The names in a filter.
+/// Returns the names in a filter.
 pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
     let agent = filter.agent.as_ref().map(AgentId::as_str);
     FilteredNames {

@@ -111,7 +111,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let report = request.resume(&context).await?;
     output.show(&report, |report| {
         let target = match &report.target {
-            // The tool as it was given, which may be its id.
+            // Show the tool as the operator named it, by name or id.
             PauseTarget::Tool(paused) => request.tool.clone().unwrap_or_else(|| paused.tool.clone()),
             PauseTarget::Caller(who) => name(who),
         };

@@ -105,7 +105,7 @@ async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (found, now_ms) = workers::workers(client.stores()).await?;
     let mut slices = Vec::new();
-    // Programs read what runs in a slot from the turns.
+    // The JSON output leaves out the running slices, because programs read them from the list of turns.
     for store in client.stores().iter().filter(|_| !output.json()) {
         slices.extend(held_slices(store, None, SLICES_SHOWN).await?);
     }

@@ -77,7 +77,7 @@ fn one(story: &TaskDetails, now_ms: i64, output: &Output, text: &mut String) {
     }
 }
 
-/// The steps of a task that a model runs, one per line.
+/// Formats the steps of a task that a model runs, one per line.
 pub(crate) fn steps(story: &TaskDetails) -> Vec<String> {
     let mut lines = Vec::new();
     for round in &story.rounds {
@@ -150,7 +150,7 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     }
 }
 
-/// The subtasks of a task, one per line.
+/// Writes a task and all its subtasks to `text`, one per line, indented by their depth.
 fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (color, word) = state(task);

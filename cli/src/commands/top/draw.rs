@@ -87,7 +87,7 @@ pub(super) struct ViewState {
     pub(super) every: String,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// Why the last poll failed, if it did.
+    /// Why the last poll failed; `None` if it succeeded.
     pub(super) trouble: Option<String>,
     pub(super) trend: Trend,
     /// Index of the selected row in the table of capped agents.
@@ -173,7 +173,8 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// The findings, one per line. If some do not fit, the last line counts them. Without findings, one line says so.
+/// Formats the findings, one per line. If some do not fit, the last line shows their number. If there are none, one
+/// line says so.
 fn finding_lines(
     frame: &Frame,
     view_state: Option<&ViewState>,
@@ -196,7 +197,7 @@ fn finding_lines(
     found
 }
 
-/// The text of a finding, and its command if there is room.
+/// Formats a finding, and adds its command if there is enough width.
 fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> {
     let (mark, colour) = match finding.severity {
         Severity::Bad => ('!', Color::Red),
@@ -213,7 +214,7 @@ fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> 
     Line::from(spans)
 }
 
-/// Height of the upper tables: at most half of the height `left`, unless the backlog needs more.
+/// Returns the height of the upper tables: at most half of the available height `left`, unless the backlog needs more.
 fn tables_on_top(frame: &Frame, states: usize, left: u16) -> u16 {
     let backlog = states + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -275,7 +276,7 @@ fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
-/// The trends on one line; `None` before the second poll.
+/// Formats the trends as one line. Returns `None` before the second poll.
 fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
     // Width of the labels and maximums of the three trends.
@@ -304,7 +305,7 @@ fn squeezed(name: &str, chars: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// A table with a title above it. The title shows how many rows do not fit.
+/// Draws a table with a title above it. The title shows how many rows do not fit.
 fn table(
     title: &str,
     head: Vec<&str>,
@@ -367,7 +368,7 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
         .zip(["scheduler", "worker"])
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
     let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
-    // The width that the other columns leave for this one.
+    // Width of the name column: the width that the other columns leave.
     let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
         let beat = match node.heartbeat_age_ms {

@@ -1,5 +1,5 @@
-//! The data of findings that a poll of the shards does not have: waiting approvals, failed calls, pauses, slices that
-//! run too long, and problems of the store's servers.
+//! Reads the facts that findings need in addition to the polled shards: waiting approvals, failed calls, pauses, slices
+//! that run too long, and problems of the store's servers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ const APPROVALS_READ: usize = 100;
 const SLICES_READ: usize = 100;
 /// The servers are checked at this interval, because their settings rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
-/// Time (ms) allowed for a call whose timeout is not in tools.yaml: a call of a tool that declares its timeout in code,
-/// or a task of an agent.
+/// Time (ms) allowed for a call without a timeout in tools.yaml: a call of a tool that declares its timeout in code, or
+/// a task of an agent.
 const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
@@ -39,11 +39,11 @@ pub(super) struct FleetFacts {
     /// Slices that workers hold for longer than all their calls may take.
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
-    /// Why facts could not be read: by shard, or `None` for the servers.
+    /// The reasons why facts could not be read, by shard. The key `None` is for the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
 }
 
-/// Reads the facts. Keeps what the next read can use.
+/// Reads the facts. Between calls, keeps the failures and server problems that it has read.
 #[derive(Debug, Default)]
 pub(super) struct FactsReader {
     failures: RecentFailures,
@@ -98,7 +98,7 @@ impl FactsReader {
     }
 }
 
-/// The time (ms) that a worker may hold a slice with calls of these tools: their timeouts, and a lease.
+/// Returns the time (ms) that a worker may hold a slice with calls of these tools: the tools' timeouts plus a lease.
 fn allowed_ms(setup: &Setup, tools: &[String]) -> i64 {
     let worker = &setup.settings().worker;
     let default_ms = millis(worker.tool_timeout);

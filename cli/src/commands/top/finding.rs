@@ -10,26 +10,26 @@ pub(crate) struct Finding {
     pub(crate) count: u64,
     /// The name of the tool, worker, limit, tenant or shard. `None` if there are several.
     pub(crate) subject: Option<String>,
-    /// The command that shows the details, or that ends the finding.
+    /// The command that shows the details of the problem or ends it.
     pub(crate) action: String,
 }
 
-/// The most urgent severity first.
+/// How urgent a finding is. The variants are ordered, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
     /// Calls are lost, fail or do not run.
     Bad,
-    /// A person should decide or look.
+    /// A person should check something or decide.
     Doubt,
     Info,
 }
 
-/// The most urgent kind first.
+/// What a finding is about. The variants are ordered, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FindingKind {
-    /// Calls of the last hour that may have taken effect.
+    /// Calls of the last hour with an unknown outcome: they may have taken effect.
     UnknownOutcomes,
     ApprovalsWait,
     ToolFails,
@@ -47,7 +47,7 @@ pub(crate) enum FindingKind {
 }
 
 impl FindingKind {
-    /// A short name, as `doctor` prints it.
+    /// Returns the short name that `doctor` prints.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::UnknownOutcomes => "unknown",

@@ -19,8 +19,8 @@ use crate::checks::Level;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
-/// checks it.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler is
+/// checking timers.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
 /// States in which work must not wait for long.
 const WAITING_STATES: [&str; 4] = ["inbound turns", "inbound tasks", "ready", "delayed"];
@@ -62,12 +62,13 @@ fn finding(
     Finding { kind, severity, text: text.into(), count, subject: subject.map(str::to_owned), action: action.into() }
 }
 
-/// `1 call`, `2 calls`.
+/// Formats a number with its noun: `1 call`, `2 calls`.
 fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Names with their numbers, the most frequent first: `pay (2), post_to_x (1)`.
+/// Formats names with their counts, the most frequent first: `pay (2), post_to_x (1)`. If all names are the same,
+/// formats the name without a count, and also returns it.
 fn tallied<'a>(names: impl Iterator<Item = &'a str>) -> (String, Option<&'a str>) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -115,7 +116,8 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
 }
 
-/// The sum of the argument `amount`, if all approvals were read, are for one tool, and have it.
+/// Returns the sum of the argument `amount`. Returns `None` unless all approvals were read, are for one tool, and have
+/// it.
 fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
@@ -165,7 +167,7 @@ fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     found
 }
 
-/// The most frequent error of a tool in the last minute.
+/// Returns the most frequent error of a tool in the last minute.
 fn cause_of(tool: &str, facts: &FleetFacts, now_ms: i64) -> Option<String> {
     let is_theirs = |dead: &&DeadEntry| match &dead.tool {
         Some(of) => of == tool,
@@ -246,8 +248,8 @@ fn stuck(facts: &FleetFacts) -> Vec<Finding> {
     by_worker.into_iter().filter_map(of).collect()
 }
 
-/// Turns that wait for an agent's caps or for a limit longer than a tick. Turns of paused agents are left out: the
-/// pause is their finding.
+/// Reports turns that wait longer than a tick for an agent's caps or for a limit. Leaves out turns of paused agents,
+/// because each pause has its own finding.
 fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> {
     let is_paused = |tenant: &str, agent: &str| {
         facts.settings.iter().flat_map(|set| set.pauses.keys()).any(|paused| {
@@ -262,7 +264,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
         .collect();
     full.sort_by_key(|row| std::cmp::Reverse(row.turns));
     let of = |row: &&super::frame::Agent| {
-        // A tick ends soon by itself. A day, and most limits, do not.
+        // A wait for the next tick is short. A wait for the next day, or for most limits, needs a decision.
         let severity = if row.due_in_ms > tick_ms { Severity::Doubt } else { Severity::Info };
         let (what, subject) = match &row.limit {
             Some(limit) => (format!("limit {limit}"), limit.clone()),
@@ -320,7 +322,7 @@ fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     };
     let mut found: Vec<Finding> = pauses.iter().take(OF_KIND_MAX).map(of).collect();
     let known = pauses.len();
-    // The settings could not be read, or there are many pauses.
+    // Number of pauses without their own finding: those beyond the maximum, or all if the settings could not be read.
     let more =
         known.saturating_sub(OF_KIND_MAX).max(if known == 0 { usize::try_from(frame.paused).unwrap_or(0) } else { 0 });
     if more > 0 {
@@ -401,7 +403,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// If memory is short, late timers are not reported, because the memory is their cause.
+/// Reports late timers. If memory is short, reports none, because the memory is the cause.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {
@@ -565,7 +567,7 @@ mod tests {
             tools_off: ["post_to_x".to_owned()].into(),
             ..RunTimeConfig::default()
         };
-        // Both shards store the pause for all tenants.
+        // The pause of the tool applies to all tenants, so both shards store it. It must be reported once.
         let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
         let queue = ThrottleQueueView {

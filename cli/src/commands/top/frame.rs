@@ -37,7 +37,7 @@ pub(crate) struct Frame {
     /// One row per shard, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    /// What needs a person, the most urgent first.
+    /// The problems that need a person, the most urgent first.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Node {
     pub(crate) drained: bool,
 }
 
-/// An agent whose turns wait for a later tick or day, or a limit that turns wait for.
+/// An agent with turns that wait for a later tick or day, or a limit for which turns wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Agent {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -232,12 +232,13 @@ impl Frame {
     }
 }
 
-/// Number of entries ever added to the wanted streams; `None` if Redis does not report the number for one of them.
+/// Returns the number of entries ever added to the wanted streams. Returns `None` if Redis does not report the number
+/// for one of them.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// Returns the increase of a counter per second, summed over all shards.
+/// Returns the increase of a counter per second, summed over all shards. Returns `None` if it is unknown.
 fn rate(
     last: Option<&PollResult>,
     now: &PollResult,

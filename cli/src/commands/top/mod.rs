@@ -1,9 +1,9 @@
 //! `tickfleet top`: the current state of the fleet, in a terminal. The command only queries Redis. It works wherever
 //! `redis-cli` works, and needs no Prometheus.
 //!
-//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. [`findings`] derives from it,
-//! and from the [`facts`], what needs a person. [`draw`] draws the view.
-//! [`screen`] controls the terminal and reads keys.
+//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. [`findings`] derives the
+//! problems that need a person from the view and the [`facts`]. [`draw`] draws the view. [`screen`] controls the
+//! terminal and reads keys.
 
 mod draw;
 mod facts;

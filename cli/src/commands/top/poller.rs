@@ -39,8 +39,8 @@ impl Poller {
         })
     }
 
-    /// Polls once and returns a frame, with the caps and bounds of `setup`. Rates cover the time since the last poll. The
-    /// first frame has no rates. A shard that does not respond is a finding.
+    /// Polls once and returns a frame, with the caps and bounds of `setup`. Rates cover the time since the last poll.
+    /// The first frame has no rates. If a shard does not respond, the frame has a finding about it.
     ///
     /// # Errors
     /// [`Failure::Redis`] if no shard can be reached, or an error that Redis returned.

@@ -174,7 +174,7 @@ impl ExplanationLoader {
             let found = explain::render(&setup, &client, None, &turn).await;
             let lines =
                 found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |rendered| rendered.lines);
-            // The view may have ended. Then the explanation is dropped.
+            // If the view has ended, the explanation is dropped.
             drop(explanations.send(TurnExplanation { title: turn, lines, at: 0 }).await);
         });
     }
@@ -235,14 +235,14 @@ async fn poll_repeatedly(
     }
 }
 
-/// Reads keys while `needed` is true. Runs on a thread of its own, because reading from the terminal blocks.
+/// Reads keys while `needed` is true. Runs on its own thread, because reading from the terminal blocks.
 fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     while needed.load(Ordering::Relaxed) {
         let action =
             match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) }) {
                 Ok(None) => continue,
                 Ok(Some(event)) => key_action(&event),
-                // The terminal is gone.
+                // The terminal was closed.
                 Err(_) => KeyAction::Quit,
             };
         if actions.blocking_send(action).is_err() || action == KeyAction::Quit {

@@ -14,7 +14,7 @@ const CALLS_MAX: usize = 50_000;
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct ToolRow {
     pub(crate) tool: String,
-    /// Number of calls whose end was polled.
+    /// Number of ended calls that the polls have read.
     pub(crate) calls: u64,
     pub(crate) outcomes: BTreeMap<String, u64>,
     pub(crate) mean_ms: u64,
@@ -25,15 +25,15 @@ pub(crate) struct ToolRow {
 pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
     pub(crate) seen: u64,
-    /// True if more calls ended than were polled. The rows are then a sample.
+    /// True if more calls ended than the polls have read. The rows are then only a sample.
     pub(crate) sampled: bool,
 }
 
-/// The calls of the last minute whose end was polled.
+/// The calls that ended in the last minute, as read by the polls.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// The shard time (ms) until which the window is incomplete, because some calls were not polled.
+    /// Until this shard time (ms), the window is incomplete, because the polls missed some calls.
     sampled_until_ms: i64,
 }
 

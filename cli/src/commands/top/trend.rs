@@ -1,4 +1,4 @@
-//! Trends: the values that this view has polled, as lines of small bars. This module does no I/O.
+//! Trends: polled values as lines of small bars. This module does no I/O.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
-//! Evaluates recorded calls with a worker's guards under the other policy, and compares the results with the recorded
-//! ones.
+//! Runs the guards of the other policy on recorded calls, and compares the results with the recorded ones.
 
 use std::sync::Arc;
 
@@ -48,7 +47,7 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Lists the limits that cannot be evaluated from any log, even if no call debited them.
+    /// Lists the limits that no log is sufficient to evaluate, even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -65,7 +64,7 @@ impl Guards {
         }
     }
 
-    /// If a model runs the task, counts the task for each token or money budget that its requests may have debited.
+    /// If a model runs the task, counts the task as undecidable for each token or money budget that may apply to it.
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
@@ -81,7 +80,7 @@ impl Guards {
         }
     }
 
-    /// Evaluates the calls of a turn and reports differences. Returns the calls that depend on facts.
+    /// Evaluates the calls of a turn and reports differences. Returns the calls that also depend on session facts.
     pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
         let mut by_facts = Vec::new();
         let mut before_ms = None;
@@ -98,7 +97,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// Evaluates a call. Reports a difference at once, unless facts can still stop the call.
+    /// Evaluates a call. Reports a difference immediately, unless session facts can still stop the call.
     async fn evaluate_call(
         &self,
         call: &RecordedCall,
@@ -125,7 +124,7 @@ impl Guards {
             }
             None => GuardResult::Same,
         };
-        // If the guards now stop a call, the call does not affect the facts of its session.
+        // If the other policy's guards stop a call, the call does not affect the facts of its session.
         let runs = !is_stopped || matches!(call.decision, RecordedDecision::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
@@ -151,7 +150,8 @@ impl Guards {
     }
 }
 
-/// Returns true if it is unknown how far an admitted call got. Guards or approvers may have decided about such a call.
+/// Returns true if the log does not show how far an admitted call got. Guards or approvers may have decided about the
+/// call.
 fn is_lost(call: &RecordedCall) -> bool {
     call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
@@ -165,8 +165,8 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
-    // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
-    // stays the same.
+    // The log has no complete arguments if they are not JSON, or are too long. The outcome `invalid_arguments` is then
+    // also the outcome under the other policy.
     let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
@@ -194,7 +194,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
 enum Comparison {
     Same,
     Unknown(&'static str),
-    /// The decision would change in this way, because of this rule or outcome.
+    /// The decision would change in this way. The text names the rule or outcome that causes the change.
     Other(DifferenceKind, String),
 }
 
@@ -204,8 +204,7 @@ fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparis
     match (decision, recall) {
         (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
-        // The call was stopped by facts. The facts are evaluated later, and can also stop the call under the other
-        // policy.
+        // Session facts stopped the call. They are evaluated later, and may also stop the call under the other policy.
         (RecordedDecision::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }

@@ -80,7 +80,7 @@ pub(crate) struct WhatIf {
 #[derive(Serialize)]
 pub(super) struct Evaluation {
     pub(super) summary: Summary,
-    /// The first differences, as many as the output shows.
+    /// The first differences, up to the number that the output shows.
     pub(super) differences: Vec<Difference>,
     #[serde(skip)]
     file: Option<BufWriter<File>>,
@@ -113,7 +113,7 @@ struct CallFilter {
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
-    /// Since when each part of the export is complete, according to the part itself.
+    /// For each part of the export, the time since which it is complete, as its header states.
     parts: Vec<ExportPart>,
     began: LogStart,
     /// The time (ms since the epoch) when the first entry was written.
@@ -122,7 +122,7 @@ struct RecordedLog {
     unread: u64,
 }
 
-/// Since when (ms) a part of an export is complete: for all shards, and for each shard.
+/// The times (ms) since which a part of an export is complete: for all shards, and for each shard.
 #[derive(Default)]
 struct ExportPart {
     all_ms: Option<i64>,
@@ -223,7 +223,8 @@ impl RecordedLog {
                     }
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
-                // The counters also include the missing entries. The log is therefore complete only after the gap.
+                // The log lacks these entries, but the fleet's counters include them. The log is therefore complete
+                // only after the gap.
                 Some(Line::Lost(lost)) => {
                     let at_ms = ms_of(lost.before.as_deref().unwrap_or(&lost.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(lost.shard, at_ms));
@@ -235,7 +236,8 @@ impl RecordedLog {
         Ok(())
     }
 
-    /// The time since which all parts together are complete. The parts follow each other, so the earliest start counts.
+    /// Returns the time since which all parts together are complete. Each part continues another one, so the earliest
+    /// start is used.
     fn began(&self) -> LogStart {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&ExportPart) -> Option<i64>| {
@@ -310,7 +312,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// Evaluates the conditions on session facts for all turns.
+/// Evaluates the conditions on session facts for all turns, in the order in which the facts matter.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
@@ -387,7 +389,7 @@ mod tests {
 
     use super::*;
 
-    /// For each of the first two shards, returns since when (ms) these exports are complete.
+    /// Returns the time (ms) since which these exports are complete, for each of the first two shards.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut log = RecordedLog {
             calls: Sorter::default(),

@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep};
 use super::parts::ToolServer;
 use super::{ChaosFleet, PATIENCE};
 
-/// Runs are counted over this time. Producers submit every three seconds, so it contains two rounds of submits.
+/// The throughput is the number of tool runs in this time. Producers submit every three seconds, so it contains two
+/// rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// At this percentage of the usual throughput, the fleet has recovered.
+/// The fleet has recovered when the throughput reaches this percentage of the usual throughput.
 const AGAIN: usize = 95;
 
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +26,8 @@ fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// The first time since `from` at which the throughput has recovered to `usual`. `None` if it has not recovered.
+/// Returns the first time since `from` at which the throughput has recovered to `usual`. Returns `None` if it has not
+/// recovered.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {
@@ -36,7 +38,7 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
 
 impl ChaosFleet {
     pub async fn lose_primaries(&mut self, count: u64, ledger: &ToolServer) -> Vec<Recovery> {
-        // The load must reach its pace first.
+        // Let the load reach its pace first.
         sleep(SPAN).await;
         let began = Instant::now();
         // The usual throughput is measured during this time.
@@ -63,7 +65,7 @@ impl ChaosFleet {
                     break again;
                 }
                 assert!(began.elapsed() < PATIENCE, "after loss {number} ({fault}) less is done than before");
-                // The ledger is polled; bounded above.
+                // Polls the ledger. The assertion above bounds the loop.
                 sleep(Duration::from_millis(200)).await;
             };
             found.push(Recovery { fault, ms: (again - began).as_millis() });

@@ -1,6 +1,6 @@
-//! A fleet of real processes under random faults: two schedulers and three workers of the real binary, producers, and a
-//! tools' server. Redis is one server, a primary with a replica and three Sentinels, or a cluster of three primaries
-//! with replicas. `make chaos` sets the duration, the target and the seed.
+//! Runs a fleet of real processes under random faults: two schedulers and three workers of the real binary, producers,
+//! and a server for tool calls. Redis is one server, a primary with a replica and three Sentinels, or a cluster of
+//! three primaries with replicas. `make chaos` sets the duration, the target and the seed.
 
 mod clocks;
 mod configured;
@@ -37,9 +37,9 @@ use witness::Witness;
 
 /// The number of agents that sometimes submit more than their cap. The agents `daily` and `probe` are not included.
 const AGENTS: usize = 6;
-/// Schedulers must come first.
+/// The roles of the processes. Schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// The lease of all processes is 2 s.
+/// A pause that outlasts the lease of every process, which is 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
 /// The time limit for accepted work after the last fault, and for each recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -59,12 +59,12 @@ impl Dice {
     }
 }
 
-/// Submits one turn repeatedly until it is accepted. The fleet accepts an ID only once.
+/// Submits one turn repeatedly until Redis confirms it. The fleet accepts an ID only once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
         let tool = if (turn + call).is_multiple_of(2) { "pay" } else { "look" };
-        // Each agent has its own range of numbers.
+        // Each agent has its own range of numbers, so that every call has a unique number.
         let first = agent.bytes().last().unwrap_or(0);
         let number = u64::from(first) * 10_000_000 + turn * 100 + call;
         json!({"id": format!("c{call}"), "name": tool, "arguments": {"number": number, "agent": agent, "tool": tool}})
@@ -78,7 +78,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
             Ok(_) => return id,
             Err(error) => assert!(Instant::now() < until, "{id} is not accepted: {error}"),
         }
-        // Retries while Redis is unavailable; bounded above.
+        // Retries while Redis is unavailable. The assertion above bounds the loop.
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -93,7 +93,7 @@ async fn produce(client: Client, tenant: String, agent: String, stop: Arc<Atomic
             turn += 1;
             accepted.push(submit(&client, &tenant, &agent, turn, calls).await);
         }
-        // The pace of the load.
+        // This pause sets the pace of the load.
         sleep(Duration::from_millis(3_000)).await;
     }
     accepted
@@ -103,12 +103,12 @@ struct ChaosFleet {
     target: ChaosTarget,
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
-    /// The number of started processes, and the folder with the files that move their clocks.
+    /// The number of started processes, and the folder with their clock files.
     started: u32,
     clocks_of_processes: tempfile::TempDir,
-    /// How far each moved clock is ahead (ms).
+    /// How far each stepped clock is ahead (ms), by its clock file.
     ahead: BTreeMap<PathBuf, i64>,
-    /// Times at which a shard's clock may have changed. After such a change, a window can begin again.
+    /// Times at which a shard's clock may have changed. A shard may begin a tick or day again after such a change.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
@@ -161,7 +161,7 @@ impl ChaosFleet {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // Shorter than the time after which Sentinels consider a primary dead.
+                // The pause is shorter than the time after which Sentinels consider a primary dead.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -199,8 +199,8 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// Deletes one of three keys. The fleet recreates a consumer group. Only metrics use the list. An operator must
-    /// repair the timers.
+    /// Deletes one of three keys. The fleet recreates the consumer group. Only metrics use the list of parked turns. An
+    /// operator must repair the timers.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -238,7 +238,7 @@ impl ChaosFleet {
             self.play(fault).await;
             self.may_jump(fault);
             self.probe(fault).await;
-            // The random length of a time without faults.
+            // A time without faults, of random length.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
         }
     }
@@ -252,7 +252,7 @@ impl ChaosFleet {
     /// Runs a turn of an agent that never reaches its cap. Measures the time from submit to reply.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
-        // The next turn must be in the shard at which the fault aims.
+        // Pick a turn number with a tenant in the targeted shard.
         self.probes += 1;
         while tenant_of(&self.target.homes, "probe", self.probes) != self.target.homes[self.target.aim].tenant {
             self.probes += 1;
@@ -289,7 +289,7 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// Plays faults for the configured time. If `losses` is set, loses this number of primaries instead. Then checks the
+/// Plays faults for the configured time. If `losses` is set, replaces this number of primaries instead. Then checks the
 /// result.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
@@ -309,7 +309,7 @@ async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            // If a fault cannot be played, the storm ends. The events so far are still checked.
+            // If a fault cannot be played, no more faults follow. The events so far are still checked.
             let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
             broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
@@ -364,12 +364,11 @@ async fn one_redis_loses_and_duplicates_nothing_under_faults() {
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
-/// Checks the guarantees that hold even if a primary is lost together with writes that its replica lacks. Every
-/// accepted turn has one reply, if lost turns are submitted again. No call that waits for a replica runs twice. No
-/// window exceeds its cap.
+/// Checks the guarantees that hold even if a failover loses writes that the replica lacked. Every accepted turn has one
+/// reply, if lost turns are submitted again. No call that waits for a replica runs twice. No tick exceeds its cap.
 fn assert_survived(played: &ChaosResult) {
     let ChaosResult { verdict, sent_again, .. } = played;
-    // A day's counter can lose writes that the replica lacks. So turns that were submitted again can exceed the day's
+    // A failover can lose writes to a day's counter. Turns that were submitted again can therefore exceed the day's
     // cap.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
     let rest = ChaosVerdict { day_exceeded, ..verdict.clone() };

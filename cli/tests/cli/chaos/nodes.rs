@@ -1,4 +1,4 @@
-//! The fleet's processes. Each has its own clock.
+//! Starts, stops and kills the fleet's processes. Each process has its own clock.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::support::process::{Process, chosen_build};
 
 pub struct Node {
     pub process: Process,
-    /// Moves the process's clock, if clocks can be moved.
+    /// The clock file of the process. Its content moves the clock, if the target supports that.
     pub clock: PathBuf,
 }
 
@@ -40,7 +40,7 @@ impl ChaosFleet {
         Node { process, clock }
     }
 
-    /// A random process of this role.
+    /// Returns a random process of this role.
     fn any(&mut self, role: &str) -> usize {
         let of: Vec<usize> = (0..ROLES.len()).filter(|node| ROLES[*node] == role).collect();
         of[self.dice.below(of.len())]
@@ -49,7 +49,7 @@ impl ChaosFleet {
     pub async fn stop_for(&mut self, role: &str) {
         let node = self.any(role);
         self.nodes[node].process.signal(Signal::SIGSTOP);
-        // Longer than the lease, as on an overloaded machine.
+        // The pause is longer than the lease, as on an overloaded machine.
         tokio::time::sleep(PAST_THE_LEASE).await;
         self.nodes[node].process.signal(Signal::SIGCONT);
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::verdict::ToolRun;
 
-/// Serves all tools. Records each call when it arrives.
+/// The server for all tool calls. Records each call when it arrives.
 #[derive(Clone, Default)]
 pub struct ToolServer {
     entries: Arc<Mutex<Vec<(Instant, ToolRun)>>>,
@@ -51,11 +51,11 @@ impl ToolServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyState {
     Open,
-    /// Existing connections end, and new connections fail.
+    /// Closes existing connections, and rejects new ones.
     Cut,
-    /// Each read is delayed by 150 ms.
+    /// Delays each read by 150 ms.
     Slow,
-    /// Connections stay open, but carry no data.
+    /// Keeps connections open, but forwards no data.
     HalfOpen,
 }
 
@@ -102,7 +102,7 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == ProxyState::HalfOpen {
-            // When the connection broke, data in transit was lost.
+            // End the connection, because the data in transit was lost.
             drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }

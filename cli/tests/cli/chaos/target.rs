@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
-/// Faults of all targets. The next constants list faults that only some targets have.
+/// Faults of all targets. The constants below list faults that only some targets have.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -28,20 +28,21 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
-/// Only for targets whose network between the nodes can be cut.
+/// Only for targets with a network between the nodes that the test can cut.
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
-/// Only for targets whose clocks can be moved.
+/// Only for targets with clocks that the test can move.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
-/// On a cluster.
+/// Number of shards on a cluster.
 const SHARDS: u32 = 4;
-/// Options for the append-only files that the witness reads. If the process dies, the files keep its writes. No test
-/// crashes the machine, so no fsync is needed.
+/// Options for the append-only files that the witness reads. The files keep a killed server's writes. No test crashes
+/// the machine, so no fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// The faults that the environment variable lists, separated by commas. If the variable is empty, all faults.
+/// Returns the faults that the environment variable lists, separated by commas. If the variable is empty, returns all
+/// faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -139,7 +140,7 @@ impl ChaosTarget {
         if let RedisKind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
-    /// True if losing a primary can lose acknowledged writes.
+    /// Returns true if losing a primary can lose acknowledged writes.
     pub fn forgets(&self) -> bool {
         !matches!(self.kind, RedisKind::One(..))
     }
@@ -180,7 +181,7 @@ impl ChaosTarget {
             if let Some(primary) = named {
                 return primary;
             }
-            // The primary is polled; bounded above.
+            // Polls the primary. The deadline above bounds the loop.
             sleep(Duration::from_millis(50)).await;
         }
         panic!("no primary within {PATIENCE:?}");
@@ -202,8 +203,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Runs a command directly on the primary, without the proxy. Returns `None` if the command fails, which faults can
-    /// cause.
+    /// Runs a command directly on the primary, without the proxy. Returns `None` if the command fails, for example
+    /// because of a fault.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -222,8 +223,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary and restarts it. If `lags` is set, the replica is disconnected for this time before the kill,
-    /// so that writes are lost.
+    /// Kills the primary. If it is the only server, restarts it. If `lags` is set, first disconnects the replica for
+    /// this time, so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -233,7 +234,7 @@ impl ChaosTarget {
         }
         self.server(primary).kill9();
         if let RedisKind::One(server, _) = &mut self.kind {
-            // The server is unavailable during this sleep.
+            // Redis is unavailable during this sleep.
             sleep(Duration::from_millis(300)).await;
             server.restart().await;
             return;
@@ -243,8 +244,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. The primary then continues and executes the commands that it
-    /// received while it was stopped. It has not detected yet that it was replaced.
+    /// Stops the primary until its replica has taken over. The old primary then continues, before it detects that it
+    /// was replaced. It executes the commands that it received while it was stopped.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -254,7 +255,7 @@ impl ChaosTarget {
     }
 
     /// Cuts the network between the nodes for longer than their timeouts, and then restores it. Clients still reach all
-    /// nodes. Clients of an isolated primary use it until it rejects their writes.
+    /// nodes. Clients of an isolated primary continue to use it until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -263,7 +264,7 @@ impl ChaosTarget {
             "a replica cut from its primary" => network.part(primary, partner),
             "a primary and its replica that clients alone reach" => network.isolate(&[primary, partner], all),
             "a primary that clients alone reach" => network.isolate(&[primary], all),
-            // Index 2 is the first Sentinel, which every client asks.
+            // Index 2 is the first Sentinel in the list that every client uses.
             "a primary and a sentinel cut from the others" => network.isolate(&[primary, 2], all),
             _ => (0..all).for_each(|one| network.isolate(&[one], all)),
         }
@@ -275,8 +276,8 @@ impl ChaosTarget {
             ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // While the network is cut, no `once` call is confirmed and the primary does not change. So there is no
-            // signal to wait for.
+            // While the network is cut, no `once` call is confirmed and the primary does not change. There is no event
+            // to wait for.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -293,12 +294,12 @@ impl ChaosTarget {
         }
     }
 
-    /// Waits until an isolated primary rejects writes. A primary behind Sentinels does not reject writes, so in this
-    /// case waits longer than the lease.
+    /// Waits until an isolated primary of a cluster rejects writes. Behind Sentinels, an isolated primary does not
+    /// reject writes. In that case, waits longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
-            // Behind Sentinels, the isolated primary accepts writes until it learns of the new primary. There are two
-            // primaries during this sleep.
+            // Behind Sentinels, the isolated primary accepts writes until it detects the new primary. Both accept
+            // writes during this sleep.
             sleep(PAST_THE_LEASE).await;
             return;
         };
@@ -319,7 +320,7 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Moves the slot key by key.
+    /// Moves the targeted slot to another primary, key by key.
     pub async fn move_slot(&self) {
         let from = self.primary().await;
         let RedisKind::Cluster(cluster) = &self.kind else { return };
@@ -332,12 +333,12 @@ impl ChaosTarget {
             }
             for part in keys.chunks(keys.len().div_ceil(8)) {
                 cluster.move_keys(part, from, to).await;
-                // Wait, so that turns arrive in each state of the move.
+                // Pause, so that turns arrive in each state of the move.
                 sleep(Duration::from_millis(40)).await;
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Until the other nodes learn of the move, they redirect clients to the old holder, which redirects them again.
+        // Nodes that do not know the move yet redirect clients to the old holder, which redirects them to the new one.
         cluster.another_holder(slot, from).await;
     }
 
@@ -349,7 +350,7 @@ impl ChaosTarget {
         let until = Instant::now() + PATIENCE;
         while !self.text(&["INFO", "replication"]).await.contains("state=online") {
             assert!(Instant::now() < until, "no replica within {PATIENCE:?}");
-            // Replication is polled; bounded above.
+            // Polls the replication state. The assertion above bounds the loop.
             sleep(Duration::from_millis(50)).await;
         }
     }

@@ -1,11 +1,11 @@
 //! The checker. It uses only evidence from outside the fleet: the responses to producers, the replies, the calls that
 //! the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
 //!
-//! After a Redis clock was moved forward, entry IDs follow that clock. After it was moved back, entry IDs keep its
-//! highest time. Windows and days are then computed from shard time. Each admitting script wrote the shard time of its
-//! primary, so each primary is checked separately. A new primary may lack the last writes and have a slower clock; it
-//! continues from the last shard time that it received. The witness recorded when the files grew, which shows whether
-//! shard time itself follows real time.
+//! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep its
+//! highest time. Windows and days are therefore computed from shard time. The admitting script writes the shard time of
+//! its primary, so the calls of each primary are checked separately. A new primary may lack the last writes and have a
+//! slower clock. It continues from the last shard time that it received. The witness recorded when the files grew.
+//! These times show whether shard time itself follows real time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,8 +15,8 @@ pub const TICK_CALLS: usize = 10;
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;
-/// An entry gets its ID when it is written, which is after the decision. So the time in the ID can be later than the
-/// end of the entry's window by this number of milliseconds.
+/// An entry gets its ID when it is written, after the decision. The time in the ID can therefore be later than the end
+/// of the entry's window by up to this time (ms).
 const BLUR_MS: u64 = 60;
 
 /// One run of a call, as the tools' server saw it.
@@ -59,7 +59,7 @@ pub struct ChaosVerdict {
     pub answered_twice: Vec<String>,
     /// `once` calls that ran more than once.
     pub doubled: Vec<u64>,
-    /// Agents that exceeded their calls in a window, wherever the windows are assumed to begin.
+    /// Agents with more calls in a window than their cap allows, for every assumed start of the windows.
     pub tick_exceeded: Vec<String>,
     /// The number of calls beyond the daily cap.
     pub day_exceeded: usize,
@@ -107,8 +107,8 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// Returns true if no period of real time has more calls than its windows allow. A period is allowed the calls of
-    /// every window that it can overlap. Each clock jump allows one window more, because a window can begin again after
+    /// Returns true if no period of real time has more calls than its windows allow. A period may contain the calls of
+    /// every window that it can overlap. Each clock jump allows one more window, because a window can begin again after
     /// a jump.
     fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
@@ -126,7 +126,7 @@ impl Evidence {
         })
     }
 
-    /// The number of calls of `daily` beyond the caps of its days. A new day can begin at each clock jump, and once
+    /// Returns the number of calls of `daily` beyond its daily caps. A new day can begin at each clock jump, and once
     /// more during the run.
     fn day_exceeded(&self) -> usize {
         let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
@@ -140,12 +140,12 @@ impl Evidence {
     }
 }
 
-/// Returns true if the windows can begin such that none of them has too many calls. All beginnings are tried, because
-/// only the fleet knows when an agent's windows begin. A call close to a boundary can belong to either window.
+/// Returns true if some start of the windows leaves no window with too many calls. Tries all starts, because only the
+/// fleet knows when an agent's windows begin. A call close to a boundary can belong to either window.
 fn windows_hold(times: &[u64]) -> bool {
     (0..TICK_MS).step_by(5).any(|begins| {
-        // For each window: the number of calls that are certainly in it, and of calls that are in it or in the next
-        // window.
+        // For each window: the number of calls that are certainly in the window, and the number of calls that are in
+        // this window or the next.
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
@@ -162,7 +162,7 @@ fn windows_hold(times: &[u64]) -> bool {
         let mut last = 0;
         let mut carried = 0;
         windows.into_iter().all(|(window, (sure, either))| {
-            // A call that is carried over can only belong to the window after its own.
+            // A call that does not fit into its window can belong only to the next window.
             let before = if window == last + 1 || carried == 0 { carried } else { 0 };
             let room = TICK_CALLS.checked_sub(before + sure);
             let fits_before = window == last + 1 || carried <= TICK_CALLS;
@@ -234,7 +234,7 @@ fn entries_after_a_clock_step_back_are_judged_by_shard_time() {
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
     evidence.jumps = vec![Duration::from_secs(4)];
     assert_eq!(evidence.judge(), ChaosVerdict::default());
-    // A new primary that lacks the writes of a window and has a slower clock may fill the same window again. The same
+    // A new primary that lacks the writes of a window and has a slower clock may fill the same window again. A single
     // primary must not do so.
     for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
         let seen = call("a1", 0, ms).seen;
@@ -255,7 +255,7 @@ fn a_shard_clock_that_runs_ahead_is_detected_by_real_time() {
         |n: u64| AdmittedCall { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
     evidence.admitted.extend((0..50).map(ahead));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
-    // Each clock step in this period can begin one window again. Two steps do not explain these calls.
+    // Each clock step in this period can make one window begin again. Two steps do not explain these calls.
     evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     evidence.jumps.push(Duration::from_millis(9_180));
@@ -274,7 +274,8 @@ fn each_clock_jump_allows_the_calls_of_one_more_day() {
         evidence.admitted.extend(on(day));
         evidence.runs.extend(ran(day));
     }
-    // Checks only days, because an agent with the calls of three days in one day also exceeds its ticks.
+    // Checks only days, because the agent makes the calls of three days in one day and therefore also exceeds its
+    // ticks.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));

@@ -1,6 +1,6 @@
-//! The witness of caps keeps the append-only files of all servers, even of servers that were replaced. Each file gets a
-//! hard link as soon as it exists. Without the link, a server that becomes a replica would delete its files. Writes
-//! that no other server received would then be lost.
+//! The witness keeps the append-only files of all servers, including replaced servers, as evidence about caps. Each
+//! file gets a hard link as soon as it exists. Without the link, a server that becomes a replica would delete its
+//! files. Writes that no other server received would then be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,8 @@ use super::verdict::AdmittedCall;
 /// The interval between two checks for new files. Every file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// For each file, by the path of its link: each length, and the interval in which the file reached this length.
+/// For each file, by the path of its link: its recorded lengths, each with the interval in which the file reached that
+/// length.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
 /// Two times since the start of the witness.
 type Interval = (Duration, Duration);
@@ -43,7 +44,7 @@ impl Witness {
                 let now = began.elapsed();
                 measure(&into, &mut grown.lock().unwrap(), (last, now));
                 last = now;
-                // New files give no signal.
+                // New files cause no event, so the folders are polled.
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
@@ -54,7 +55,7 @@ impl Witness {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// All admissions. An entry is counted once, even if the files of several servers contain it.
+    /// Returns all admissions. Counts an entry once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -66,7 +67,7 @@ impl Witness {
             seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
                 let upto = u64::try_from(bytes.len() - upto).unwrap();
                 let look = lengths.partition_point(|(length, _)| *length < upto);
-                // If an entry appeared after the last check, its time is unknown.
+                // If an entry appeared after the last check, it may have appeared at any time of the run.
                 (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
             }));
         }
@@ -74,8 +75,9 @@ impl Witness {
     }
 }
 
-/// Records which files have grown. `between` has the times of the previous check and of this check. The new commands
-/// may have been executed long before they appeared: a stopped server writes its commands only when it continues.
+/// Records the lengths of files that have grown. `between` has the times of the previous check and of this check. The
+/// new commands may have been executed long before they appeared: a stopped server writes its commands only when it
+/// continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -97,7 +99,7 @@ impl Drop for Witness {
     }
 }
 
-/// The name of the link must be unique to the file.
+/// Links each append-only file of a server into the folder `into`. The name of the link is unique to the file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -106,8 +108,8 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // The link fails if the file was already linked, or if the file was deleted. Only an empty file is deleted
-            // so soon.
+            // The link fails if another check has already linked or the server has deleted the file. Only an empty file
+            // is deleted within this time.
             let _ = fs::hard_link(file.path(), name);
         }
     }
@@ -124,18 +126,18 @@ struct DispatchTime {
 
 #[derive(Default)]
 struct DispatchRecord {
-    /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost,
-    /// the call is admitted again, and has several entries here.
+    /// Entries that debit the window of a cap. If the writes of an admission were lost, the call is admitted again and
+    /// has several entries here.
     admitted: BTreeSet<(Call, DispatchTime)>,
     /// The first entry of each call, whether or not it debits a cap.
     first: BTreeMap<Call, DispatchTime>,
-    /// For each entry, the earliest interval in which it appeared in a file, because replicas receive it later; and the
-    /// primary.
+    /// For each entry: the earliest interval in which it appeared in a file, because replicas receive it later. Also
+    /// the ID of the primary that wrote it.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// The ID of a shard's primary, if the file contains this ID earlier than the entry. A replica's file may lack the ID,
-/// but the primary's file contains it.
+/// The ID of a shard's primary; `None` if the file does not contain this ID before the entry. A replica's file may lack
+/// the ID, but the primary's file contains it.
 type PrimaryId = Option<Vec<u8>>;
 
 /// The state of a shard after the part of a file that was read so far.
@@ -146,7 +148,7 @@ struct Shard {
 }
 
 impl DispatchRecord {
-    /// `commands` are the commands of one file, each with the interval in which it appeared.
+    /// Reads the commands of one file, each with the interval in which it appeared.
     fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
         // The commands of a script that writes more than once are between MULTI and EXEC.
         let mut sent = Vec::new();
@@ -196,14 +198,14 @@ impl DispatchRecord {
     }
 }
 
-/// A key's hash tag: everything up to the closing brace.
+/// Returns a key's hash tag: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// Reads changed fields of the shard's state. A script writes the shard's time first, if it has changed. If it
-    /// writes the state too, the second word of the state is the ID of the primary.
+    /// Reads the changed fields of a shard's metadata. A script writes the shard's time first, if it has changed. If
+    /// the script also writes the field for the state, the second word of that field is the ID of the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -222,7 +224,7 @@ struct AppendedCall {
     admits: bool,
 }
 
-/// The calls of the slice that this command appends. Empty for any other command.
+/// Returns the calls of the slice that this command appends. Returns no calls for any other command.
 fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -235,12 +237,12 @@ fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            // The stamp: used, end and begin of each counter. For a held permit, the end is 0.
+            // The debits: the used amount, end and begin of each counter, separated by colons. A permit has the end 0.
             b"d" => {
                 admits =
                     text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
             }
-            // The record: a schema number and JSON.
+            // The slice record: a schema number, followed by JSON.
             b"r" => {
                 let record: serde_json::Value = serde_json::from_slice(&pair[1][1..]).unwrap();
                 position = record["p"].as_u64().unwrap_or(0);
@@ -263,7 +265,8 @@ fn is_entry_id(word: &[u8]) -> bool {
 
 type CommandWords = Vec<Vec<u8>>;
 
-/// Each command, with the number of bytes after it. Lines that begin with `#` and a truncated last command are ignored.
+/// Parses all commands, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last
+/// command.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
@@ -307,7 +310,7 @@ fn a_lost_admission_counts_and_a_replicated_one_counts_once() {
     };
     let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
     let mut seen = DispatchRecord::default();
-    // The first admission was lost with its server. Both other servers have the second admission and a retry.
+    // The first server died, and its admission was lost. Both other servers have the second admission and a retry.
     seen.read(script(1_700_000_000_000, true).map(|words| (words, look(100))));
     for ms in [9_000, 8_000] {
         seen.read(script(1_700_000_005_000, true).map(|words| (words, look(ms))));

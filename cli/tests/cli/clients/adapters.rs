@@ -1,5 +1,5 @@
-//! Agents of other frameworks run their tools through a fleet with caps. Their models are fake. However often an agent
-//! is resumed, it must pay only once.
+//! Agents of other frameworks run their tools through a fleet with caps. A fake model drives each agent. An agent must
+//! pay only once, even if it is resumed several times.
 
 use std::path::Path;
 use std::process::Command;
@@ -81,7 +81,7 @@ async fn agents_pay(program: &str) {
     let mut agents = Command::new(python);
     agents.env("PYTHONPATH", "python/src").args(["-B", &format!("tests/conformance/{program}")]);
     agents.env("GATEWAY_URL", gateway.url()).env("GATEWAY_KEY", gateway.key(&["--id", "bank", "--tenant", "bank"]));
-    // Approvers decide with this program.
+    // The agent program runs this binary to approve calls.
     run(agents.env("TICKFLEET", env!("CARGO_BIN_EXE_tickfleet")), &redis.url());
     drop(gateway);
     assert_eq!(fleet.stop(), Some(0));

@@ -1,4 +1,4 @@
-//! Clients in other languages through a gateway: the same cases as with Redis, and failures of the connection.
+//! Clients in other languages through a gateway: the same cases as with Redis, and failed connections.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::support::binary::DevFleet;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-/// There is no server at this URL. Through a gateway, clients need no Redis.
+/// No server listens at this URL. The tests use it to show that clients of a gateway need no Redis.
 pub const NOWHERE: &str = "redis://127.0.0.1:1";
 
 pub struct GatewayFleet {
@@ -43,7 +43,7 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// The client must report that it ran all cases that a gateway allows.
+    /// Runs a client, and checks that it reports all cases that a gateway supports as run.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();
@@ -57,7 +57,7 @@ impl GatewayFleet {
     fn is_troubled(&self, command: &mut Command, tenant: &str) {
         let rows = self.folder.path().join("keys.yaml");
         let reading = add_key(&rows, &["--id", &format!("{tenant}-reads"), "--tenant", tenant, "--verb", "read"]);
-        // When the gateway accepts the later key, it accepts both keys.
+        // When the gateway accepts the key that `through` adds, it has also loaded the key above.
         self.through(command, tenant);
         let said = run(command.env("READING_KEY", reading), &self.redis.url());
         assert!(said.contains("gateway: ok"), "{said}");

@@ -171,7 +171,7 @@ impl Runner {
     }
 
     async fn record(&self, id: &str) -> Reply {
-        // Nothing arrives in this inbox, so the reply must come from the record.
+        // No replies arrive in this inbox, so the reply must come from the turn's stored record.
         let inbox = InboxName::new("nothing").unwrap();
         let mut replies = self.client.replies(&self.tenant, &inbox);
         replies.await_reply(&TurnId::new(id).unwrap(), PATIENCE).await.unwrap().expect("no record")

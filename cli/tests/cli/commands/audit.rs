@@ -73,8 +73,8 @@ const LIMITS: &str = "limits:
   shade: {match: {tools: [echo]}, max: 1, every: 31d, mode: shadow}
 ";
 
-/// Each admission records what it debited in a limit's window. An operator's reset is in the log. A change by hand is
-/// not, so the proof finds it.
+/// Each admission records its debit of a limit's window. The log also contains an operator's resets. A change by hand
+/// in Redis is not in the log, so the proof reports it.
 #[tokio::test]
 async fn a_proof_covers_limit_windows_and_detects_a_deleted_counter() {
     let redis = RedisServer::start().await;

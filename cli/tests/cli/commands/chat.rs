@@ -1,4 +1,4 @@
-//! `tickfleet chat` and `tickfleet tasks` with a real fleet, whose agent a fake model runs.
+//! `tickfleet chat` and `tickfleet tasks` with a real fleet. A fake model runs the agent.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,8 @@ use crate::support::binary::{CommandOutput, DevFleet};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// Makes the call that the user's message names. Answers when it has the result of the call.
+/// Serves a fake model. The model requests the call in the user's message, and answers when it has the result of the
+/// call.
 pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());

@@ -45,7 +45,7 @@ fn the_minimal_configuration_runs_and_dev_suggests_valid_commands() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// One agent's notes, tasks and files must not be cached for other agents of the tenant.
+/// A cache must not return one agent's notes, tasks and files to other agents of the tenant.
 #[test]
 fn agent_specific_results_require_a_per_agent_cache() {
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn agent_specific_results_require_a_per_agent_cache() {
     tickfleet(&["config", "check", "--config", conf]).exits(0);
 }
 
-/// A misspelled argument is an error if the tool allows no other names. Otherwise, it is a warning.
+/// A rule with a misspelled argument is an error if the tool allows no other arguments. Otherwise, it is a warning.
 #[test]
 fn a_misspelled_rule_argument_is_reported_before_any_call() {
     let folder = tempfile::tempdir().unwrap();

@@ -68,8 +68,8 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Every promise must hold, and the counts must fit this machine. If the machine does not support the sandbox, one call
-/// is missing. If the machine lacks Python, two calls are missing.
+/// Checks that every promise holds, and that the counts fit this machine. If the machine does not support the sandbox,
+/// one call is missing. If the machine lacks Python, two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");
@@ -92,7 +92,7 @@ fn plays_its_day(report: &Value) {
     assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
     let seen = &report["stand_in"];
     assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
-    // The response to the booking was lost. The booking took effect, so it was not retried.
+    // The response to one booking was lost. A lookup showed that the booking had taken effect, so it was not retried.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(report);
 }
@@ -108,7 +108,7 @@ const TYPED: [&str; 8] = [
     "sleep",
 ];
 
-/// The demo must call tools of every kind, and must report the kind of each.
+/// Checks that the demo calls tools of every kind, and reports the kind of each call.
 fn has_every_kind(report: &Value) {
     let calls: Vec<_> =
         report["day"].as_array().unwrap().iter().flat_map(|row| row["calls"].as_array().unwrap()).collect();
@@ -125,7 +125,7 @@ fn has_every_kind(report: &Value) {
     assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
-    // If a function rejects a call, its message must say what to do instead.
+    // If a Python function rejects a call, its message must suggest what to do instead.
     let reported: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["error"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(reported.is_empty() || json!(reported) == json!([advice, null]), "{reported:?}");

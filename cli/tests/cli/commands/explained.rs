@@ -1,4 +1,4 @@
-//! Explanations of failed attempts, of waits for a process that does not run, of tasks, and of turns that only the
+//! `explain` for failed attempts, for waits because a process does not run, for tasks, and for turns that only the
 //! audit log still contains.
 
 use redis::aio::MultiplexedConnection;
@@ -140,7 +140,7 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     }
     fleet.run(&["explain", "demo:given/1"]).exits(0).says("kelly called nope");
 
-    // Records expire earlier than the log.
+    // Delete the records of the turn, because they expire earlier than the audit log.
     let ids = [
         format!("{{tickfleet:0}}:done:{minted}"),
         "{tickfleet:0}:done:demo:given".into(),
@@ -155,8 +155,8 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// Adds audit entries of other turns at the time of the last entry. One read does not return all of them. So however
-/// slow the machine is, every search around this time must read past them.
+/// Adds audit entries of other turns with the time of the last entry. They are more than one read returns. Every search
+/// around this time must therefore make further reads, even if the machine is slow.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

@@ -17,7 +17,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
 }
 
-/// The path is short, because paths of sockets must be short.
+/// Creates a folder with a short path, because the length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -57,7 +57,7 @@ async fn dev_prints_a_working_socket_or_the_requested_port() {
 fn dev_replaces_the_socket_of_a_killed_dev_but_not_of_a_running_one() {
     let folder = folder();
     let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
-    // Dropping the fleet kills it, and its socket file stays.
+    // Dropping the fleet kills it, but leaves its socket file.
     drop(start());
     assert!(folder.path().join(".tickfleet/dev.sock").exists());
     let fleet = start();
@@ -140,7 +140,7 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
     plainly(program, &call, folder.path()).exits(0).says(r#""amount":42.5"#);
     let paid = plainly(&interpreter(), &["agent.py", "Refund order A-1001."], folder.path()).exits(0);
     paid.says(r#"{"refund":"R-A-1001","order":"A-1001","amount":42.5}"#);
-    // Another configuration or Redis, if it is named, is not replaced by the folder's fleet.
+    // If the command line sets another configuration and Redis, the command must not use the fleet of the folder.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     let named = [&call[..], &["--config", "other", "--redis-url", NOWHERE]].concat();
@@ -153,7 +153,7 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
         assert_ne!(client.code, 0, "{}", client.stdout);
         std::os::unix::fs::chown(&file, Some(0), None).unwrap();
     }
-    // A subfolder does not have the fleet.
+    // The fleet is found only in its own folder, not in a subfolder.
     let elsewhere = plainly(program, &call, &other);
     assert_ne!(elsewhere.code, 0, "{}", elsewhere.stdout);
     assert_eq!(fleet.stop(), Some(0));
@@ -226,7 +226,7 @@ async fn a_reply_can_be_read_again_while_its_record_exists() {
     let again = fleet.run(&["reply", "demo:order-1", "--json"]).exits(0);
     assert_eq!(heard.exits(0).json(), again.json());
     fleet.run(&["reply", "demo", "order-1"]).exits(0).says("order-1/0");
-    // Programs in any language can read the record, as the protocol describes.
+    // Programs in any language can read the stored record, as the protocol describes.
     let record: String = redis::cmd("GET")
         .arg("{tickfleet:0}:done:demo:order-1")
         .query_async(&mut redis.connection().await)

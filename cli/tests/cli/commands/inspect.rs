@@ -8,14 +8,15 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // A window so long that it does not end between two polls.
+    // The window is so long that it does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // As many calls as three windows allow. So the last calls wait, whenever the first window began.
+    // There are as many calls as three windows allow. The last calls therefore wait, at whatever time the first window
+    // began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
         let said = fleet.run(&["explain", "demo:long", "--json"]);
-        // After a window has ended and until its release, the turn does not wait for the cap.
+        // Between the end of a window and the release of the turn, `explain` does not report a wait for the cap.
         if said.code == 0 && said.json()["waits"]["rule"] == "tick_cap" {
             break said.json();
         }
@@ -59,7 +60,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 
 #[tokio::test]
 async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
-    // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
+    // The length of socket paths is limited, and the system's folder for temporary files may have a long path.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
@@ -82,7 +83,7 @@ async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
 /// Operators need these commands in an emergency, so they must work even if the configuration is broken.
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
-    // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
+    // The length of socket paths is limited, and the system's folder for temporary files may have a long path.
     let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `doctor --repair`. Each fault is created by hand in Redis, and must be found and repaired. A working fleet has no
-//! faults.
+//! `doctor --repair`. Each fault is created by hand in Redis. `doctor` must find and repair it. In a working fleet,
+//! `doctor` must find no faults.
 
 mod busy;
 
@@ -18,13 +18,13 @@ use self::busy::BackgroundLoad;
 use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
-/// Later than the end of any test (ms since the epoch).
+/// A time (ms since the epoch) later than the end of any test.
 const FAR: &str = "9999999999999";
-/// Minimum time for which a busy fleet is checked. The check continues until calls have ended in all expected ways, for
+/// Minimum time for the checks of a busy fleet. The checks continue until calls have ended in all ways of `ENDS`, for
 /// at most `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Calls of the busy fleet must end in all these ways, and may also end in others.
+/// Tools and outcomes that the calls of the busy fleet must reach. Other outcomes are allowed too.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -36,7 +36,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Each fault that is repaired, with the commands that create it. `demo:kept` is an unfinished turn.
+/// Each fault that `doctor` repairs, with the commands that create it. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -67,7 +67,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// For the checks that `doctor` makes. Through the store, they are much faster than runs of the binary.
+    /// Opens the store for direct checks. They are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -78,7 +78,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// The second word of the command is a key without the shard's prefix.
+    /// Runs a Redis command. Its second word is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -95,7 +95,7 @@ impl RepairFixture {
         }
     }
 
-    /// The faults that `doctor` reports or has repaired, in the form `<what> <fault>`.
+    /// Returns the faults that `doctor` reports or has repaired, as `<what> <fault>`.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -116,14 +116,14 @@ impl RepairFixture {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// In the form `<tool> <outcome>`.
+    /// Returns the tools and outcomes of all ended calls, as `<tool> <outcome>`.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");
         calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
     }
 
-    /// The expected ways in which no call has ended yet.
+    /// Returns the entries of `ENDS` that no call has reached yet.
     async fn missing_ends(&self) -> Vec<&'static str> {
         let ended = self.ended().await;
         ENDS.into_iter().filter(|end| !ended.contains(*end)).collect()
@@ -193,7 +193,7 @@ async fn one_repair_fixes_all_faults_except_those_only_reported() {
     }
 }
 
-/// A queue lost its slices. The calls of the slices' turn can no longer run, so the repair ends the turn.
+/// The slices of a queue are lost. The calls of the slices' turn can no longer run, so the repair ends the turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_with_a_lost_slice_ends_after_a_repair() {
     let place = RepairFixture::new().await;
@@ -226,7 +226,7 @@ async fn a_busy_fleet_has_no_faults_and_manual_damage_is_repaired_live() {
     assert!(looks > 5 && done.iter().all(|done| *done > 5), "{looks} looks; somebody had nothing to do: {done:?}");
     let missing = place.missing_ends().await;
     assert!(missing.is_empty(), "no call ended so: {missing:?} of {:?}", place.ended().await);
-    // The other faults need the turn `kept`.
+    // Only the first three faults can be created here. The others need the turn `kept`.
     let by_hand: Vec<_> = REPAIRED.iter().take(3).collect();
     for (_, commands) in &by_hand {
         place.breaks(commands).await;

@@ -1,4 +1,4 @@
-//! Redis' clock ran days ahead and was corrected. Stored data must survive.
+//! The clock of Redis was days ahead, and was then corrected. Stored data must survive.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ async fn stored_data_survives_a_clock_that_ran_ten_days_ahead() {
     let mut redis = server.connection().await;
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), "scheduler: {collect_every: 1s}").unwrap();
-    // Such a clock leaves traces: shard time, which never steps back, and entries whose IDs have this time.
+    // A clock that was ahead affects later data: shard time never steps back, and entry IDs contain the wrong time.
     let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
     let ahead_ms = seconds * 1_000 + 10 * DAY_MS;
     let mut pipe = redis::pipe();
@@ -54,11 +54,11 @@ async fn stored_data_survives_a_clock_that_ran_ten_days_ahead() {
             command.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(message);
             let _: String = command.query_async(&mut redis).await.unwrap();
         }
-        // Only one turn at a time. So each turn is settled by its own commit, which trims the streams.
+        // Submit only one turn at a time. Each turn is then settled by its own commit, which trims the streams.
         has(&server, &format!("replies:demo:{inbox}"), i / 2 + 1 + (i + 1) % 2).await;
     }
     has(&server, "dead", turns + 1).await;
-    // The upkeep runs once a second, so it runs twice in this time.
+    // Streams are trimmed once per second (`collect_every`), so twice in this time.
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     let lengths = [length(&server, "replies:demo:old").await, length(&server, "replies:demo:new").await];
     assert_eq!(lengths, [turns / 2 + 1, turns / 2]);

@@ -1,4 +1,4 @@
-//! Real processes, and cancels that arrive earlier than the turns to cancel.
+//! Real processes, and cancellations that arrive before the turns that they cancel.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// Each of the `count` turns has one call. Waits up to a minute for each result.
+/// Waits for the results of `count` turns with one call each, up to a minute for each result.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
@@ -51,23 +51,22 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
     let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
     let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];
 
-    // The producer cancels and submits at the same time. The cancel arrives first.
+    // The producer cancels and submits at the same time. The cancellation arrives first.
     for i in 0..10 {
         let id = TurnId::new(format!("fast-{i}")).unwrap();
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
         client.submit(turn(Some(id.as_str()))).await.unwrap();
     }
-    // The turns are submitted but not yet admitted. Some IDs come from the producer, others from the fleet.
+    // These turns are submitted but not yet admitted. The producer chose some IDs, and the fleet generated the others.
     fleet[1].signal(Signal::SIGSTOP);
     for i in 0..10 {
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
-        // Even if the scheduler read the turn before it was stopped, the turn is undecided while the scheduler is
-        // stopped.
+        // Even if the scheduler read the turn before SIGSTOP, it cannot decide about the turn while it is stopped.
         assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
-    // The scheduler dies while it holds these turns. The next scheduler has only the data in Redis.
+    // The scheduler dies before it has decided about these turns. The next scheduler has only the data in Redis.
     fleet[1].signal(Signal::SIGKILL);
     fleet.push(Process::start("scheduler", dir, &url));
 

@@ -15,7 +15,8 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// Every request is an effect. Requests marked `slow` get a response only when the gate opens.
+/// The service. Each request has an effect, and the ledger counts it. Requests marked `slow` get a response only when
+/// the gate opens.
 #[derive(Default)]
 struct Ledger {
     done: Mutex<BTreeMap<String, u32>>,
@@ -72,7 +73,7 @@ impl Ledger {
     }
 }
 
-/// The key is the turn's ID.
+/// Returns the replies by the ID of their turn.
 async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
     let mut connection: MultiplexedConnection = redis.connection().await;
     let mut range = redis::cmd("XRANGE");
@@ -114,7 +115,7 @@ async fn calls_run_once_although_redis_lost_its_last_seconds() {
         add.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.to_string());
         let _: String = add.query_async(&mut connection).await.unwrap();
     }
-    // Redis will restart with this state: all turns are in the inbound stream and unread.
+    // Redis will restart with this state: all turns are in the inbound stream, and no scheduler has read them.
     let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
     let _scheduler = Process::start_with("scheduler", dir, &url, &lease);
     while ledger.done().len() < marks.len() || replies(&redis).await.len() < 4 {
@@ -122,8 +123,8 @@ async fn calls_run_once_although_redis_lost_its_last_seconds() {
     }
     redis.kill9();
     redis.restart().await;
-    // All turns are in Redis again. The worker reports from its journal which calls it ran. The service still delays
-    // two calls.
+    // After the restart, all turns are in Redis again. The worker reports from its journal which calls it ran. The
+    // service still delays two calls.
     while replies(&redis).await.len() < 4 {
         pause();
     }

@@ -59,8 +59,8 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Reads and removes replies until all of these turns have a reply. A tenant's unfinished turns can use at most a
-/// quarter of the memory. If schedulers admit turns faster than workers finish them, the tenant's queue is full, and
+/// Reads and removes replies until all turns with these IDs have a reply. A tenant's unfinished turns can use at most a
+/// quarter of the memory. If schedulers admit turns faster than workers finish them, the tenant reaches this bound, and
 /// further turns are rejected.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
@@ -87,7 +87,7 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     let url = server.url();
     let mut redis = server.connection().await;
     let mut ids = BTreeSet::new();
-    // Submit until Redis itself rejects writes, which is the worst that producers can do.
+    // Submit until Redis itself rejects writes. This is the highest load that producers can cause.
     loop {
         let id = format!("t{}", ids.len());
         if xadd(&mut redis, &["turn", &turn(&id, 4_096)]).await.is_err() {
@@ -99,7 +99,7 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     let worker = Process::start("worker", dir.path(), &url);
-    // The gauge uses the sampled memory. At full memory, the pressure flag could not be written.
+    // The gauge uses the memory samples of the scheduler. The pressure flag could not be written to the full memory.
     until("the gauge says so", async || scheduler.metrics().contains("tickfleet_redis_pressure 1")).await;
     let said = tickfleet(&["doctor", "--redis-url", &url, "--config", dir.path().to_str().unwrap()]);
     said.says("new work is rejected");
@@ -112,8 +112,8 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     assert_eq!([scheduler.stop(), worker.stop()], [Some(0), Some(0)]);
 }
 
-/// Without a worker, dispatches the maximum number of slices while memory is short. Then submits turns whose readers
-/// have already died twice. These turns must wait.
+/// Without a worker, dispatches the maximum number of slices while memory is short. Then submits turns that are marked
+/// as if their reader had died twice. These turns must wait.
 async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<String>) {
     let mut redis = server.connection().await;
     let mut ids: BTreeSet<String> = (0..256).map(|i| format!("t{i}")).collect();
@@ -160,8 +160,8 @@ async fn a_kill_during_memory_pressure_counts_no_crash_against_held_turns() {
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // A suspect that was marked and handled now waits. If a process crashes from now on, the crash is not counted
-    // against this suspect.
+    // A suspect is marked while the scheduler handles it. It then waits without the mark, so a later crash is not
+    // counted against it.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
@@ -177,7 +177,7 @@ async fn a_scheduler_short_of_memory_stops_quickly_and_returns_its_entries() {
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // The entries are returned together. If each of the twenty entries waited half a second, the return would take ten
+    // All entries are returned together. If each of the twenty entries waited half a second, the return would take ten
     // seconds and time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);

@@ -8,7 +8,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// The limits are low, so that tests reach them quickly.
+/// A fleet with low limits, so that tests reach them quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -76,7 +76,7 @@ impl LimitedFleet {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
-    /// Does not wait for the turn.
+    /// Submits a turn without waiting for it.
     fn submit(&self, tenant: &str, agent: &str, id: &str, turn: &Value) {
         let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "--turn-id", id, "-"];
         self.fleet.run_with(&args, &turn.to_string()).exits(0);
@@ -114,12 +114,12 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
     asked
         .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
-    // 3 Why did it not run? The agent's calls of the day are used up until midnight.
+    // 3 Why did it not run? The agent has used its calls of the day until midnight.
     asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
     asked.answers("demo:day", &["has ended"]);
     asked.submit("demo", "daily", "day2", &calls(&[echo(1)]));
     asked.answers("demo:day2", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 4 The calls of the day of the whole tenant are used up.
+    // 4 The whole tenant has used its calls of the day.
     asked.submit("small", "kelly", "first", &calls(&[echo(1)]));
     asked.answers("small:first", &["has ended"]);
     asked.submit("small", "calm", "second", &calls(&[echo(1)]));
@@ -131,7 +131,7 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     // 6 A limit rejects the call.
     asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
-    // 7 Another call has the permit.
+    // 7 Another call holds the only permit.
     asked.submit("demo", "held", "place", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:place", &["runs"]);
     asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
@@ -163,7 +163,7 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     asked.answers("demo:wrong", &wrong);
     // 14 An operator has disabled the tool.
     asked.run(&["tools", "disable", "post"]).exits(0);
-    // Workers learn of the change only with their next heartbeat.
+    // Workers detect the change only at their next heartbeat.
     for number in 0.. {
         let id = format!("gone-{number}");
         // The arguments differ each time, so that the loop breaker does not deny the call.
@@ -230,7 +230,7 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// The trial tool `sleep`, declared as a tool that must not run twice.
+/// The trial tool `sleep`, redeclared as a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]

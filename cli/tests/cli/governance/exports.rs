@@ -22,7 +22,7 @@ use crate::support::process::{Process, pause};
 
 const LOG: &str = "{tickfleet:0}:audit";
 
-/// Only the test writes to this audit log.
+/// A Redis with an audit log and no fleet. Only the test writes to the log.
 struct Log {
     redis: RedisServer,
     folder: tempfile::TempDir,
@@ -69,7 +69,7 @@ impl Log {
     }
 }
 
-/// Oldest first.
+/// Returns the files of an export, the oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -96,7 +96,7 @@ fn entries(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(id).collect()
 }
 
-/// Waits until the files have at least `count` entries, and seals for at least `count` entries.
+/// Waits until the files have at least `count` entries, and seals that cover at least `count` entries.
 fn until_whole(path: &Path, count: usize) {
     let sealed = |line: &String| match Line::read(line) {
         Some(Line::Seal(seal)) => serde_json::from_str::<serde_json::Value>(seal.body).unwrap()["count"].as_u64(),
@@ -112,7 +112,7 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// Entries are trimmed while no exporter runs. The files, the log and the metrics must report the loss.
+/// Trims entries while no exporter runs. The files, the exporter's log and the metrics must report the loss.
 async fn assert_trimmed_is_reported(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -152,7 +152,7 @@ async fn exported_files_have_each_entry_once_and_verify_after_kills() {
         exporter.signal(Signal::SIGKILL);
         drop(exporter);
     }
-    // Simulates that the exporter died in the middle of a line.
+    // Simulate an exporter that died in the middle of a line.
     let torn = fs::read(&path).unwrap_or_default();
     fs::write(&path, [&torn[..], br#"{"shard":0,"id":"17"#].concat()).unwrap();
     let exporter = log.follow(&to, &bounds, None);
@@ -175,8 +175,8 @@ async fn exported_files_have_each_entry_once_and_verify_after_kills() {
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
     let reported = doctor();
     assert!(reported.contains("are unchanged") && !reported.contains("was CHANGED"), "{reported}");
-    // After the oldest files were removed, the remaining files verify only with `--partial`. If a file between two
-    // others is missing, the verification fails.
+    // If the oldest files were removed, the remaining files verify only with `--partial`. If a file in the middle is
+    // missing, the verification fails.
     verify(&[&["--partial"], &named[2..]].concat()).exits(0);
     verify(&["--partial", named[0], named[3]]).exits(1);
 
@@ -204,7 +204,7 @@ async fn exported_files_respect_max_files_and_keep_the_newest_entries() {
     let parts = files(&path);
     assert!((2..=3).contains(&parts.len()), "{parts:?}");
     let sizes: Vec<u64> = parts.iter().map(|part| std::fs::metadata(part).unwrap().len()).collect();
-    // A file is closed after the batch that reaches its size. All 2,000 entries have more than 500 KiB.
+    // A file is closed after the batch that reaches its size. The 2,000 entries total more than 500 KiB.
     assert!(sizes.iter().all(|size| *size < 128 * 1_024), "{sizes:?}");
     let kept = entries(&lines(&parts));
     let all = log.ids().await;
@@ -222,7 +222,7 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
         log.write(100).await;
         if round < 2 {
             exporter.signal(Signal::SIGKILL);
-            // The dead exporter's lease is deleted, so that the test does not wait for its end.
+            // Delete the lease of the killed exporter. Otherwise the test would have to wait until the lease expires.
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
@@ -239,7 +239,7 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// A collector of the audit log. It rejects some requests, and hangs on another.
+/// A collector for the audit log. It rejects some requests, and never responds to another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,
@@ -278,7 +278,7 @@ impl Collector {
         }
         self.taken.lock().unwrap().extend(records);
         if number == 3 {
-            // The collector accepted the records, but the sender gets no response.
+            // The collector has accepted the records, but the exporter gets no response.
             self.asked.notify_one();
             std::future::pending::<()>().await;
         }

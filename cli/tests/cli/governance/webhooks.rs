@@ -1,4 +1,4 @@
-//! Webhooks deliver approval events while their senders are killed.
+//! Webhooks must deliver all approval events, even if their senders are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// ID, signature and body.
+/// A delivered webhook: its ID, signature and body.
 type Post = (String, String, Value);
 
-/// Rejects some webhooks, and hangs on others.
+/// A receiver of webhooks. It rejects some, and never responds to others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
@@ -38,7 +38,7 @@ impl Receiver {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let id: String = header("webhook-id");
         let body: Value = serde_json::from_str(&body).unwrap();
-        // Receivers reject a timestamp that is more than five minutes off their own clock.
+        // A receiver rejects a timestamp that differs by more than five minutes from the receiver's clock.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
         let seen = {
@@ -47,10 +47,10 @@ impl Receiver {
             posts.iter().filter(|(known, ..)| *known == id).count()
         };
         match (body["data"]["call"].as_str().unwrap(), seen) {
-            // This event is never accepted.
+            // The receiver never accepts this event.
             ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-            // This event is accepted, but its sender gets no response.
+            // The receiver accepts this event, but the sender gets no response.
             ("held/0", 1) => {
                 self.held.notify_one();
                 std::future::pending().await
@@ -75,7 +75,7 @@ fn wall_ms() -> i64 {
     chrono::Utc::now().timestamp_millis()
 }
 
-/// In the format of the approval commands.
+/// Writes an approval event in the same format as the approval commands.
 async fn tell(redis: &RedisServer, call: &str, event: &str) {
     tell_at(redis, call, event, wall_ms()).await;
 }
@@ -139,7 +139,7 @@ async fn approval_webhooks_are_signed_and_retried_under_the_same_id() {
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
     );
-    // Events that were delivered are recorded as delivered. Only the event that is never accepted is pending.
+    // All delivered events are recorded as delivered. Only the event that the receiver never accepts is pending.
     assert_eq!(pending(&redis).await, 1);
 }
 
@@ -172,11 +172,11 @@ async fn webhook_timestamps_match_the_receivers_clock_after_a_clock_jump() {
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Simulates that Redis' clock was ahead and stepped back, which leaves shard time ahead.
+    // Simulate that Redis' clock was ahead and then stepped back. Shard time does not step back, so it stays ahead.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // The first event was written before the clock was ahead, and the second while it was ahead.
+    // The first event is written with the time before the clock was ahead, and the second with the time that was ahead.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

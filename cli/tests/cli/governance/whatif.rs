@@ -1,4 +1,4 @@
-//! What-if evaluates a fleet's recorded traffic again, under the same policy and under other policies.
+//! `whatif` evaluates the recorded traffic of a fleet again, under the same policy and under other policies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Each change is a file, a text in it, and the new text.
+/// Writes a configuration with changes. Each change is a file, a text in it, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -60,8 +60,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits mixed traffic. Some calls pass. Rules or permission deny other calls, people approve some, a tick or a limit
-/// delays some, and a limit rejects some.
+/// Submits mixed traffic. Some calls run. Others are denied by rules or permissions, approved by people, delayed by a
+/// tick or a limit, or rejected by a limit.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -101,7 +101,7 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Repeats the export until it has `calls` calls.
+/// Repeats the export until it contains this number of calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -115,7 +115,7 @@ fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     }
 }
 
-/// Each call whose decision differs, with the kind and the cause of the difference. Sorted.
+/// Returns the differing calls, each with the kind and the cause of the difference, sorted.
 fn differ(said: &CommandOutput) -> Vec<(String, String, String)> {
     let differences = said.json()["differences"].as_array().cloned().unwrap();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
@@ -155,8 +155,8 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // If one call is dispatched at another time, so are the calls that shared its tick. Which calls shared a tick
-        // depends on the machine's speed.
+        // If one call is dispatched at another time, the other calls of its tick are too. The calls of a tick depend on
+        // the machine's speed.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };
@@ -169,8 +169,8 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     assert_eq!(found, expected(&[("f3/0", "not_rejected", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // On some machines, the tick also delayed ben's calls. Then the effect of the limit is not decidable, because the
-    // log names a limit only if the waiting call was evaluated again.
+    // On some machines, a tick also delayed ben's calls. The effect of the limit is then not decidable, because the log
+    // names a limit only if the fleet evaluated the waiting call again.
     let sooner = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
     let delayed = [expected(&["same/2", "same/3"].map(|call| (call, "delayed", "limits.two")))];
     for (name, from, to, decided) in
@@ -181,12 +181,12 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
             || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
-    // Turns that only the tick delayed are decidable.
+    // Turns are decidable if only a tick delayed them.
     let ticks =
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
     let found = differ(&said);
-    // If a call is dispatched sooner, so are the calls behind it and the calls that a limit delayed.
+    // If a call is dispatched sooner, so are the calls that waited behind it, and the calls that a limit delayed.
     let sooner = found.iter().all(|(_, kind, by)| {
         kind == "sooner" && (by == "max_calls_per_tick" || by.contains("earlier") || by.contains("limit"))
     });
@@ -224,7 +224,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits three calls that need permits at the same time, and a turn whose task has too small a budget.
+/// Submits three calls that need permits at the same time, and a task with a budget that is too small for its turn.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -277,16 +277,16 @@ async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Two permits were too few for three calls, and eight are enough. But the pause kept the calls in their agent's
-    // throttle queue, as a tick does. If a limit delays calls that already wait there, the result is not decidable.
+    // Two permits were too few for three calls, and eight are enough. However, the pause kept the calls in their
+    // agent's throttle queue, as a tick does. If a limit also delays calls in this queue, the result is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
-    // A call that a limit rejects uses none of the task's budget, which stays available for the next call.
+    // A call that a limit rejects uses none of the task's budget. The next call can use it.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "not_rejected", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
-    // If a limit counts by values that the log lacks, the summary names the limit.
+    // If the log lacks the values that a limit counts, the summary names the limit.
     let budgets = "limits:\n  tokens: {per: [tenant], tokens: 10, every: day}\n";
     let said = whatif(&configure_places(folder.path(), "tokens", budgets), &export);
     assert!(said.json()["summary"]["not_decidable"].to_string().contains("limits.tokens"), "{}", said.stdout);
@@ -346,8 +346,8 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // If the fact belongs to the agent, it forbids the calls in all of the agent's sessions. Sam's call clears only the
-    // fact of one session.
+    // If the fact is of the agent, it forbids calls in all sessions of the agent. Sam's call clears only the fact of
+    // one session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
@@ -355,8 +355,8 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// If a call's worker was lost, the entry does not show whether guards passed the call and people approved it. So the
-/// result for the call is not decidable, which is not a difference.
+/// If a call's worker died, the log entry does not show whether guards passed the call and people approved it. The
+/// result for the call is then not decidable, which is not a difference.
 #[test]
 fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
     let folder = tempfile::tempdir().unwrap();

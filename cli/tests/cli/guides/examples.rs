@@ -25,7 +25,7 @@ fn an_agent_pays_only_as_its_policies_decide_and_the_audit_log_proves_it() {
 #[test]
 fn agents_with_a_model_publish_each_post_once_even_if_a_worker_is_killed() {
     let (printed, shown) = played("model-agents");
-    // A request to the model that the kill interrupts is repeated, so a line can be printed twice.
+    // If the kill interrupts a request to the model, the request is repeated. A line can therefore be printed twice.
     for line in &shown {
         assert!(printed.contains(line), "no line {line:?} in {printed:#?}");
     }

@@ -37,7 +37,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// The authority's server certificate is for 127.0.0.1.
+/// Creates a certificate authority, and its server certificate for 127.0.0.1.
 fn certify(folder: &Path, authority: &str) {
     let openssl = |args: &str| {
         let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();
@@ -100,7 +100,7 @@ fn a_tls_service_is_called_only_if_its_authority_is_trusted() {
         (&"ok".into(), &"tls".into())
     );
     let refused = &reply["results"][1];
-    // Nothing was sent. So even a `once` tool was retried until its attempts were used up.
+    // Nothing was sent to the service. Therefore even a `once` tool was retried until its attempts were used up.
     assert_eq!(refused["outcome"], "transient", "{refused}");
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("Could not connect to 127.0.0.1") && message.contains("UnknownIssuer"), "{refused}");

@@ -1,5 +1,5 @@
-//! Python interpreters in a sandbox: what functions can reach, what they leave behind, and how their failures are
-//! reported.
+//! Python interpreters in a sandbox: accessible resources, data that functions leave behind, and reports about
+//! failures.
 
 use std::fs;
 use std::net::TcpListener;
@@ -61,7 +61,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// Unprivileged users must be able to run this Python. If the tests run as root, the sandbox uses such a user.
+/// Returns a Python that unprivileged users can run. If the tests run as root, the sandbox uses such a user.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -74,7 +74,7 @@ fn python() -> PathBuf {
 fn packages(python: &Path) -> PathBuf {
     let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-sandbox");
     fs::create_dir_all(&packages).unwrap();
-    // The lock ends when the file is closed, even if this process dies.
+    // The lock is released when the file is closed, even if this process dies.
     let lock = fs::File::create(packages.join("lock")).unwrap();
     lock.lock().unwrap();
     let wanted = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
@@ -87,8 +87,8 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// The fleet of this folder runs the tools at a sandbox level, with additional grants. `None` if the machine does not
-/// support the level.
+/// Creates a folder for a fleet that runs its tools at this sandbox level, with additional grants. Returns `None` if
+/// the machine does not support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Tools in Python: changes of their code, and reports about interpreters that crash or hang.
+//! Tools in Python: changes to their code, and reports about interpreters that crash or hang.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::support::binary::{CommandOutput, DevFleet, command, submit, until_pri
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
-/// Maximum wait. A wait usually takes some seconds.
+/// Maximum wait for an event that usually takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The path is short, because paths of sockets must be short.
+/// Creates a folder with a short path, because the length of socket paths is limited.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -31,7 +31,8 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let folder = folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-python");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
-    // Python considers bytecode current if the source has the same size and the same modification time (in seconds).
+    // Python treats bytecode as current if the source has the same size and modification time (in seconds) as when it
+    // was compiled.
     let tools_file = fs::File::options().append(true).open(folder.path().join("shop-python/tools/shop_tools.py"));
     tools_file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let environment = interpreter().ancestors().nth(2).unwrap().to_owned();
@@ -318,7 +319,7 @@ fn function_guards_apply_and_a_declaration_overrides_single_fields() {
     until_printed("ask", || fleet.run(&["approvals", "list"]));
     assert_eq!(fleet.stop(), Some(0));
 
-    // What depends on a field of the function is checked with the function's field.
+    // If a field in `tools.yaml` depends on another field, it is checked against the function's value of that field.
     for (declared, reported) in [
         ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
         ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),

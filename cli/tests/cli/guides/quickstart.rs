@@ -1,4 +1,5 @@
-//! Plays the README and the quickstart as a new user does: with the packages, without Rust and Redis, in an empty folder.
+//! Follows the README and the quickstart like a new user: with the packages, without Rust and Redis, in an empty
+//! folder.
 
 use std::env::consts::{ARCH, OS};
 use std::fs;
@@ -21,7 +22,7 @@ fn succeeds(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
 }
 
-/// A virtual environment with the package from a wheel with the built program.
+/// A virtual environment with the tickfleet package. The package is from a wheel with the built program.
 struct Wheel {
     _folder: TempDir,
     programs: PathBuf,
@@ -50,7 +51,7 @@ impl Wheel {
     fn user(&self) -> User {
         User {
             folder: tempfile::tempdir().unwrap(),
-            // With the virtual environment, without anything of the checkout.
+            // The PATH has the virtual environment, but nothing from the checkout.
             path: format!("{}:/usr/bin:/bin", self.programs.display()),
             program: self.programs.join("tickfleet"),
             words: Vec::new(),
@@ -64,12 +65,12 @@ struct User {
     folder: TempDir,
     path: String,
     program: PathBuf,
-    /// Beginnings of a page's commands, each with what this user types instead.
+    /// Beginnings of commands on a page, each with the text that this user types instead.
     words: Vec<(String, String)>,
 }
 
 impl User {
-    /// A user with the npm packages, which contain the built program.
+    /// Returns a user with the npm packages, which contain the built program.
     fn of_node(node: &Node) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scratch = tempfile::tempdir().unwrap();
@@ -99,7 +100,7 @@ impl User {
     }
 }
 
-/// The platform as Node.js names it.
+/// Returns the platform's name in Node.js.
 fn platform() -> String {
     let system = if OS == "macos" { "darwin" } else { OS };
     let processor = match ARCH {
@@ -110,7 +111,7 @@ fn platform() -> String {
     format!("{system}-{processor}")
 }
 
-/// The table of the quickstart: commands in Python, and in Node.js.
+/// Reads the table of the quickstart: commands in Python, each with its equivalent for Node.js.
 fn words_for_node() -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(REPOSITORY).join(QUICKSTART)).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |")?.split_once("` | `"));
@@ -119,7 +120,7 @@ fn words_for_node() -> Vec<(String, String)> {
     words
 }
 
-/// Plays a page in the user's folder, on a fleet of its own. `approve` gets the link to the console.
+/// Plays a page in the user's folder, on its own fleet. Calls `approve` with the link to the console.
 fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
     let written = user.shell(&user.types("tickfleet init"));
     let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));
@@ -137,11 +138,11 @@ fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHand
         approver.join().unwrap();
     }
     assert_eq!(fleet.stop(), Some(0));
-    // A client afterwards does not take the ended fleet for a running one.
+    // The ended fleet removes its file, so that clients do not try to connect to it.
     assert!(!user.folder.path().join(".tickfleet/dev.json").exists());
 }
 
-/// Approves the page's call in a browser.
+/// Approves the call of the page in a browser.
 fn in_the_browser(packages: Packages) -> impl FnOnce(String) -> Option<JoinHandle<()>> {
     move |link| {
         Some(thread::spawn(move || {

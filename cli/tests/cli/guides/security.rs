@@ -15,12 +15,12 @@ use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
 
-/// Maximum wait. On an idle machine, each wait takes less than a second.
+/// Maximum wait for an event. On an idle machine, each event takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const PAGES: [&str; 2] = ["docs/reference/redis-users.md", "docs/operate/redis-users-and-tls.md"];
 
-/// The users in the documentation, as arguments of `ACL SETUSER`.
+/// Reads the users in the documentation, as arguments of `ACL SETUSER`.
 fn users() -> Vec<Vec<String>> {
     let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect();
     let default = format!("user default {DEFAULT_USER}");
@@ -51,7 +51,7 @@ impl RedisWithUsers {
         Self { redis }
     }
 
-    /// A user's password is `<name>-secret`, as in the guide.
+    /// Returns the URL for a user. The password is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -71,8 +71,8 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes` is true, a missing
-/// consumer group is not an error, because it is still to be created.
+/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes` is true, waits for a
+/// missing consumer group instead of failing.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -90,7 +90,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Splits at blanks. Text between single quotes is one word.
+/// Splits a command at spaces. Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
@@ -114,7 +114,7 @@ async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
     let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
-    // More calls than a tick allows, so that throttle queues and timers are used too.
+    // These are more calls than a tick allows, so that throttle queues and timers are used too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
     fleet
@@ -172,7 +172,7 @@ async fn each_documented_redis_user_can_run_only_its_own_commands() {
     ask(&mut chat, turn).await.unwrap();
     let reply = read(&mut chat, "XREAD BLOCK 5000 STREAMS {tickfleet:0}:replies:demo:chat-service 0", false).await;
     assert!(reply.contains("done"), "{reply}");
-    // Commands with which readers confirm replies, and commands with which producers check the fleet.
+    // Consumers confirm replies with some of these commands, and producers check the fleet with others.
     for may in [
         "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
         "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
@@ -203,7 +203,7 @@ async fn each_documented_redis_user_can_run_only_its_own_commands() {
 
     let mut runtime = redis.as_user("archy-runtime").await;
     fleet.run(&["delegate", "--tenant", "demo", "--to", "archy", "Look it up"]).exits(0);
-    // The stream is created with its agent's first task.
+    // The fleet creates the stream with the agent's first task.
     let lease = "XREADGROUP GROUP workers runtime-5 COUNT 1 BLOCK 5000 STREAMS {tickfleet:0}:external:demo:archy >";
     let leased = read(&mut runtime, lease, true).await;
     assert!(leased.contains("Look it up"), "{leased}");
@@ -238,7 +238,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
     CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
-    // If Redis has its own CA, the CAs for tools (SSL_CERT_FILE) do not apply to Redis.
+    // If Redis has its own CA file, the CA file for tools (SSL_CERT_FILE) does not apply to Redis.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
     CommandOutput::of(&mut command, "").exits(0).says("ok");
@@ -254,7 +254,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
         .exits(3)
         .prints_error("not valid for name")
         .prints_error(wrong_name);
-    // A producer's command and a scheduler must report the same problem.
+    // The command of a producer and the scheduler must report the same problem.
     let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
     submit.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let conf = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        // On a machine that stalls, a handshake can take longer than a probe waits. So the probe is repeated.
+        // On a machine that stalls, a handshake can take longer than the probe waits. Therefore the probe is repeated.
         let began = Instant::now();
         let mut ready = scheduler.answer("/readyz");
         while !ready.contains(cause) && began.elapsed() < PATIENCE {
@@ -327,6 +327,6 @@ async fn a_turn_from_a_restored_backup_runs() {
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();
     let restored = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
     let fleet = DevFleet::start(&["--redis-url", &restored.url()]);
-    // The ID is already known, so the turn does not run again. The reply comes from the backup.
+    // The restored fleet knows the ID, so the turn does not run again. The reply comes from the backup.
     fleet.run(&[&turn[..], &["--wait"]].concat()).exits(0).says("kept/0").says("ok");
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit};
 
-/// This tool needs a container, but the machine's PATH has no container engine.
+/// A tool that needs a container. The PATH in this test has no container engine.
 const CONTAINER: &str = "tools:
   look:
     description: Looks around.
@@ -24,7 +24,7 @@ fn a_fleet_without_a_sandbox_refuses_to_start_or_rejects_calls() {
     for (name, text) in [("tools.yaml", CONTAINER), ("permissions.yaml", "permissions:\n  look: {everyone: true}\n")] {
         fs::write(conf.join(name), text).unwrap();
     }
-    // The PATH of the fleet has only the fleet's Redis.
+    // The PATH of the fleet has no program except the Redis that the fleet starts.
     let redis =
         Command::new("sh").args(["-c", "command -v redis-server || command -v valkey-server"]).output().unwrap();
     let redis = String::from_utf8(redis.stdout).unwrap();

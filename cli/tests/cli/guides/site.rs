@@ -32,10 +32,10 @@ use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, wi
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// How long a command is repeated until its output is as shown. Some effects take a moment.
+/// Maximum time for which a command is repeated until its output is as shown. Some effects need a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Only commands that change nothing may be repeated.
+/// Only commands that change nothing may be repeated. These commands do not.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -114,7 +114,7 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// Other modules play these pages: `typed_tools`, with another program, and `quickstart`, with installed packages.
+/// Other modules play these pages: `typed_tools` with another program, and `quickstart` with installed packages.
 const PLAYED_ELSEWHERE: [&str; 3] = ["README.md", "docs/build/tools-rust.md", "docs/start/quickstart.md"];
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
@@ -179,13 +179,13 @@ struct PageEnvironment {
     model: Service,
     /// `None` if tests with Node.js are skipped.
     node: Option<Node>,
-    /// These folders precede all others in the PATH.
+    /// Folders that precede all others in the PATH.
     folders: Vec<PathBuf>,
     variables: Vec<(String, String)>,
 }
 
 impl PageEnvironment {
-    /// `None` if the page runs no programs.
+    /// Creates the environment for a page. Returns `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
             return None;
@@ -194,7 +194,7 @@ impl PageEnvironment {
         let mut variables = vec![
             ("OPENAI_BASE_URL", format!("{url}/v1")),
             ("OPENAI_API_KEY", "stand-in".to_owned()),
-            // Without this, traces would be sent to OpenAI.
+            // Without this variable, the SDK would send traces to OpenAI.
             ("OPENAI_AGENTS_DISABLE_TRACING", "1".to_owned()),
             ("PYTHONPATH", format!("{REPOSITORY}/python/src")),
             ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
@@ -262,7 +262,7 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// Installs the packages for tools in TypeScript. `None` if tests with Node.js are skipped.
+/// Installs the packages for tools in TypeScript. Returns `None` if tests with Node.js are skipped.
 fn install_typescript(snippets: &Path, name: &str) -> Option<Node> {
     let node = Node::that_strips_types()?;
     node.link(&snippets.join(name));
@@ -281,7 +281,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Waits until a scheduler and a worker run. Until then, `submit` would print a warning that none is running.
+/// Waits until a scheduler and a worker run. Before that, `submit` would print a warning.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -386,12 +386,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Each ID on a page, and the corresponding ID of this run.
+/// The IDs on a page, each with the corresponding ID of this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// IDs that differ from run to run: those of approvals, and of turns whose producer set no ID.
+    /// Returns the IDs that differ from run to run: IDs of approvals, and of turns without an ID from their producer.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

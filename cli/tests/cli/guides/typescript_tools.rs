@@ -1,4 +1,4 @@
-//! Tools in TypeScript: changes of their code, reports about processes that crash or hang, sandboxes and tool hosts.
+//! Tools in TypeScript: changes to their code, reports about processes that crash or hang, sandboxes and tool hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::support::node::Node;
 
 use super::python_tools::{folder, write};
 
-/// Maximum wait. A wait usually takes some seconds.
+/// Maximum wait for an event that usually takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[test]
@@ -62,7 +62,8 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
 fn the_package_passes_its_tests_on_both_node_versions() {
     for node in [Node::unless_skipped(), Node::that_strips_types()].into_iter().flatten() {
         let mut run = node.command();
-        run.args(["--test", "test/host.test.mjs", "test/program.test.mjs", "test/tools.test.mjs"]).current_dir(&node.package);
+        run.args(["--test", "test/host.test.mjs", "test/program.test.mjs", "test/tools.test.mjs"])
+            .current_dir(&node.package);
         let output = run.output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
@@ -120,7 +121,7 @@ once("note", ({ text }) => {
 });
 "#;
 
-/// A configuration with the tools in trouble. `entry` has the lines of its section `node`.
+/// Writes a configuration with the tools that crash or hang. `entry` has the lines of the tools' section `node`.
 fn trouble(folder: &Path, node: &Node, entry: &str) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     node.link(folder);

@@ -1,5 +1,5 @@
-//! Real processes under load. If the processes are restarted one after another, no turn is lost or retried. If the load
-//! is ten times what the fleet can handle, memory does not fill up.
+//! Real processes under load. A restart of one process after another must neither lose nor retry a turn. A load of ten
+//! times the fleet's capacity must not fill the memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep};
 use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
-/// Restarted in this order.
+/// The processes, in the order of their restarts.
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// So long that no process loses its lease on an overloaded machine.
+/// The lease and the drain time are so long that no process loses its lease on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
-/// Maximum wait for a reply. On an idle machine, replies come within a second.
+/// Maximum wait for a reply. On an idle machine, replies arrive within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn chosen(name: &str, usual: u64) -> u64 {
@@ -51,13 +51,14 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// Replies by turn ID, each with the time at which it came (s). The number in an ID is the submit time by Redis' clock.
+/// Replies by turn ID, each with its arrival time (s). The number in an ID is the submit time by Redis' clock.
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// While turns are still submitted, returns `None` if no reply comes within half a second.
+/// Returns the next reply. Until `is_over` is set, returns `None` if no reply arrives within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
-    // While turns are submitted, all of them may already have a reply. So the wait must be short.
+    // While turns are submitted, it is possible that all earlier turns already have a reply. Therefore the wait is
+    // short.
     let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
     let reply = replies.next(patience).await.unwrap();
     assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
@@ -82,9 +83,9 @@ async fn a_rolling_restart_loses_retries_and_fails_no_turn() {
     roll(20, 1, Duration::ZERO).await;
 }
 
-/// Prints latencies. Run it with `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace -E
-/// 'test(under_full_load)' --run-ignored only --no-capture`. `TICKFLEET_TEST_BINARY` selects another build of the
-/// processes.
+/// Measures and prints latencies. Run it with `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run
+/// --workspace -E 'test(under_full_load)' --run-ignored only --no-capture`. `TICKFLEET_TEST_BINARY` selects another
+/// build of the processes.
 #[tokio::test]
 #[ignore = "a minute, for its figures"]
 async fn under_full_load_a_rolling_restart_loses_retries_and_fails_no_turn() {
@@ -93,8 +94,8 @@ async fn under_full_load_a_rolling_restart_loses_retries_and_fails_no_turn() {
     roll(rate, rounds, Duration::from_secs(10)).await;
 }
 
-/// Restarts every scheduler and worker with SIGTERM, one after another, while `rate` turns are submitted each second.
-/// First, turns are submitted for the time `quiet` without restarts.
+/// Restarts every scheduler and worker with SIGTERM, one after another, while `rate` turns are submitted per second.
+/// Before the first restart, turns are submitted for the time `quiet`.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +116,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
-        // Must not be set earlier, because the last turn must also get a reply.
+        // Set only after the last submit, because the last turn must also get a reply.
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
@@ -130,7 +131,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         answered
     };
     let restart = async {
-        // The time without restarts, for comparison.
+        // Time without restarts, for comparison.
         sleep(quiet).await;
         let quiet_s = began.elapsed().as_secs_f64();
         // Restarts block, so they run outside the async runtime.
@@ -164,7 +165,7 @@ fn restarted(
     fleet
 }
 
-/// No slice has lost its worker, and no call was retried.
+/// Checks that no slice has lost its worker, and that no call was retried.
 async fn untroubled(redis: &RedisServer) {
     let mut connection = redis.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:done:*").query_async(&mut connection).await.unwrap();
@@ -178,14 +179,14 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// Parses the record of a finished turn. Its first line has the header of all records, followed by JSON. The reply
-/// follows on the next line.
+/// Parses the record of a finished turn. The first line has the header of all records, followed by JSON. The next line
+/// has the reply.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// For each turn, the time of its reply (s) and its latency by Redis' clock (ms).
+/// Returns the time of each reply (s), and the latency of its turn by Redis' clock (ms).
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -198,7 +199,7 @@ async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f6
     times
 }
 
-/// Starts with Redis, followed by each process (bytes).
+/// Returns the used memory (bytes): of Redis, followed by that of each process.
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -217,7 +218,7 @@ struct SubmitCounts {
     full: AtomicU64,
 }
 
-/// Submits 400 turns of 100 ms each second. Four slots can finish a tenth of them.
+/// Submits 400 turns of 100 ms per second. Four slots can finish a tenth of them.
 async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
@@ -234,7 +235,7 @@ async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over:
     is_over.store(true, Ordering::Relaxed);
 }
 
-/// Reads until every accepted turn has a reply. Returns the numbers of finished and rejected turns.
+/// Reads replies until every accepted turn has one. Returns the numbers of finished and rejected turns.
 async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
     let mut done = 0;
     let mut refused = 0;
@@ -257,8 +258,8 @@ async fn an_overloaded_fleet_finishes_every_accepted_turn() {
     assert!(overloaded.refused > 0, "it was no overload: {overloaded:?}");
 }
 
-/// Run it with `TICKFLEET_OVERLOAD_SECONDS=300 cargo nextest run --workspace -E 'test(ten_times)' --run-ignored only
-/// --no-capture`.
+/// Checks the memory over a longer time. Run it with `TICKFLEET_OVERLOAD_SECONDS=300 cargo nextest run --workspace -E
+/// 'test(ten_times)' --run-ignored only --no-capture`.
 #[tokio::test]
 #[ignore = "five minutes, and memory is judged"]
 async fn at_ten_times_its_capacity_a_fleet_keeps_its_memory_flat() {
@@ -285,12 +286,12 @@ struct OverloadResult {
     samples: Vec<Vec<u64>>,
 }
 
-/// Submits ten times the load that four slots can handle. Most of it is rejected. Every accepted turn must have a
-/// reply.
+/// Submits ten times the load that four slots can handle. The fleet rejects most of it. Checks that every accepted turn
+/// has a reply.
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
-    // With the usual bounds, data is kept for hours, so memory would grow for hours.
+    // Use short retention times. With the defaults, data is kept for hours, so memory would grow for hours.
     configure(
         dir.path(),
         "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\
@@ -309,7 +310,7 @@ async fn overload(during: Duration) -> OverloadResult {
     let watch = async {
         let mut samples = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
-            // Memory growth gives no signal.
+            // Memory growth causes no event, so the memory is sampled.
             sleep(Duration::from_millis(500)).await;
             samples.push(memory(&redis, &fleet).await);
         }

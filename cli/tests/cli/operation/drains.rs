@@ -74,10 +74,11 @@ impl DrainFixture {
         self.until(host, |one| one["drain_applied"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// Waits until a drained worker's pending read has ended. The worker still takes slices that this read returns.
+    /// Waits until the drained worker's pending read has ended. The worker still accepts the slices that this read
+    /// returns.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
-        // The end of a read gives no signal.
+        // The end of a read causes no event, so wait for the maximum duration of a read.
         tokio::time::sleep(Duration::from_millis(lease_ms / limits::BLOCK_FRACTION + 500)).await;
     }
 
@@ -110,7 +111,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
     DrainFixture::asks_no_more().await;
-    // Another worker takes new work in both shards. The drained worker continues the slice that it holds.
+    // The other worker takes new work in both shards. The drained worker continues the slice that it holds.
     let other = place.start("worker", "other");
     for n in 0..2 {
         for tenant in ["demo", "acme"] {
@@ -118,7 +119,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
         }
     }
     assert_eq!((begun(&quiet), begun(&other)), (1, 4));
-    // With its next heartbeat, the drained worker offers no more slots than it uses.
+    // From its next heartbeat on, the drained worker reports only the slots that it uses.
     let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
@@ -126,7 +127,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     place.run(&["cancel", "demo", "long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 
-    // The worker restarts under a new name. It is still drained.
+    // The stopped worker loses its lease and continues under a new name. It is still drained.
     quiet.signal(Signal::SIGSTOP);
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
@@ -145,7 +146,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
         .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
-    // The drain ends with the worker. A new process with the same name takes work.
+    // A drain ends when the worker stops. A new process with the same name accepts work.
     place.change("drain", "quiet");
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
@@ -156,7 +157,7 @@ async fn a_worker_restores_its_drain_after_redis_lost_it() {
     let mut place = DrainFixture::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
-    // Nothing was written to disk, so Redis loses the drain.
+    // Redis has not written the drain to disk, so the kill loses it.
     place.redis.kill9();
     place.redis.restart().await;
     let is_back = |one: &Value| one["alive"] == true && one["drain_applied"] == true && one["drained"]["by"] == "anna";
@@ -172,8 +173,8 @@ async fn a_worker_does_not_restore_a_drain_lifted_after_a_redis_restart() {
     let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // Redis keeps the drain over a restart. Afterward, the drain is lifted while the worker is stopped. When the worker
-    // continues, it notices the restart and the end of the drain at the same time.
+    // Redis is restarted, and keeps the drain. The drain is then ended while the worker is stopped. When the worker
+    // continues, it detects the restart and the end of the drain at the same time.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

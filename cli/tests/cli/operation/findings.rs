@@ -1,5 +1,5 @@
-//! What needs a person: the same findings in the API, in `top` and in `doctor`. Also names that do not exist, and wrong
-//! amounts in approvals.
+//! Findings, which are problems that need a person: they are the same in the API, in `top` and in `doctor`. Also tests
+//! unknown names, and wrong amounts in approvals.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -41,7 +41,7 @@ async fn the_api_top_and_doctor_report_the_same_findings() {
     assert_eq!(paused["action"], "tickfleet resume demo fran", "{paused}");
     assert!(paused["text"].as_str().unwrap().contains("by otto"), "{paused}");
 
-    // Each command of a finding is valid.
+    // The command of each finding must be valid.
     for finding in seen["findings"].as_array().unwrap() {
         let action = finding["action"].as_str().unwrap().strip_prefix("tickfleet ").unwrap();
         let words: Vec<&str> = action.split(' ').collect();
@@ -80,7 +80,7 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     let gateway = Gateway::at(address);
     let run = |args: &[&str]| fleet.run(&[&["--config", conf], args].concat());
     let sees = |path: &str| gateway.get(key, &format!("/v1/operate/{path}")).json();
-    // Names are authoritative once the policy of this configuration is in force.
+    // Until the policy of this configuration is in force, names are not checked.
     while sees("overview")["policy_generation"] == json!(0) {}
     let refused = |path: &str, near: &str| {
         let seen = gateway.get(key, &format!("/v1/operate/{path}"));
@@ -156,7 +156,7 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     }
     let log = sees("audit?limit=500");
     assert_eq!(count(&log, "entries"), 0, "what was refused is not in the log: {log}");
-    // The log has a name that the fleet does not have.
+    // The log contains a name that the fleet does not have.
     run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "tool_echo {}", "--wait"]).exits(1);
     assert_eq!(count(&sees("audit?tool=tool_echo"), "entries"), 1);
     assert_eq!(count(&sees("audit?tool=echo"), "entries"), 1, "a model may write the id");
@@ -225,6 +225,6 @@ async fn an_invalid_amount_is_rejected_and_does_not_change_the_approval() {
     served.run(&["approvals", "approve", &name, "--by", "ann", "--set", "amount=120"]).exits(0).says("approved");
     let story = served.until("explain?id=demo:pays", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["approval"]["arguments"]["amount"], 120, "{story}");
-    // Nothing listens at the tool's address: the call failed, and nothing says otherwise.
+    // No service listens at the tool's address, so the call failed.
     served.run(&["explain", "demo:pays"]).exits(0).says("has ended: ");
 }

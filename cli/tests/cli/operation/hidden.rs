@@ -8,8 +8,8 @@ use crate::support::binary::DevFleet;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
-/// A script that runs `program`. Some of root's capabilities allow reading everything. So if the suite runs as root,
-/// the script drops these capabilities.
+/// Writes a script that runs `program`. If the suite runs as root, the script drops the capabilities that allow root to
+/// read everything.
 fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     let script = folder.join(Path::new(program).file_name().unwrap());
     let exec = match nix::unistd::geteuid().is_root() {
@@ -21,7 +21,7 @@ fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     script
 }
 
-/// The processes whose environment shows the secret to other processes of the same user.
+/// Returns the processes with an environment that shows the secret to other processes of the same user.
 fn shown(shell: &Path) -> Vec<String> {
     let look = format!("grep -l {SECRET} /proc/[0-9]*/environ 2>/dev/null; true");
     let looked = Command::new(shell).args(["-c", &look]).output().unwrap();
@@ -36,7 +36,7 @@ fn other_processes_cannot_read_a_fleets_environment_or_memory() {
     let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));
     let sleep = without_capabilities(folder.path(), "/bin/sleep");
 
-    // Another program shows the secret. This proves that the check works.
+    // A program other than the fleet shows the secret. This proves that the check works.
     let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
     let seen = shown(&shell);
     other.kill().unwrap();

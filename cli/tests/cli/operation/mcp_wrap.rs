@@ -1,4 +1,4 @@
-//! `tickfleet mcp wrap` before real MCP servers. The test is the client, or MCP's official client is.
+//! `tickfleet mcp wrap` in front of real MCP servers. The client is either this test or MCP's official client.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use crate::support::process::pause;
 const LOOKS: usize = 2_400;
 const PAGE: &str = "docs/build/mcp-wrap.md";
 
-/// A user's home, and the files of the server from tests/data.
+/// A user's home folder, with the files that the server of tests/data reads and writes.
 struct Home {
     folder: TempDir,
 }
@@ -31,17 +31,17 @@ impl Home {
         Self { folder }
     }
 
-    /// The folder of the server's files.
+    /// Returns the folder of the server's files.
     fn server(&self) -> PathBuf {
         self.folder.path().join("server")
     }
 
-    /// The data folder of the server `s`.
+    /// Returns the data folder of the server `s`.
     fn data(&self) -> PathBuf {
         self.folder.path().join("tickfleet/wrap/s")
     }
 
-    /// The arguments that wrap the server from tests/data as `s`.
+    /// Returns the arguments that wrap the server of tests/data as `s`.
     fn wrapping(&self, options: &[&str]) -> Vec<String> {
         let script = format!("{REPOSITORY}/tests/data/mcp_server.py");
         let files = self.server();
@@ -55,7 +55,7 @@ impl Home {
         CommandOutput::of(command(&args).env("XDG_DATA_HOME", self.folder.path()), "")
     }
 
-    /// Starts the server from tests/data for a client without dialogs.
+    /// Starts the server of tests/data for a client without dialogs.
     fn start(&self, options: &[&str]) -> McpClient {
         McpClient::start(self.folder.path(), &self.wrapping(options), &[], None)
     }
@@ -65,12 +65,12 @@ impl Home {
     }
 }
 
-/// A client that starts its server.
+/// A client that starts its own server process.
 struct McpClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// The user's answer to each dialog; `None` if the client has no dialogs.
+    /// The user's answer to each dialog. `None` if the client does not support dialogs.
     answer: Option<&'static str>,
     dialogs: Vec<String>,
 }
@@ -97,14 +97,14 @@ impl McpClient {
         writeln!(self.input, "{message}").unwrap();
     }
 
-    /// Everything on standard output must be a message.
+    /// Reads the next message. Standard output must contain nothing but messages.
     fn message(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no message ({error}): {line:?}"))
     }
 
-    /// Waits for the response, and answers dialogs meanwhile.
+    /// Sends a request, and waits for its response. Answers dialogs during the wait.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.send(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
         loop {
@@ -125,14 +125,14 @@ impl McpClient {
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns the text of the result, and whether it is an error.
+    /// Returns the text of the result, and true if the result is an error.
     fn call(&mut self, tool: &str, arguments: &Value) -> (String, bool) {
         let said = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         let text = said["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{said}"));
         (text.to_owned(), said["result"]["isError"] == true)
     }
 
-    /// Closes the input. Returns the exit code and the log.
+    /// Closes the input of the process. Returns the exit code and the log.
     fn close(self) -> (Option<i32>, String) {
         let Self { mut child, input, output, .. } = self;
         drop((input, output));
@@ -157,14 +157,14 @@ fn tools_keep_their_names_and_caps_and_the_audit_log_survive_a_restart() {
     let (code, log) = client.close();
     assert_eq!((code, log.as_str()), (Some(0), ""), "nothing to warn about");
 
-    // The cap is the same, so the second process allows one more call.
+    // The second process continues the count of the first, so the cap allows one more call.
     let mut client = home.start(&["--cap", "2"]);
     assert_eq!(client.call("send", &key("b")), ("send b".to_owned(), false));
     let (denied, is_error) = client.call("look", &key("c"));
     assert!(is_error && denied.contains("daily limit"), "{denied}");
     assert_eq!(home.effects(), "send a\nsend b\n");
 
-    // Other commands find the running fleet at its socket, and the console has a link for this user alone.
+    // Other commands reach the running fleet at its socket. The link to the console is only for this user.
     let url = format!("tickfleet+unix://{}", home.data().join("1/dev.sock").display());
     let audit = CommandOutput::of(command(&["audit", "search", "--json"]).env("REDIS_URL", url), "").exits(0);
     for said in ["send", "\"me\"", "\"local\""] {
@@ -176,7 +176,7 @@ fn tools_keep_their_names_and_caps_and_the_audit_log_survive_a_restart() {
     assert_eq!(client.close().0, Some(0));
     assert!(!link.exists());
 
-    // Without a client, `dev` shows the data.
+    // Without a client, `tickfleet dev` shows the stored data.
     let data = home.data().join("1");
     let fleet = DevFleet::start_in(home.folder.path(), &["--data", data.to_str().unwrap()], &[]);
     fleet.run(&["audit", "search", "--json"]).exits(0).says("send");
@@ -192,7 +192,7 @@ fn closing_the_client_ends_the_server() {
     let server = servers.lines().last().unwrap().to_owned();
     let is_running = || Path::new("/proc").join(&server).exists();
     assert!(is_running());
-    // A call that still runs does not delay the end.
+    // The end of the process must not wait for a running call.
     client.send(&json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call",
         "params": {"name": "send", "arguments": {"key": "late", "ms": 60_000}}}));
     for _ in 0..LOOKS {
@@ -222,7 +222,7 @@ fn a_dialog_of_the_client_decides_a_call_that_needs_approval() {
     assert!(is_error && denied.contains("person"), "{denied}");
     assert_eq!(client.close().0, Some(0));
 
-    // If the user closes the dialog, the call is still undecided.
+    // If the user closes the dialog without an answer, the call still needs a decision.
     let mut client = start("cancel");
     let (waits, is_error) = client.call("send", &key("c"));
     assert!(is_error && waits.contains("console.url"), "{waits}");
@@ -240,7 +240,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
     assert!(!waits.contains(secret), "the model reads the result");
-    // Before the decision, the same call returns the same result, and the turn stays the only one.
+    // Before the decision, a repeated call returns the same result, and submits no second turn.
     assert_eq!(client.call("send", &key("a")), (waits, true));
 
     let console = Gateway::at(address);
@@ -249,7 +249,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     assert_eq!(waiting.len(), 1, "{approvals}");
     let approve = format!("/v1/operate/approvals/local:{}/approve", waiting[0]["id"].as_str().unwrap());
     assert_eq!(console.ask(secret, "POST", &approve, &json!({})).status, 200);
-    // The call may still be about to run.
+    // The approved call may not have run yet.
     let mut said = client.call("send", &key("a"));
     for _ in 0..LOOKS {
         if !said.1 {
@@ -260,14 +260,14 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     }
     assert_eq!(said, ("send a".to_owned(), false));
     assert_eq!(home.effects(), "send a\n");
-    // Its result was returned, so this is another call.
+    // The result of the earlier call was returned, so this is a new call.
     assert!(client.call("send", &key("a")).1);
     let (code, log) = client.close();
     assert_eq!(code, Some(0));
     assert!(log.contains("call waits for approval") && !log.contains(secret), "{log}");
     assert_eq!(home.effects(), "send a\n");
 
-    // What still waited was canceled at the end.
+    // The end of the process canceled the calls that waited.
     let client = home.start(&["--approve", "send"]);
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
@@ -312,7 +312,7 @@ fn a_changed_definition_is_refused_until_it_is_pinned() {
     assert_eq!(client.call("look", &key("a")).0, "look a");
     assert_eq!(client.close().0, Some(0));
 
-    // A file that was changed by hand is an error, and is not pinned again.
+    // If the lock file was edited by hand, this is an error. The tools are not pinned again.
     let pins = home.data().join("mcp.lock.yaml");
     let changed = fs::read_to_string(&pins).unwrap().replace("Refuses.", "Refuses nothing.");
     fs::write(&pins, &changed).unwrap();
@@ -357,7 +357,7 @@ fn a_call_to_a_dying_server_gets_a_result_and_the_next_call_runs() {
     assert_eq!(client.close().0, Some(0));
 }
 
-/// Floods both outputs with lines that cannot be parsed, and then answers.
+/// A server that floods both outputs with lines that cannot be parsed, and then responds.
 const GARBAGE: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -383,12 +383,12 @@ fn garbage_of_the_server_reaches_neither_the_client_nor_other_calls() {
     fs::write(&script, GARBAGE).unwrap();
     let args = ["mcp", "wrap", "--", "python3", script.to_str().unwrap()].map(str::to_owned);
     let mut client = McpClient::start(home.folder.path(), &args, &[], None);
-    // These are the names of tools that other fleets have.
+    // These tool names are also names of built-in tools.
     assert_eq!(client.tools(), ["echo", "read_file"]);
     let (unknown, is_error) = client.call("read_file", &json!({}));
     assert!(is_error && !unknown.is_empty(), "{unknown}");
     assert_eq!(client.call("echo", &json!({})), ("fine".to_owned(), false));
-    // The log passes on a part of what the server writes.
+    // The log contains only a part of the server's output.
     let (code, log) = client.close();
     assert_eq!(code, Some(0));
     assert!(log.len() < 1 << 20, "{}", log.len());
@@ -448,7 +448,7 @@ fn files_in_the_config_folder_replace_generated_files() {
     let said = home.run(&home.wrapping(&["--config", policy, "--approve", "send"])).exits(2);
     said.prints_error("--approve: the folder has its own permissions.yaml");
 
-    // A folder of a fleet names its servers itself.
+    // If the configuration folder has its own mcp.yaml, the command line must not name a server.
     fs::remove_file(format!("{policy}/permissions.yaml")).unwrap();
     fs::remove_file(format!("{policy}/limits.yaml")).unwrap();
     let script = format!("{REPOSITORY}/tests/data/mcp_server.py");
@@ -475,7 +475,7 @@ async fn a_server_over_http_is_wrapped_with_a_header_from_the_environment() {
     let header = "Authorization: Bearer ${FLEET_KEY}";
     let args = ["mcp", "wrap", "--deny", "list_tools", "--url", &url, "--header", header].map(str::to_owned);
     let mut client = McpClient::start(home.folder.path(), &args, &[("FLEET_KEY", &key)], None);
-    // The server has tools of a fleet, such as check_task, so all its tools have a prefix.
+    // The server has tools with the same names as tools of a fleet, such as check_task, so all its tools get a prefix.
     let tools = client.tools();
     let echo = tools.iter().find(|tool| tool.ends_with("__echo")).unwrap_or_else(|| panic!("{tools:?}"));
     let said = client.ask("tools/call", &json!({"name": echo, "arguments": {"text": "hi"}}));

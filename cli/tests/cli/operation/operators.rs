@@ -1,4 +1,4 @@
-//! Operator commands through the gateway: which keys may view, act and approve, and how the commands affect the fleet.
+//! Operator commands through the gateway: the keys that may view, act and approve, and the effects of the commands.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const PERMISSIONS: &str = "permissions:
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
   pay: {agents: [kelly]}
 ";
-/// Nothing listens at the tool's address.
+/// The configured tool. No service listens at its address.
 const TOOLS: &str = r#"tools:
   pay:
     description: Pays an amount.
@@ -48,7 +48,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     pub(super) approver: String,
     pub(super) service: String,
-    /// May view and operate, but only in the tenant `acme`.
+    /// A key that may view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -83,7 +83,7 @@ impl OperatorFleet {
             acme: key(&["--id", "acme", "--tenant", "acme", "--verb", "view", "--verb", "operate"]),
         };
         let fleet = DevFleet::start_with(&["--config", conf, "--redis-url", &url], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-        // As the user of its role, the gateway fails if a route needs a permission that the role lacks.
+        // The gateway uses the Redis user of its role, and fails if a route needs a permission that this user lacks.
         let as_gateway = format!("{url}?user=gateway&pass=gateway-secret");
         let gateway = Gateway::start_with(&as_gateway, &keys, &["--config", conf]);
         Self { fleet, gateway, folder, redis, keys: made }
@@ -101,7 +101,7 @@ impl OperatorFleet {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
-    /// The response for a key that may view everything.
+    /// Returns the response for a key that may view everything.
     pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
@@ -124,7 +124,7 @@ impl OperatorFleet {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// The agent of the turn is unknown. Returns the ID of the turn's dead letter.
+    /// Submits a turn of an unknown agent. Returns the ID of the turn's dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -132,7 +132,7 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The new dead letter of a turn that was replayed and then rejected again.
+    /// Returns the new dead letter of a turn that was replayed and then rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -152,7 +152,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Every operator command: method, path, body, and whether viewer, operator and approver may use it.
+/// Returns every operator command: method, path, body, and whether viewer, operator and approver may use it.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -180,7 +180,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
         verbs.push(("POST", path(verb), body, [false, true, false]));
     }
     for verb in ["approve", "deny"] {
-        // Both commands follow `cancel`, so they end in a conflict.
+        // These commands follow `cancel`. The turn has already ended, so they return a conflict.
         verbs.push((
             "POST",
             path(&format!("approvals/{approval}/{verb}")),
@@ -200,7 +200,7 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
-    // Keys without permission come first, while nothing has changed yet.
+    // First try keys without permission, before any command has an effect.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
         for key in keys.chain([service]) {
@@ -214,7 +214,7 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
     assert_eq!(served.sees(&format!("dead/{letter}"))["name"], "lost", "nothing was replayed or dropped");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
-    // A key of another tenant has permission for the same commands, but the tenant `demo` looks nonexistent to it.
+    // A key of another tenant may use the same commands. For this key, the tenant `demo` does not exist.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
         let is_own = there.status == 200 && !there.body.contains("demo");
@@ -243,7 +243,7 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     }
     let me = served.gateway.get(approver, "/v1/operate/me").json();
     assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
-    // Operators of all tenants may not use the API of agents. Invalid queries are rejected.
+    // Keys of operators for all tenants may not use the API of agents. Invalid queries are rejected.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
@@ -281,7 +281,7 @@ async fn the_console_is_served_with_a_strict_content_security_policy() {
         assert_eq!(gateway.get("", &format!("/console/{file}")).status, 404, "{file}");
     }
     assert_eq!(gateway.get("", "/console").status, 308);
-    // The pages contain no data. Without a key, the API returns none either.
+    // The pages contain no data, and without a key, the API returns none.
     assert_eq!(gateway.get("", "/v1/operate/overview").status, 401);
     let seen = gateway.get(key, "/v1/operate/overview");
     assert_eq!(seen.status, 200, "{seen:?}");
@@ -362,7 +362,7 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
     assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
     let path = format!("approvals/{name}/approve");
-    // A page that is out of date sends narrowed arguments that are not arguments of the approval.
+    // A page that is out of date sends arguments that the approval does not have.
     let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
     assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
     assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
@@ -381,7 +381,7 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // Viewing must still work, so that people can find the mistake in the file.
+        // Viewing must work at the same time, so that people can find the mistake in the file.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
@@ -392,7 +392,7 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     drop(served.redis);
 }
 
-/// Each outcome is counted once, even if the statistics are read several times.
+/// Checks that the statistics count each outcome once, even if they are read several times.
 fn counted(served: &OperatorFleet) {
     let seen = served.sees("stats?by=agent,tool&tenant=demo");
     let mut rows = seen["rows"].as_array().unwrap().iter();
@@ -407,7 +407,7 @@ fn counted(served: &OperatorFleet) {
         .says("kelly,");
 }
 
-/// A dry run from the command line changes nothing.
+/// Without `--yes`, the replay from the command line changes nothing.
 fn looked_at_first(served: &OperatorFleet, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "repaired", "--by", "anna"];
     served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);
@@ -469,7 +469,7 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "allow_duplicate_effects": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["replayed_as"], "demo:maybe.again-0");
 
-    // Calls that failed again are listed again until they are dropped.
+    // Calls that failed again stay listed until they are dropped.
     served.until("dead", |seen| count(seen, "dead") == 2);
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");

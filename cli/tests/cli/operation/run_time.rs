@@ -1,5 +1,5 @@
-//! Tenants that are set while the fleet runs. Schedulers restart, there are several shards, and Redis loses or damages
-//! declarations.
+//! Tenants that are set while the fleet runs: with restarted schedulers, with several shards, and after Redis lost or
+//! damaged their declarations.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// So long that processes read their settings at the start, and not with a later heartbeat.
+/// The lease is so long that processes read their settings at the start, not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
 struct RunTimeFixture {
@@ -45,7 +45,7 @@ impl RunTimeFixture {
             .json()
     }
 
-    /// Waits up to a minute. Returns the turn's story.
+    /// Waits up to a minute until the turn has ended. Returns the explanation of the turn.
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
         for _ in 0..1_200 {
@@ -89,14 +89,14 @@ fn results(reply: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_scheduler_applies_the_caps_of_run_time_tenants() {
-    // `demo` is configured without a cap. `guest` is only known at run time.
+    // `demo` is configured without a cap. `guest` is set only at run time.
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
     for tenant in ["demo", "guest"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // Each tenant has a backlog in a throttle queue, and turns that no scheduler has read yet.
+    // Each tenant has turns in a throttle queue, and turns that no scheduler has read yet.
     let before: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
     assert_eq!(scheduler.stop(), Some(0));
     let later: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
@@ -115,9 +115,9 @@ async fn a_tenant_change_applies_to_the_next_turn() {
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // The next heartbeat is ten seconds away, but neither change waits for it.
+    // The next heartbeat is ten seconds away, but both changes apply without it.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
-    // Only calls after the cap was set are counted.
+    // The cap counts only calls after it was set.
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
@@ -168,18 +168,18 @@ async fn tenants_in_two_shards_keep_their_run_time_caps() {
     let second = home(1);
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
-    // One tenant is configured without a cap. The other is only known at run time.
+    // One tenant is configured without a cap. The other is set only at run time.
     let place = RunTimeFixture::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     let tenants = [first.as_str(), second.as_str()];
     for tenant in tenants {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // If a shard other than the tenant's own has a declaration of the tenant, it is ignored.
+    // A declaration of the tenant in a shard other than its own must be ignored.
     place
         .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
         .await;
-    // The turns last for several heartbeats of both shards.
+    // The turns take several heartbeats of both shards.
     let turns =
         |tenant: &str| -> Vec<Value> { (0..20).flat_map(|_| results(&place.submit(tenant, 2, &["--wait"]))).collect() };
     let ended = thread::scope(|scope| {
@@ -201,7 +201,7 @@ async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // The settings are lost. The first process that notices the loss restores the settings from its memory.
+    // The settings in Redis are lost. The first process that detects the loss restores the settings from its memory.
     place.redis(&["DEL", "{tickfleet:0}:settings", "{tickfleet:0}:parts:settings"]).await;
     let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
@@ -211,8 +211,8 @@ async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // After all processes have stopped, no process has a valid copy of the broken declaration. So no turns of this
-    // tenant are admitted. The other tenant is not affected.
+    // After all processes have stopped, no process has a valid copy of the broken declaration. New processes therefore
+    // admit no turns of this tenant. The other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

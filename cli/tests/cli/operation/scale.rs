@@ -1,4 +1,4 @@
-//! Tests that a fleet follows its load, and how much memory turns and agents use.
+//! Tests that the number of workers follows the load. Measures the memory of turns and agents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,8 +26,8 @@ async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
     assert!(outcome.signaled >= loaded - 1 && outcome.left == outcome.signaled, "{}", outcome.summary());
 }
 
-/// The run that docs/operate/scale-workers.md describes. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` writes
-/// its samples to this file.
+/// The run in docs/operate/scale-workers.md. If `TICKFLEET_SCALING_CSV` is set, for example to
+/// `docs/operate/scaling/run.csv`, writes the samples to this file.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {
@@ -47,14 +47,14 @@ async fn the_fleet_follows_its_load() {
     }
     let (loaded, capped) = outcome.most_workers();
     assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
-    // The load goes up, down, up and down, so there are three changes of direction. If the machine is slow for a
-    // moment, there are two more.
+    // The load goes up, down, up and down, so the number of workers changes direction three times. A short stall of the
+    // machine can add two changes.
     assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
     assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
     assert_eq!(outcome.left, outcome.signaled);
 }
 
-/// Measures the table of memory in docs/operate/size-a-fleet.md.
+/// Measures the numbers for the table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
 async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
@@ -66,12 +66,12 @@ async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
 }
 
 const AGENTS: usize = 30_000;
-/// Maximum memory of these agents in a process (bytes). About 14 MB were measured. A process that kept the agents'
-/// text, parsed trees or a second copy would exceed it.
+/// Maximum additional memory (bytes) of a process for these agents. About 14 MB were measured. A process that kept the
+/// agents' text, parsed trees or a second copy would exceed the maximum.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Starts a process with `agents` agents. Memory for reading is released soon, so waits up to two minutes until the
-/// resident memory is at most `enough`. Returns the resident memory (bytes).
+/// Starts a process with `agents` agents. Returns its resident memory (bytes). The process soon releases the memory for
+/// reading the configuration. Therefore waits until the resident memory is at most `enough`, for up to two minutes.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     seen()
 }
 
-/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the figures of another build.
+/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the memory of another build.
 #[tokio::test]
 async fn many_agents_add_little_memory_to_a_process() {
     for role in ["scheduler", "worker"] {

@@ -1,4 +1,4 @@
-//! A cluster and Sentinels that accept only TLS. Each role has its own Redis user.
+//! A cluster and Sentinels that accept only TLS. Each role uses its own Redis user.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn files(folder: &Path) -> TlsFiles {
     TlsFiles { ca: folder.join("ca.pem"), certificate: folder.join("redis.pem"), key: folder.join("redis.key") }
 }
 
-/// On each server, creates the users that `tickfleet acl` prints, as an aclfile would.
+/// Creates the users that `tickfleet acl` prints on each server, as an aclfile would.
 pub(super) async fn make_users(servers: &[RedisServer]) {
     for (name, _) in Role::WORDS {
         let data = tickfleet(&["acl", "--role", name]).exits(0);
@@ -56,7 +56,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     until_printed("4 schedulers, 4 workers alive", || asked("viewer", &["top", "--once"]));
     asked("viewer", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("viewer", &["limits"]).exits(0);
-    // A node has one second to report its slots, and a process has two seconds to send a heartbeat. On a busy machine,
+    // The commands allow one second for a node's slots, and two seconds for a process' heartbeat. On a busy machine,
     // both can be late.
     until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
@@ -73,8 +73,8 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
             redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
         let reported = format!("{refused:?}");
         let counts = reported.matches("\"username\"").count();
-        // A producer tries to load a script that no scheduler has loaded yet. If this is rejected, it continues without
-        // the script.
+        // A producer first tries to load a script that no scheduler has loaded yet. If Redis rejects the load, the
+        // producer continues without the script.
         let fair = ["viewer", "client|setinfo", "script|load"].map(|word| reported.matches(word).count());
         let fair: usize = fair.into_iter().sum();
         assert!(counts <= fair, "somebody but the viewer was refused: {reported}");

@@ -20,7 +20,8 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// Waits until a metric satisfies `is`, because the connections of a process learn of a failover one by one.
+/// Waits until a metric satisfies `is`. The connections of a process detect a failover one by one, so the metric
+/// changes late.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();
@@ -46,8 +47,8 @@ async fn readiness_and_doctor_report_the_primary_or_why_it_is_missing() {
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
-    // No worker runs, so `doctor` exits with 1. A Sentinel has one second to respond, so it can be late on a busy
-    // machine.
+    // No worker runs, so `doctor` exits with 1. `doctor` waits one second for each Sentinel, and on a busy machine, a
+    // Sentinel can respond later.
     let agree = format!("{}, according to 3 of 3 sentinels", address(&trio, 0));
     assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 
@@ -57,7 +58,7 @@ async fn readiness_and_doctor_report_the_primary_or_why_it_is_missing() {
     until_metric(&scheduler, "tickfleet_redis_primary_moves_total", |moves| moves >= 1.0);
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing == 0.0);
 
-    // The Sentinels name a primary that does not respond, and no replica is left to promote.
+    // The Sentinels name a primary that does not respond, and there is no replica to promote.
     trio.servers[1].kill9();
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);

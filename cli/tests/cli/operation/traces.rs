@@ -1,4 +1,4 @@
-//! Traces. A fake collector and a fake service both receive the producer's trace.
+//! Traces. A fake collector receives the fleet's spans, and a fake service receives the trace headers of calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -129,12 +129,12 @@ async fn spans_and_tool_requests_of_a_turn_belong_to_the_producers_trace() {
     assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
     assert!(stand_in.services.lock().unwrap().iter().all(|name| name.contains("\"tickfleet\"")));
 
-    // The producer chose not to sample this trace. So its spans are not exported, and the service receives the same
-    // flag.
+    // The producer chose not to sample this trace. Therefore its spans are not exported, and the service receives the
+    // same flag.
     assert!(!spans.iter().any(|span| hex(&span.trace_id) == "ab".repeat(16)));
     let sent = stand_in.header(1, "traceparent").unwrap();
     assert!(sent.starts_with(&format!("00-{}-", "ab".repeat(16))) && sent.ends_with("-00"), "{sent}");
-    // A turn without a trace begins a trace. All spans of the turn belong to it.
+    // A turn without a trace starts a new trace, and all spans of the turn belong to it.
     let own: Vec<&Span> = spans.iter().filter(|span| hex(&span.trace_id) != TRACE).collect();
     assert_eq!(own.len(), 4, "{own:?}");
     assert!(own.iter().all(|span| span.trace_id == own[0].trace_id));

@@ -54,7 +54,7 @@ pub struct CommandOutput {
 impl CommandOutput {
     pub fn of(command: &mut Command, stdin: &str) -> Self {
         let mut child = command.spawn().unwrap();
-        // The write fails if the binary has ended without reading stdin.
+        // The write fails if the process has ended without reading its input.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -82,8 +82,8 @@ impl CommandOutput {
     }
 }
 
-/// Repeats a command until it reaches Redis. A command gives each node of a cluster and each Sentinel one second to
-/// connect and respond. So the command fails if the machine pauses for a second.
+/// Repeats a command until it reaches Redis. Each node of a cluster and each Sentinel has one second to connect and
+/// respond. Therefore the command fails if the machine stalls for a second.
 pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {
@@ -94,13 +94,12 @@ pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     }
 }
 
-/// Repeats a command until it succeeds and prints this text. For effects of other processes, because these give no
-/// signal.
+/// Repeats a command until it succeeds and prints this text. Tests use it to wait for effects of other processes.
 pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
     until_all_printed(&[text], run);
 }
 
-/// The command must succeed and print all of these texts at once.
+/// Repeats a command until it succeeds and prints all of these texts in one run.
 pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     let began = Instant::now();
     loop {
@@ -116,10 +115,10 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// Dropping it kills the process, and the process's private Redis ends too.
+/// A running `tickfleet dev`. Dropping this value kills the process, and the process' private Redis ends too.
 pub struct DevFleet {
     child: Child,
-    /// The variables that `dev` prints for export in another terminal, and the given Redis URL.
+    /// The variables that `dev` prints for use in another terminal, and the given Redis URL.
     exports: Vec<(String, String)>,
     /// The lines that `dev` printed when it started.
     pub welcome: Vec<String>,
@@ -131,7 +130,7 @@ impl DevFleet {
         Self::start_in(Path::new("."), args, &[])
     }
 
-    /// Like [`Self::start`], with more environment variables.
+    /// Same as [`Self::start`], with additional environment variables.
     pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_in(Path::new("."), args, variables)
     }
@@ -140,13 +139,13 @@ impl DevFleet {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
 
-    /// Like [`Self::start_in`], with another program that runs a fleet.
+    /// Same as [`Self::start_in`], with another program that runs a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let began = Instant::now();
         loop {
             match Self::try_to_start(program, folder, args, variables) {
                 Ok(fleet) => return fleet,
-                // See [`reached`].
+                // `dev` could not reach Redis, so it is started again (see [`reached`]).
                 Err(Some(AWAY)) if began.elapsed() < PATIENCE => {}
                 Err(code) => panic!("tickfleet dev ended instead of running: {code:?}"),
             }
@@ -228,7 +227,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// Submits as agent kelly of tenant demo.
+/// Returns the arguments that submit a turn as agent kelly of tenant demo.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

@@ -1,4 +1,4 @@
-//! Keys and certificates for a test.
+//! Creates keys and certificates for a test.
 
 use std::fs;
 use std::path::Path;

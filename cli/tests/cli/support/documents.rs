@@ -1,4 +1,4 @@
-//! Runs the commands in the documentation. Each must print what the documentation shows.
+//! Runs the commands in the documentation. Each command must print the output that the documentation shows.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ pub struct DocumentedCommand {
     pub output: Vec<String>,
 }
 
-/// The fenced blocks in `language`, each with the number of its first line.
+/// Returns the fenced blocks in `language`, each with the number of its first line.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let mut fenced = false;
@@ -32,7 +32,7 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     found
 }
 
-/// From the document's `console` blocks, in order.
+/// Returns the commands in the document's `console` blocks, in order.
 pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     let mut found: Vec<DocumentedCommand> = Vec::new();
     for (first, lines) in blocks(text, "console") {
@@ -53,16 +53,17 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// Masks what differs from run to run: numbers, digests, and blanks whose number depends on these.
+/// Masks the parts that differ from run to run: numbers, digests, and runs of spaces that depend on the length of
+/// these.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
-        // A consumer's name has its kind, its host's name, and a unique suffix.
+        // The name of a consumer consists of its kind, its host's name, and a unique suffix.
         if let Some((kind @ ("s" | "w"), host)) = word.split_once('-')
             && let Some((host, _)) = host.split_once('-')
         {
             return format!("{kind}-{host}-#");
         }
-        // A digest, possibly in brackets or followed by a comma.
+        // A digest may be in brackets or followed by a comma.
         let digest = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         if digest.len() >= 12 && digest.chars().all(|c| c.is_ascii_hexdigit()) {
             return word.replace(digest, "#");
@@ -92,15 +93,15 @@ fn masked(line: &str) -> String {
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Masked lines without consecutive duplicates. The number of equal lines varies, for example with the number of
-/// windows that begin.
+/// Masks the lines, and removes consecutive duplicates. The number of equal lines varies, for example with the number
+/// of windows that begin.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = lines.map(masked).collect();
     lines.dedup();
     lines
 }
 
-/// True if a command printed what the document shows. A shown line `…` stands for any number of lines.
+/// Returns true if a command printed the documented output. A documented line `…` matches any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();

@@ -11,11 +11,11 @@ use super::documents::REPOSITORY;
 /// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
 const PARTS: [&str; 7] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "bin", "src", "test"];
-/// The programs of npm, by their files in a fetched Node.js.
+/// The programs of npm, and their files in a fetched Node.js.
 const NPM: [(&str, &str); 2] = [("npm", "npm-cli.js"), ("npx", "npx-cli.js")];
 /// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
-/// The oldest major version whose releases all import TypeScript.
+/// The oldest major version that imports TypeScript in all its releases.
 const STRIPS_TYPES: u32 = 24;
 
 pub struct Node {
@@ -24,11 +24,11 @@ pub struct Node {
 }
 
 pub struct Runtime {
-    /// `None` if the machine's own Node.js is used.
+    /// The folder of a fetched Node.js; `None` if the machine's own Node.js is used.
     fetched: Option<PathBuf>,
 }
 
-/// Prints a message if tests that need Node.js are skipped.
+/// Returns true, and prints a message, if tests that need Node.js are skipped.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn is_skipped() -> bool {
     let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
@@ -39,7 +39,8 @@ pub fn is_skipped() -> bool {
 }
 
 impl Runtime {
-    /// Uses the machine's Node.js if its major version is at least `major_min`. Otherwise, fetches one into `home`.
+    /// Uses the machine's Node.js if its major version is at least `major_min`. Otherwise, fetches a Node.js into
+    /// `home`.
     pub fn find(home: &Path, major_min: u32) -> Self {
         Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
@@ -70,12 +71,12 @@ impl Runtime {
 }
 
 impl Node {
-    /// Builds the package if needed. `None` if [`SKIP_VARIABLE`] is `1`.
+    /// Builds the package if needed. Returns `None` if [`SKIP_VARIABLE`] is `1`.
     pub fn unless_skipped() -> Option<Self> {
         Self::of_version(MAJOR_MIN)
     }
 
-    /// Like [`Self::unless_skipped`], with a version that imports TypeScript.
+    /// Same as [`Self::unless_skipped`], with a version that imports TypeScript.
     pub fn that_strips_types() -> Option<Self> {
         Self::of_version(STRIPS_TYPES)
     }
@@ -86,7 +87,7 @@ impl Node {
         }
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
         fs::create_dir_all(&home).unwrap();
-        // The lock ends when the file is closed, even if this process dies.
+        // The lock is released when the file is closed, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let node = Self { package: home.join("package"), runtime: Runtime::find(&home, MAJOR_MIN) };
@@ -102,14 +103,14 @@ impl Node {
     /// Makes the packages for tools, `tickfleet` and `zod`, available to the modules in `folder`.
     pub fn link(&self, folder: &Path) {
         let modules = folder.join("node_modules");
-        // A checkout in which someone followed the guide has the folder already.
+        // If a user followed the guide in this checkout, the folder already exists.
         let _ = fs::remove_dir_all(&modules);
         fs::create_dir_all(&modules).unwrap();
         std::os::unix::fs::symlink(&self.package, modules.join("tickfleet")).unwrap();
         std::os::unix::fs::symlink(self.package.join("node_modules/zod"), modules.join("zod")).unwrap();
     }
 
-    /// The program for `interpreter` in `tools.yaml`.
+    /// Returns the program for `interpreter` in `tools.yaml`.
     pub fn program(&self) -> String {
         self.folder().map_or_else(|| "node".to_owned(), |folder| folder.join("node").display().to_string())
     }
@@ -118,7 +119,8 @@ impl Node {
         self.runtime.node()
     }
 
-    /// The folder with `node`, `npm` and `npx`, for a user's PATH. `shims` is a folder for what a fetched Node.js lacks.
+    /// Returns the folder with `node`, `npm` and `npx`, for a user's PATH. If a fetched Node.js lacks some of them,
+    /// creates them in `shims`.
     pub fn programs(&self, shims: &Path) -> PathBuf {
         let Some(home) = &self.runtime.fetched else {
             let found = Command::new("sh").args(["-c", "command -v npm"]).output().unwrap();
@@ -134,12 +136,12 @@ impl Node {
         shims.to_owned()
     }
 
-    /// The folder of a fetched `node`. `None` if the machine's own Node.js is used.
+    /// Returns the folder of a fetched `node`. Returns `None` if the machine's own Node.js is used.
     pub fn folder(&self) -> Option<PathBuf> {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// Installs exactly the pinned packages. The package's script `prepare` then builds it.
+    /// Installs exactly the pinned packages. The `prepare` script of the package then builds it.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -150,7 +152,7 @@ impl Node {
     }
 }
 
-/// True if the machine has at least this version of Node.js, and npm.
+/// Returns true if the machine has npm, and at least this version of Node.js.
 fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -158,7 +160,7 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// PyPI has a package with Node.js. Its version is pinned.
+/// Fetches Node.js in a pinned version from a package on PyPI. Returns its folder.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");

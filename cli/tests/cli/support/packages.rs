@@ -16,7 +16,7 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// `None` if tests that need Node.js are skipped.
+    /// Installs the packages. Returns `None` if tests that need Node.js are skipped.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;
@@ -24,7 +24,7 @@ impl Packages {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
         let folder = home.join("npm");
         fs::create_dir_all(&folder).unwrap();
-        // The lock ends when the file is closed, even if this process dies.
+        // The lock is released when the file is closed, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let packages = Self { runtime: Runtime::find(&home, MAJOR_MIN), folder };

@@ -26,7 +26,7 @@ const LOOKS: usize = 2_400;
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Waits until the process logs that it has started.
+    /// Starts a process of this role. Waits until the process logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
@@ -35,7 +35,7 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// Like [`Process::start_with`], with another build. `None` selects the tests' own build.
+    /// Same as [`Process::start_with`], with another build. `None` selects the tests' own build.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -47,13 +47,13 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Starts another command that keeps running. It must log `started`. Its output goes to `out`.
+    /// Starts another command that runs until it is stopped. It must log `started`. Its output goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// `keys` is the key file. Returns the process and the port of its API.
+    /// Starts a gateway with the key file `keys`. Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
@@ -147,7 +147,7 @@ impl Process {
         self.answer("/metrics")
     }
 
-    /// GETs a path. Returns the whole response, head and body.
+    /// Sends a GET request for a path. Returns the whole response, head and body.
     pub fn answer(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.health).unwrap();
         stream.set_read_timeout(Some(ANSWER)).unwrap();
@@ -163,7 +163,7 @@ impl Process {
     }
 }
 
-/// Another build of the processes, for measurements by hand.
+/// Returns the path of another build of the processes, which can be set for measurements by hand.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand may have a release build")]
 pub fn chosen_build() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_TEST_BINARY").filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -179,6 +179,6 @@ impl Drop for Process {
 
 #[allow(clippy::disallowed_methods, reason = "the processes under test are not on this runtime")]
 pub fn pause() {
-    // Processes give no signal, so tests poll with this pause. Most polls are bounded.
+    // Processes do not report state changes to tests, so tests poll with this pause. Most polls are bounded.
     std::thread::sleep(Duration::from_millis(50));
 }

@@ -1,4 +1,4 @@
-//! A Prometheus for a test. It scrapes every two seconds and evaluates the chart's rules.
+//! Runs a Prometheus for a test. It scrapes every two seconds and evaluates the chart's rules.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -24,15 +24,15 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Dropping it kills the process.
+/// A running Prometheus. Dropping this value kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// A free port of 127.0.0.1. The port is below the range from which the system assigns ports, so no other process gets
-/// it.
+/// Returns a free port of 127.0.0.1. The port is below the range from which the system assigns ports. Therefore no
+/// other process gets it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Each process starts its search at a different port.
@@ -46,8 +46,8 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Uses the rule files in the folder `rules`, and waits until Prometheus responds. All scraped series get the label
-    /// `namespace`.
+    /// Starts Prometheus with the rule files in the folder `rules`, and waits until it responds. All scraped series get
+    /// the label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());
@@ -102,12 +102,12 @@ impl Prometheus {
                 let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
                 panic!("not within {patience:?}: {what}. Prometheus says:\n{log}");
             }
-            // Prometheus gives no signal after a scrape or an evaluation, so this polls.
+            // Prometheus does not report the end of a scrape or an evaluation, so it is polled.
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Returns the body if the status is 200, otherwise the problem.
+    /// Returns the body if the status is 200, and a description of the problem otherwise.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;
@@ -124,7 +124,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Returns the whole response. In HTTP 1.0, the end of the connection ends the response.
+/// Sends a request. Returns the whole response, which ends with the connection, as in HTTP 1.0.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

@@ -9,15 +9,16 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A Python with the checkout's package and its dependencies. It is created once in cargo's target folder.
+/// Returns a Python with the checkout's package and its dependencies. The environment is created once in cargo's target
+/// folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
-    // The lock ends when the file is closed, even if this process dies.
+    // The lock is released when the file is closed, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let made = home.join("venv/bin/python");
-    // If the package's dependencies have changed, the environment is created again.
+    // If the dependencies of the package have changed, create the environment again.
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
@@ -30,12 +31,12 @@ pub fn interpreter() -> PathBuf {
     made
 }
 
-/// Installs the packages that the file `name` in tests/data pins into a separate environment. Returns the folder of its
-/// programs.
+/// Creates a separate environment with the packages that the file `name` in tests/data pins. Returns the folder of
+/// their programs.
 pub fn installed(name: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     fs::create_dir_all(&home).unwrap();
-    // The lock ends when the file is closed, even if this process dies.
+    // The lock is released when the file is closed, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let pins = format!("{REPOSITORY}/tests/data/{name}.txt");

@@ -205,7 +205,7 @@ class Caller(Generic[C]):
     def fields(self, context: C, calls: Sequence[Mapping[str, Any]], id: str) -> TurnFields:
         """Returns the fields of a turn for the current run."""
         own = {key: value(context) if callable(value) else value for key, value in self._fields.items()}
-        # The fleet compares this field of a repeated turn, so its order must not change.
+        # The fleet compares this field when a turn is repeated, so its order must not change.
         allowed = None if self._allowed is None else sorted(self._allowed)
         turn = {"calls": calls, "format": "openai_responses", "turn_id": id, "allowed_tools": allowed}
         return cast(TurnFields, own | turn)
@@ -254,7 +254,7 @@ class Caller(Generic[C]):
     async def _defined(self, fleet: AsyncFleet) -> list[Definition]:
         shown = own = await fleet.tools(self.agent, format="openai", tenant=self.tenant)
         if self._allowed and not self._allowed <= {definition["function"]["name"] for definition in shown}:
-            # In a dialect, a tool can have another name than in the fleet.
+            # The dialect may have renamed a tool of the fleet.
             own = await fleet.tools(self.agent, format="raw", tenant=self.tenant)
         found = []
         for definition, raw in zip(shown, own):

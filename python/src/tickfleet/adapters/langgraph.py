@@ -59,10 +59,10 @@ Context: TypeAlias = ToolRuntime[Any, Any]
 """The context of a run: ``context``, ``state``, ``config``, ``store``."""
 
 _OUTSIDE: RunnableConfig = {}
-# Outside of a graph, there is no configuration.
+# The configuration outside of a graph is empty.
 
 _ABSENT: Any = None
-# LangChain recognizes the parameter by its annotation, which therefore does not say that it can be absent.
+# LangChain recognizes the parameter by its annotation, so the annotation cannot also permit None.
 
 #: A text, or LangChain's content blocks with a text or an image.
 Content: TypeAlias = str | list[str | dict[str, Any]]
@@ -167,7 +167,7 @@ class _Work:
         self.id = ""
         if isinstance(last, AIMessage):
             self._asked = [(call["id"], call["name"], arguments_text(call["args"])) for call in last.tool_calls]
-            # For invalid calls, the fleet's message tells the model how to correct them.
+            # Submit invalid calls too: the fleet's error message tells the model how to correct them.
             self._asked += [
                 (call["id"], call["name"] or "", call["args"] or "") for call in last.invalid_tool_calls
             ]
@@ -245,7 +245,7 @@ def fleet_tools(
 class _FleetTool(BaseTool):
     """A tool that runs in the fleet. Each call is a turn."""
 
-    # A call that did not succeed becomes a message with the status `error`.
+    # LangChain converts the error of a failed call to a message with the status `error`.
     handle_tool_error: Any = True
 
     _caller: Caller[Context] = PrivateAttr()
@@ -265,7 +265,7 @@ class _FleetTool(BaseTool):
         """ToolNode finds the parameter for its runtime in the annotations of this function."""
         return self._run
 
-    # The parameter's name is no argument's name.
+    # The parameter has a name that no tool argument has.
     def _run(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> Content:
         if isinstance(self._caller.fleet, AsyncFleet):
             raise InvalidMessage(
@@ -302,7 +302,7 @@ class _FleetTool(BaseTool):
         at, message, equal = made_by[-1]
         parts: list[Any] = [_place(runtime, message, at + 1), runtime.tool_call_id]
         if len(equal) > 1:
-            # Two calls of one message have the same id. If the arguments are equal, too, they are one call.
+            # Two calls of one message have the same id. If their arguments are also equal, they are one call.
             parts += [self.name, text]
         return calls, self._caller.turn_id(*parts), interrupts
 
@@ -338,8 +338,8 @@ def _messages(state: Any, key: str) -> Sequence[AnyMessage]:
 
 def _may_interrupt(config: RunnableConfig) -> bool:
     """Returns whether an interrupted graph can be resumed, that is, whether it has a checkpointer."""
-    # With Python 3.10, asynchronous nodes of LangGraph cannot interrupt.
-    # A graph without a checkpointer can have a thread, so the thread of the execution does not show it.
+    # With Python 3.10, asynchronous nodes of LangGraph cannot interrupt. The thread does not show that there is a
+    # checkpointer, because a graph without one can also have a thread.
     return sys.version_info >= (3, 11) and config.get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER) is not None
 
 
@@ -365,7 +365,7 @@ def _place(runtime: Context, message: AIMessage, length: int) -> list[str | int 
     info = runtime.execution_info
     if info is None:
         raise _outside()
-    # The parent graph, with the execution that called this one. The last part is this node's own execution.
+    # The path of the parent graphs and their executions. The removed last part is the execution of this node.
     parents = info.checkpoint_ns.rpartition("|")[0]
     if info.thread_id is not None and message.id:
         return ["message", str(info.thread_id), parents, message.id]

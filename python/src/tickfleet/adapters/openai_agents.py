@@ -54,10 +54,11 @@ Context: TypeAlias = RunContextWrapper[Any]
 """The context of a run, whose ``context`` is the object that was passed to ``Runner.run``."""
 
 _ITEM_LENGTH_MIN = 16
-# A shorter item id is a number that other runs have, too, so it does not identify the run.
+# A shorter item id is a number that can also occur in other runs, so it does not identify the run.
 
 _KEPT_MAX = 1_000
-# Replies that were received before the SDK called their tools, and descriptions of calls that wait.
+# Maximum number of replies that were received before the SDK called their tools. Also the maximum number of stored
+# descriptions of waiting calls.
 
 V = TypeVar("V")
 
@@ -120,7 +121,8 @@ async def fleet_tools(
 
     def tool(definition: Definition) -> Tool:
         async def waits_for_approval(context: Context, arguments: dict[str, Any], call_id: str) -> bool:
-            # Input guardrails of the tool must decide before the call runs. The SDK evaluates them later.
+            # The SDK evaluates input guardrails of the tool only after this function. They must decide before the call
+            # runs.
             if made.tool_input_guardrails:
                 return False
             try:
@@ -147,7 +149,7 @@ async def fleet_tools(
                 found = reply
             result = found.results[0]
             if not result.success:
-                # As for a failing tool of the SDK: the model reads the error, and the trace has it, too.
+                # Same as for a failing tool of the SDK: the model receives the error, and the trace contains it.
                 data = {"tool_name": definition.name, "outcome": result.outcome}
                 if (span := get_current_span()) is not None:
                     span.set_error(SpanError(message="the call did not succeed", data=data))
@@ -158,7 +160,7 @@ async def fleet_tools(
             description=definition.description,
             params_json_schema=definition.parameters,
             on_invoke_tool=invoke,
-            # The schema comes from the tool's author. The fleet checks arguments against it in any case.
+            # The fleet checks the arguments against the tool author's schema, even if the schema is not strict.
             strict_json_schema=False,
             needs_approval=waits_for_approval if interrupt else False,
         )

@@ -173,10 +173,10 @@ class FleetToolset(AbstractToolset[Any]):
             return [[named, 0], ctx.tool_call_id, name, arguments_text(arguments)]
         if made:
             response, parts = made[-1]
-            # If calls of the response share the id, only their arguments distinguish them.
+            # If calls of the response share the id, only their names and arguments distinguish them.
             call = [ctx.tool_call_id] if len(parts) == 1 else [ctx.tool_call_id, name, arguments_text(arguments)]
             if named is not None:
-                # A history from elsewhere has only the order of its messages.
+                # A history without ids, for example from a user interface, identifies its messages only by their order.
                 return [[named, len(made)], *call]
             if response.run_id or response.provider_response_id:
                 origin = _identity(response)
@@ -198,7 +198,7 @@ def _outcome(reply: Reply) -> str | list[str | BinaryContent] | ModelRetry | Too
         if isinstance(found, str):
             return found
         return [part if isinstance(part, str) else BinaryContent.from_data_uri(part.url) for part in found]
-    # The model can correct arguments. It cannot correct a denied or failed call by making it again.
+    # The model can correct invalid arguments. A repeated call would not help after another failure.
     return ModelRetry(message_text(reply)) if result.outcome == "invalid_arguments" else ToolFailed(message_text(reply))
 
 

@@ -361,7 +361,7 @@ class AsyncFleet:
         """
         self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)
-        # A caller that stops listening ends the request.
+        # If the caller stops iterating, this closes the request.
         async with aclosing(self._transport.follow(self._whose(tenant), id, position)) as events:
             async for event in events:
                 yield event

@@ -25,7 +25,7 @@ def _defined(dialect: str, tool: dict[str, Any]) -> dict[str, Any]:
         hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once"}
         shown: dict[str, Any] = {"name": names.get("mcp", tool["name"]), "title": tool["display_name"], **described}
         shown |= {"inputSchema": schema, "annotations": hints}
-        # Older revisions accept only objects as results.
+        # Older revisions of MCP accept only objects as results.
         takes_any = dialect != "mcp"
         if isinstance(output, dict) and (takes_any or output.get("type") == "object"):
             shown["outputSchema"] = output

@@ -25,7 +25,7 @@ from tickfleet.client._reply import PendingApproval, Reply, read_record
 from tickfleet.client._transport import Claim, DirectOptions, Kind
 
 _APPROVAL_SOON = 0.1
-# Seconds until the state of a turn is read for the first time, if the caller wants to know of approvals.
+# Seconds until the state of a turn is read for the first time, if the caller waits for approvals too.
 _APPROVAL_EVERY_MAX = 2.0
 # Longest interval between two reads of the state, in seconds.
 
@@ -66,7 +66,7 @@ class _Awaited:
             if reply is not None:
                 return reply
             approval = await self._hub.pending_approval(self._waiter) if is_decided else None
-            # If the message was rejected, the rejection arrives before the state of the turn is read.
+            # If the message was rejected, the rejection is in the inbox before the state of the turn is read.
             is_decided = is_decided or await self._hub.is_decided(self._waiter)
             if approval is not None or (end is not None and time.monotonic() >= end):
                 return approval
@@ -122,7 +122,7 @@ class Direct:
         waiter = there or Waiter(place, asked=what, may_have_ended=is_given or not hub.knows(tenant))
         if there is None:
             self._tenants.add(tenant)
-            # Add the waiter before sending. Otherwise a reply could arrive unnoticed.
+            # Add the waiter before sending. Otherwise, the hub could receive the reply without a waiter.
             hub.add(waiter, f"{tenant}:{self._inbox}")
         waiter.sending = True
         try:
@@ -160,7 +160,7 @@ class Direct:
         prefix = f"{self._prefix(tenant)}tools:"
         end = time.monotonic() + _FIRST_WORKER_S
         while (found := await self._redis.content(f"{prefix}{tenant}:{agent}")) is None:
-            # Workers publish the names of tools after the lists of agents. If there are names, no list will come.
+            # Workers publish tool names after the tool lists of agents. If the names exist, no more lists follow.
             if await self._redis.exists(f"{prefix}names") or time.monotonic() >= end:
                 break
             await asyncio.sleep(_LOOK_AGAIN_S)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tickfleet.client._reply import Reply
 
-# Codes of rejections after which the same message can be accepted later, under the same id.
+# Codes of rejections that may pass: the same message can be accepted later, under the same id.
 _PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"})
 
 
@@ -32,7 +32,7 @@ class FleetError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Unpickling creates an exception from `args`, which are not the constructor arguments of every class here.
+        # Unpickling calls the constructor with `args`. Not every class here has a constructor with these arguments.
         return _restored, (type(self), self.args, self.__dict__)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 0.25
 _ABSENT_AFTER = 1.0
-# Seconds without a step, after which the client checks whether the tenant exists.
+# If a task has no step for this many seconds, the client checks whether the tenant exists.
 
 Kind = Literal["plan", "result", "note", "agent_message", "summary", "ended", "other"]
 
@@ -76,7 +76,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
     place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
     first, started = position, time.monotonic()
     while True:
-        # Read the record before the steps. Otherwise the last steps before the record could be lost.
+        # Read the record before the steps. Otherwise, steps that were written between the two reads could be missed.
         record = await redis.get(f"{prefix}done:{place}")
         began = time.monotonic()
         steps = await redis.history(f"{prefix}parts:steps:{place}", position)
@@ -86,7 +86,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
         if not steps and record is not None:
             yield Event(kind="ended", position=position, reply=read_record(record))
             return
-        # After this time, the scheduler has decided any message of an unknown tenant.
+        # Within this time, the scheduler decides about every message of an unknown tenant.
         is_late = position == first and time.monotonic() - started > _ABSENT_AFTER
         if is_late and await redis.is_absent(prefix, place):
             yield Event(kind="ended", position=position, reply=absent(place, "task"))

@@ -35,13 +35,13 @@ T = TypeVar("T")
 log = logging.getLogger("tickfleet.client")
 
 _PAUSE = (0.005, 1.0)
-# First and longest pause between two looks for the offered call, in seconds. Only over Redis.
+# First and longest pause between two checks for the offered call, in seconds. Only for Redis.
 
 _WAIT_S = 20
 # Longest wait of one claim through a gateway, in seconds.
 
 _RESULT_S = 10.0
-# Shortest wait for the result after the function has run here, in seconds. Without it, the caller would repeat the effect.
+# Shortest wait for the result after the function has run, in seconds. On a timeout, the caller might repeat the effect.
 
 _MESSAGE_CHARS_MAX = 300
 # Maximum characters of an exception's text in a report. The fleet allows 1,000 bytes.
@@ -123,7 +123,7 @@ class _Call:
             try:
                 await self._report(claim, {"op": "heartbeat"})
             except FleetError as error:
-                # The function cannot be stopped. If the claim is lost, the fleet reports an unknown outcome.
+                # The function cannot be stopped. If the claim expires, the fleet reports an unknown outcome.
                 log.warning("cannot extend the claim of %s: %s", self.id, error)
 
     async def conclude(self, claim: Claim, report: dict[str, Any]) -> None:
@@ -151,8 +151,8 @@ class _Ran(Generic[R]):
         self.has_returned = False
         self.value: R | None = None
         self.error: BaseException | None = None
-        # A call that may have taken effect is never run again. If it is offered again because the fleet has lost the
-        # report, this report is sent again.
+        # A call that may have taken effect is never run again. If the fleet loses the report and offers the call again,
+        # this report is sent again.
         self.report: dict[str, Any] | None = None
 
     def returned(self, value: R) -> None:
@@ -316,7 +316,8 @@ async def _run_async(
             except Exception as error:
                 report = ran.raised(error)
             except BaseException as error:
-                # The task is canceled: the function may have taken effect. The report must not be canceled with it.
+                # The caller's task is canceled, and the function may have taken effect. Shield the report from the
+                # cancellation.
                 await asyncio.shield(asyncio.ensure_future(_quietly(on_loop(call.conclude(found, ran.raised(error))))))
                 raise
         await on_loop(call.conclude(found, report or {}))
@@ -357,7 +358,7 @@ class Governed(_Governed[R]):
                 except Exception as error:
                     report = ran.raised(error)
                 except BaseException as error:
-                    # Ctrl-C: the function may have taken effect.
+                    # For example Ctrl-C. The function may have taken effect, so report it.
                     with contextlib.suppress(FleetError):
                         thread.run(call.conclude(found, ran.raised(error)))
                     raise

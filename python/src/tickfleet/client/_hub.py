@@ -21,7 +21,7 @@ log = logging.getLogger("tickfleet.client")
 
 # Seconds until the record of a turn is read for the first time, if no reply has arrived.
 _RECORD_AFTER = 1.0
-# The same if the record may already show the end: the caller gave the id, or the tenant may not exist.
+# Same, if the record may already contain the end: the caller gave the id, or the tenant may not exist.
 _RECORD_SOON = 0.1
 # Longest interval between two reads of the record, in seconds.
 _RECORD_EVERY_MAX = 10.0
@@ -72,7 +72,7 @@ class Hub:
         self._prefix = prefix
         self._inboxes: dict[str, Inbox] = {}
         self._tenants: set[str] = set()
-        # Weak references: a caller that stops waiting drops its waiter, and the search for that reply ends.
+        # Weak references. When a caller stops waiting, it drops its waiter, and the search for the reply ends.
         self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
@@ -105,7 +105,8 @@ class Hub:
 
     async def close(self) -> None:
         """Stops reading. Callers that still wait get an error."""
-        # A library may swallow a cancellation that arrives together with a result. This flag then ends the loops.
+        # A library may swallow a cancellation that arrives together with a result. In that case, this flag ends the
+        # loops.
         self._closed = True
         self._changed.set()
         self._due.set()
@@ -115,7 +116,7 @@ class Hub:
         for waiter in list(self._waiters.values()):
             if not waiter.reply.done():
                 waiter.reply.set_exception(FleetError("the fleet's client was closed", "closed"))
-                # Marks the exception as retrieved, in case no caller is left.
+                # Mark the exception as retrieved, in case no caller awaits it.
                 waiter.reply.exception()
 
     async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
@@ -126,7 +127,7 @@ class Hub:
                 await loop()
                 pause = 0.05
                 continue
-            except Exception as error:  # Any error: no other task would continue reading.
+            except Exception as error:  # Any error, because no other task would continue reading.
                 log.warning("replies cannot be read, trying again in %.2g s: %s", pause, error)
                 self._look_now()
             await asyncio.sleep(pause)
@@ -146,7 +147,7 @@ class Hub:
                     inbox = self._inboxes[key]
                     await self._take(inbox, inbox.fresh(entries))
         finally:
-            # A canceled read closes its connection. Reading removes nothing, so no reply is lost.
+            # A canceled read closes its connection. Reads remove nothing, so no reply is lost.
             while tasks:
                 for task in tasks:
                     task.cancel()
@@ -170,7 +171,7 @@ class Hub:
                 self._tell(waiter, reply)
             elif waiter is not None:
                 waiter.pending.append(reply)
-        # Includes entries of an earlier read whose removal failed.
+        # Also remove entries of earlier reads whose removal failed.
         if inbox.kept:
             await self._redis.remove(inbox, sorted(inbox.kept))
 
@@ -203,7 +204,7 @@ class Hub:
         now = time.monotonic()
         next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
         if next_at is None or next_at > now:
-            # Hold no reference to a waiter during this wait, so that an abandoned waiter disappears at once.
+            # Hold no reference to a waiter during this wait, so that an abandoned waiter is freed immediately.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
             return
@@ -231,5 +232,5 @@ class Hub:
             if reply is not None:
                 self._tell(waiter, reply)
         elif waiter.decided:
-            # A rejection is in the inbox by now, and is read before the next check.
+            # A rejection is already in the inbox. The hub reads it before the next check.
             waiter.look_at = time.monotonic() + _RECORD_SOON

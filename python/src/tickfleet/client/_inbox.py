@@ -52,7 +52,7 @@ class Inbox:
         self.kept.update(entry.id for entry in unread)
         fresh, follows = [], True
         for entry in unread:
-            # No gap is reported for the first reply, or for a recreated inbox that counts from 1 again.
+            # Report no gap for the first reply, or for a recreated inbox with numbers that start from 1 again.
             missed = max(0, entry.seq - self.seq - 1) if self.seq else 0
             follows = follows and (self.seq == 0 or entry.seq == self.seq + 1)
             fresh.append(Entry(entry.id, entry.seq, entry.reply, missed))
@@ -60,7 +60,7 @@ class Inbox:
         if self.looks_back:
             self.looks_back = len(found) >= COUNT
         elif not follows:
-            # The missing replies may be before the entries that were read.
+            # The missing replies may be at positions before the entries that were read.
             self.look_back()
         return fresh
 

@@ -114,7 +114,7 @@ class TaskFields(TypedDict, total=False):
 
 
 _CALLS = ("tool_calls", "content", "calls", "answer")
-# Fields that may differ between two submissions of the same turn.
+# Fields that do not identify a turn: two submissions of the same turn may differ in them.
 _ASIDE = frozenset(
     ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
     + ("strict", "parallel_reads", "local_calls", "pending_approval", "tool_call_audits")
@@ -258,6 +258,6 @@ def asked(message: Mapping[str, Any]) -> str:
     """
     said = {key: value for key, value in message.items() if key not in _ASIDE}
     with _refused():
-        # Encode and parse the message first. JSON turns keys that are not strings into strings; the original keys could
-        # not be sorted.
+        # Encode and parse the message first, because JSON converts all keys to strings. The original keys could be of
+        # several types, which cannot be sorted.
         return json.dumps(json.loads(_text(said)), sort_keys=True)

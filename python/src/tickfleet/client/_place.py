@@ -39,7 +39,7 @@ def place(url: str | None, api_key: ApiKey | None) -> tuple[str, ApiKey | None]:
 
 def _dev() -> tuple[str, str | None] | None:
     try:
-        # In a shared folder, another user's fleet could receive the calls.
+        # Ignore another user's file. In a shared folder, that user's fleet could otherwise receive the calls.
         if DEV_FILE.stat().st_uid != os.geteuid():
             return None
         dev = json.loads(DEV_FILE.read_text())
@@ -47,5 +47,5 @@ def _dev() -> tuple[str, str | None] | None:
         return None
     if dev.get("fleet_url"):
         return dev["fleet_url"], dev["fleet_key"]
-    # A fleet without a console has a Redis of its own.
+    # A fleet without a console has its own Redis.
     return dev["redis_url"], None

@@ -29,7 +29,7 @@ _ANSWER_S = 10.0
 # Timeout of a command in seconds, including a blocking read. It is longer than BLOCK_MS.
 
 _AT_ONCE = 32
-# Maximum number of concurrent commands, each on its own connection. A burst of turns opens no more connections.
+# Maximum number of concurrent commands. Each has its own connection, so a burst of turns opens no more connections.
 
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 # Seconds before each retry; the last value is repeated.
@@ -40,7 +40,7 @@ _PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.Read
 _SENTINEL_PORT = 26379
 
 # Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed the bounds.
-# All keys are declared: a cluster that moves the slot then responds for all keys or for none.
+# All keys are declared. If a cluster is moving the slot, it then accepts or redirects all keys together.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -90,13 +90,13 @@ def connect(url: str) -> Any:
         "protocol": 2,
         "socket_timeout": _ANSWER_S,
         "socket_connect_timeout": 5.0,
-        # Concurrent commands, and room for blocking reads.
+        # Connections for concurrent commands, with extra ones for blocking reads.
         "max_connections": 4 * _AT_ONCE,
         "retry": Retry(NoBackoff(), 0),
     }
     parts = urlsplit(url)
     if parts.scheme in ("unix", "redis+unix"):
-        # The fleet's parameter names for the user differ from the library's.
+        # The fleet and the library have different names for the parameters of the user.
         names = {"user": "username", "pass": "password"}
         query = [(names.get(key, key), value) for key, value in parse_qsl(parts.query)]
         parts = parts._replace(scheme="unix", query=urlencode(query))
@@ -107,7 +107,7 @@ def connect(url: str) -> Any:
         if not name:
             raise ValueError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary")
         secret = _options(parts)
-        # No password is sent to the Sentinels.
+        # The password is for Redis. It is not sent to the Sentinels.
         sentinel: Any = aio.Sentinel  # The library has no types for it.
         sentinels = sentinel(_hosts(parts, _SENTINEL_PORT), sentinel_kwargs={"socket_timeout": 5.0})
         return sentinels.master_for(name, db=int(db or 0), **secret, **common)
@@ -220,7 +220,7 @@ class Redis:
 
     async def patiently_read(self, inbox: Inbox, block_ms: int) -> list[Entry]:
         """Like :meth:`read`, for one inbox, with retries after connection errors."""
-        # A blocking read must not count toward the concurrent short commands.
+        # A blocking read must not count toward the limit on concurrent commands.
         found = await self._try(lambda: self.read([inbox], block_ms), contextlib.nullcontext())
         return found.get(inbox.key, [])
 
@@ -255,7 +255,7 @@ class Redis:
 
         async def ask() -> tuple[str, dict[str, str]] | None:
             for start in list(starts):
-                # The response to an earlier attempt may be lost. Its entry is then pending.
+                # If the response to an earlier attempt was lost, its entry is now pending.
                 starts[:] = ["0", ">"]
                 try:
                     found = await self._client.xreadgroup("workers", consumer, {stream: start}, count=1)
@@ -298,8 +298,8 @@ class Redis:
         try:
             if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
-            # The tenant may have been configured since. An accepted message then has one of these records, in this
-            # order.
+            # The tenant may have been configured in the meantime. An accepted message then has one of these records. A
+            # message moves from the first to the second, so check in this order.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
         except exceptions.NoPermissionError:
             self._may_look_for_tenants = False
@@ -319,7 +319,7 @@ class Redis:
                 reason = state.get("reason", {})
                 if state.get("s") != "waiting" or reason.get("f") != "approval":
                     return None
-                # A decision makes the timer of the turn due at once. The record changes when the timer fires.
+                # A decision makes the timer of the turn due immediately. The record changes when the timer fires.
                 timer = await self._client.zscore(f"{prefix}timers", f"turn:{place}")
             except exceptions.NoPermissionError:
                 self._may_read_turns = False

@@ -18,7 +18,7 @@ Dialect = Literal[
 Status = Literal["done", "rejected", "conflict", "pending_approval"]
 """Status of a turn or task. ``pending_approval`` is not final: a call waits for approval."""
 
-# Python rejects integers of more than 4,300 digits.
+# Python raises an error for integers of more than 4,300 digits.
 _DIGITS_MAX = 4_300
 
 _ENDS = ("done", "rejected", "conflict")

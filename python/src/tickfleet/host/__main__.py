@@ -55,7 +55,7 @@ def _positive(text: str) -> int:
 
 
 def _connect(arguments: argparse.Namespace) -> socket.socket:
-    # Use a copy of the socket, because child processes of tools do not inherit the copy.
+    # Use a copy of the socket. Child processes of tools do not inherit it.
     inherited = socket.socket(fileno=arguments.fd)
     connection = inherited.dup()
     inherited.close()
@@ -63,7 +63,8 @@ def _connect(arguments: argparse.Namespace) -> socket.socket:
 
 
 def _keep_frames_apart() -> None:
-    """Redirects a tool's output to standard error and makes its input empty, so that neither uses the socket."""
+    """Redirects a tool's standard output to standard error and empties its input, so that neither uses the
+    socket."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     if nothing != 0:
@@ -79,12 +80,12 @@ async def _serve(connection: socket.socket, concurrency: int) -> None:
         await asyncio.wait_for(writer.drain(), 1)
     except (OSError, asyncio.TimeoutError):
         pass  # The worker has gone.
-    # End the process here: leaving the loop would wait for threads in which a tool still runs.
+    # End the process here. Leaving the loop would wait for threads with tools that still run.
     _end(0)
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process with all processes that its tools have started, without waiting for running threads."""
+    """Ends the process and all processes that its tools have started. Does not wait for running threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     if os.getpgrp() == os.getpid():

@@ -1,4 +1,4 @@
-"""Reports of exceptions. Logs get the stack, with only the lines of the user's code."""
+"""Reports about exceptions. In logs, the stack has only the lines of the user's code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tickfleet._errors import ToolError
 
-#: Folders with code that is not the user's.
+#: Folders with code of others, such as libraries.
 _OTHERS = tuple(
     str(Path(path)) + "/"
     for path in (
@@ -18,7 +18,7 @@ _OTHERS = tuple(
         str(Path(__file__).resolve().parent.parent),
     )
 )
-#: Folders and files of the served modules: the user's code, wherever it is installed.
+#: Folders and files of the served modules. They count as the user's code, wherever they are installed.
 _own: list[str] = []
 #: Maximum characters of a text, because it is sent in a frame and logged.
 _CHARS_MAX = 8_000
@@ -36,7 +36,7 @@ def belongs_to_user(module: str) -> None:
 
 
 def stack(error: BaseException) -> str:
-    """Formats the exception with the lines of the user's files, the outermost first."""
+    """Formats the exception with the lines in the user's files, the outermost call first."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     lines += traceback.format_exception_only(type(error), error)
@@ -64,6 +64,6 @@ def of(error: BaseException) -> dict[str, Any]:
 
 
 def bare(failure: dict[str, Any]) -> dict[str, Any]:
-    """Returns a failure without the parts that may not be JSON, or may be too long. Keeps the failure's kind, because
-    the worker acts on the kind."""
+    """Returns the failure without details, and with a shortened message. Details may not be valid JSON. The
+    failure's kind stays, because the worker's reaction depends on it."""
     return {**failure, "message": failure["message"][:_CHARS_MAX], "details": None}

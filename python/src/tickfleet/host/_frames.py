@@ -1,5 +1,5 @@
-"""Frames: a length of four bytes, big-endian, followed by JSON of that length. Both sides reject a frame above the
-common bound."""
+"""Frames: a length of four bytes, big-endian, followed by JSON of that length. The worker and the host reject a
+frame above the bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FrameTooLarge(ValueError):
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Encodes a frame. Replaces half of a surrogate pair, which the worker could not read, with a question mark.
+    """Encodes a frame. Replaces lone surrogates with question marks, because the worker could not decode them.
 
     Raises:
         FrameTooLarge: The frame would exceed the bound.
@@ -35,7 +35,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """Reads the next message. ``None`` if the other side has closed the socket.
+    """Reads the next message. Returns ``None`` if the other side has closed the socket.
 
     Raises:
         FrameTooLarge: The frame's length exceeds the bound, so the rest of the stream cannot be read.

@@ -34,7 +34,7 @@ class InnerCalls:
 
         def call(tool: str, arguments: dict[str, Any], /) -> _Future:
             nonlocal made
-            # Encode the arguments here, so that an encoding error is raised in the tool.
+            # Encode the arguments here, so that the tool receives an encoding error.
             text = json.dumps(arguments)
             future: _Future = concurrent.futures.Future()
             with self._lock:

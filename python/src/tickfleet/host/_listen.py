@@ -21,19 +21,20 @@ from pathlib import Path
 
 from tickfleet.host import _frames
 
-#: The environment variable that marks an interpreter and all processes that it starts, even if they leave its process
-#: group.
+#: The environment variable that marks an interpreter and all processes that it starts. Processes that leave the
+#: interpreter's process group keep the mark.
 _MARK = "TICKFLEET_INTERPRETER"
-#: Seconds in which an interpreter must end by itself after its connection has ended.
+#: Seconds after the end of a connection in which its interpreter must end. After that, it is killed.
 _GRACE_S = 1.0
 #: Seconds between two checks of interpreters that must end.
 _LOOK_S = 0.1
-#: Seconds without a connection after which a terminating tool host ends. A worker that replaces its only interpreter
-#: has no connection for a moment.
+#: A terminating tool host ends after this many seconds without a connection. A worker that replaces its only
+#: interpreter has no connection for a moment.
 _LINGER_S = 2.0
-#: Maximum number of scans of the machine's processes. A process that forks during one scan is found in the next.
+#: Maximum number of scans for processes to kill. A process that forks during one scan is found in the next.
 _LOOKS_MAX = 10
-#: The event of a closed connection. On platforms without this event, interpreters end only by themselves.
+#: The event of a closed connection. Platforms without it do not report the end, so interpreters must end without a
+#: kill.
 _GONE = getattr(select, "POLLRDHUP", 0)
 
 
@@ -42,16 +43,16 @@ class _Interpreter:
     """A process and the connection that it serves."""
 
     process: subprocess.Popen[bytes]
-    #: The tool host's copy of the connection: watched, and closed when the process has ended.
+    #: The tool host's copy of the connection. The host watches it, and closes it when the process has ended.
     connection: socket.socket
     mark: str
-    #: When the process is killed. ``None`` while its connection is open.
+    #: Time at which the process is killed. ``None`` while its connection is open.
     ends_at: float | None = None
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Listens until SIGTERM, and then until all connections have been closed for a while. A second SIGTERM, or SIGINT,
-    ends the tool host at once."""
+    """Listens until SIGTERM. Then continues until no connection has been open for a while. A second SIGTERM, or
+    SIGINT, ends the tool host immediately."""
     _ToolHost(arguments).run()
 
 
@@ -90,7 +91,7 @@ class _ToolHost:
         self._ends += signals
 
     def _is_alone(self) -> bool:
-        """Returns whether the last connection ended some time ago."""
+        """Returns true if there is no connection, and the last one ended some time ago."""
         return not self._running and time.monotonic() >= self._served_at + _LINGER_S
 
     def _step(self, listening: socket.socket, woken: socket.socket) -> None:
@@ -100,8 +101,8 @@ class _ToolHost:
             elif number == woken.fileno():
                 woken.recv(4096)
             elif (interpreter := self._running.get(number)) is not None:
-                # The interpreter also sees that the connection is closed, and ends. If it does not end in time, it is
-                # killed.
+                # The interpreter also detects that the connection is closed, and ends. If it does not end in time, it
+                # is killed.
                 interpreter.ends_at = time.monotonic() + _GRACE_S
                 self._poll.unregister(number)
         self._reap()
@@ -134,7 +135,7 @@ class _ToolHost:
         self._poll.register(connection, _GONE)
 
     def _reap(self) -> None:
-        """Reaps ended processes: interpreters, and in a container orphans, too."""
+        """Reaps ended processes: interpreters, and in a container also orphans."""
         by_process = {interpreter.process.pid: number for number, interpreter in self._running.items()}
         while True:
             try:
@@ -154,8 +155,8 @@ class _ToolHost:
             self._poll.unregister(number)
             print(f"an interpreter has ended with {code}", file=sys.stderr, flush=True)
         _kill(interpreter)
-        # Closing only this copy of the connection would leave the worker waiting while a process still has another
-        # copy.
+        # Shut the connection down for all processes. If this copy were only closed, a process with another copy would
+        # keep the worker waiting.
         try:
             interpreter.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -172,7 +173,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 def _listen(path: str) -> socket.socket:
     _remove(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The worker may be another user of the same group. No other user may connect.
+    # The worker may run as another user of the same group. Users outside the group must not connect.
     before = os.umask(0o117)
     try:
         listening.bind(path)
@@ -183,13 +184,14 @@ def _listen(path: str) -> socket.socket:
 
 
 def _remove(path: str, ours: os.stat_result | None = None) -> None:
-    """Removes a socket; with ``ours``, only that socket, because a successor may already listen there."""
+    """Removes a socket. With ``ours``, removes it only if it is the same socket: a successor may already listen
+    there."""
     if Path(path).is_socket() and (ours is None or os.path.samestat(os.stat(path), ours)):
         os.unlink(path)
 
 
 def _refuse(connection: socket.socket, why: str) -> None:
-    """Reports to the worker why a connection gets no interpreter, and closes it."""
+    """Reports the reason why a connection gets no interpreter to the worker, and closes the connection."""
     print(f"a connection was refused: {why}", file=sys.stderr, flush=True)
     with connection:
         try:

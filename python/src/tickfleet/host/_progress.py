@@ -1,4 +1,4 @@
-"""Progress of running calls. The latest report of a call is sent, at most one per interval."""
+"""Progress of running calls. Sends the latest report of each call, at most one per interval."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from tickfleet._context import Reporter
 
-#: Seconds between two messages about one call. The worker stores one report per second.
+#: Seconds between two messages about one call. The worker stores at most one report per second.
 _INTERVAL_S = 0.5
-#: Maximum characters of a text. The worker cuts it further.
+#: Maximum characters of a text. The worker shortens it further.
 _CHARS_MAX = 500
 
 
@@ -22,7 +22,7 @@ class Progress:
         self._send = send
         self._loop = loop
         self._lock = threading.Lock()
-        #: Call → its latest report that was not sent. A call that has no entry has no timer.
+        #: The latest report of each call; ``None`` if it was sent. A call without an entry has no timer.
         self._latest: dict[int, dict[str, Any] | None] = {}
 
     def of(self, identity: int) -> Reporter:

@@ -1,5 +1,4 @@
-"""Encodes results for the worker. If a result cannot be encoded, the function has still done its work, and the response
-states so."""
+"""Encodes results for the worker. If a result cannot be encoded, the response states that the function has run."""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ class Withheld(Exception):
 
     @classmethod
     def too_large(cls, tool: Tool, output: str, error: _frames.FrameTooLarge) -> Withheld:
-        """The result does not fit into a frame."""
-        # The same wording as for HTTP tools, whose responses have a bound, too.
+        """Returns the exception for a result that does not fit into a frame."""
+        # Use the same wording as for HTTP tools. Their responses have a bound too.
         less = ". Ask for less at a time" if tool.effect == "read" else ""
         why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
         size = f"{len(output.encode())} bytes of JSON, which makes {error}"
         return cls(why, f"what {tool.name} returned cannot be encoded: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:
-        """Returns the result that ends the call. A failure would make the model repeat the call. A repetition is
-        harmless only if the call is a read."""
+        """Returns the result that ends the call. A failure would make the model repeat the call, which is harmless
+        only for reads. Therefore only reads get a failure."""
         if tool.effect == "read":
             return {"error": {"kind": "permanent", "message": f"The tool ran, but its result {self.why}."}}
         note = f"The tool did what was asked. Its result {self.why}. Do not call this tool again to repeat it."
@@ -50,7 +49,7 @@ def dump(tool: Tool, result: Any) -> dict[str, Any]:
         Withheld: The result cannot be encoded as JSON.
     """
     if isinstance(result, Iterator):
-        # A generator does its work while it is read. If it fails, the function has not completed.
+        # A generator does its work while it is read. If it raises an error, the function has not completed.
         result = iter(list(result))
     try:
         output = {"output": tool.dump(result)}

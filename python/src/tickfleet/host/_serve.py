@@ -1,4 +1,4 @@
-"""Serves calls: asynchronous tools in the event loop, synchronous ones in threads, up to the agreed concurrency."""
+"""Serves calls, up to the agreed concurrency: asynchronous tools in the event loop, synchronous ones in threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tickfleet.host._progress import Progress
 _LINE_CHARS_MAX = 4_000
 #: The result of a canceled call.
 _CANCELLED = {"kind": "cancelled", "message": "It was cancelled."}
-#: The worker's names of log levels.
+#: Python's log levels, each with the worker's name for it.
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 
 
@@ -52,7 +52,7 @@ class Host:
                 self.send({"type": "tools", "tools": [tool.definition() for tool in self._tools.values()]})
             elif kind == "bye":
                 break
-        # The worker has gone, or needs nothing more: the results of running calls have no receiver.
+        # The worker has ended, or needs no more results. Cancel the running calls.
         for task, context in self._running.values():
             context.cancelled.cancel()
             task.cancel()
@@ -81,7 +81,7 @@ class Host:
     def _context(self, facts: dict[str, Any], caller: Caller, reporter: Reporter) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call_id"]))
-        # The deadline of this attempt, or of the call, whichever comes first.
+        # Use the deadline of this attempt, or of the call if it is earlier.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
@@ -92,7 +92,7 @@ class Host:
             task, context = running
             context.cancelled.cancel()
             self._inner.give_up(identity)
-            # A synchronous tool cannot be interrupted. It checks for the cancellation itself, or the worker ends the
+            # A synchronous tool cannot be interrupted. The tool checks for the cancellation, or the worker ends the
             # process.
             task.cancel()
 
@@ -120,12 +120,12 @@ class Host:
         await self._writer.drain()
 
     def _withheld(self, tool: Tool, context: Context, withheld: _results.Withheld) -> dict[str, Any]:
-        """Returns the end of a call whose function has returned, but whose result cannot be sent."""
+        """Returns the result of a call if the function has returned but its return value cannot be sent."""
         self._log(context, withheld.log)
         return withheld.answer(tool)
 
     def _log(self, context: Context, line: str) -> None:
-        """Writes an error to the worker's log. The tool's own logger may be silent."""
+        """Writes an error to the worker's log directly, because the tool's own logger may drop it."""
         self.send({"type": "log", "call": context.call_id, "level": "error", "message": line[:_LINE_CHARS_MAX]})
 
     async def _run(self, tool: Tool, arguments: str, context: Context) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Host:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # The thread is busy until the tool ends. The call counts as running until the thread is free.
+            # The tool occupies the thread until it ends. The call counts as running until the thread is free.
             await _ended(future)
             raise
 

@@ -13,12 +13,12 @@ use tickfleet_protocol::cut::is_cut_object;
 const BYTES_MAX: usize = 1_000;
 const CONDITIONS_MAX: usize = 16;
 
-/// Conditions on the arguments of a call. A call has to meet all of them.
+/// Conditions on the arguments of a call. A call must meet all of them.
 ///
 /// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions. A
-/// name with a dot, such as `order.amount`, is a member of an object. Numbers compare exactly, and texts by their
-/// characters. An argument that is missing, is an object or list, or contains a removed secret meets no condition. An
-/// argument of another type than the value meets only `!=`.
+/// name with a dot, such as `order.amount`, selects a member of an object. Numbers are compared exactly, and texts by
+/// their characters. No condition matches an argument that is missing, is an object or list, or contains a removed
+/// secret. If argument and value have different types, only `!=` matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArgumentConditions(Vec<Condition>);
 
@@ -55,8 +55,8 @@ impl ArgumentConditions {
         self.0.is_empty()
     }
 
-    /// Returns true if the arguments of a call meet all conditions. If an approver changed the arguments, the changed
-    /// arguments count.
+    /// Returns true if the arguments of a call meet all conditions. If an approver changed the arguments, checks the
+    /// changed arguments.
     #[must_use]
     pub(super) fn are_met_by(&self, entry: &AuditEntry<'_>) -> bool {
         let arguments = entry.meta.approved_arguments().or(entry.meta.arguments);
@@ -99,7 +99,7 @@ impl Operator {
     ];
 
     fn holds(self, found: &Scalar, wanted: &Scalar) -> bool {
-        // Values of different types are neither less nor greater, and never equal.
+        // Values of different types are never equal, and neither is less or greater.
         let is_same_type = std::mem::discriminant(found) == std::mem::discriminant(wanted);
         match self {
             Self::Equal => found == wanted,
@@ -117,7 +117,7 @@ impl Operator {
 }
 
 impl Scalar {
-    /// Parses a JSON value. `None` for objects, lists, redacted text, and numbers with more than 38 digits.
+    /// Parses a JSON value. Returns `None` for objects, lists, redacted text, and numbers with more than 38 digits.
     fn read(json: &str) -> Option<Self> {
         match json {
             "null" => Some(Self::Null),
@@ -154,7 +154,7 @@ impl FromStr for ArgumentConditions {
     }
 }
 
-/// The text that is not parsed yet.
+/// The part of the text that is not parsed yet.
 struct Rest<'a>(&'a str);
 
 impl<'a> Rest<'a> {
@@ -206,7 +206,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// Removes the first `bytes` bytes, and the blanks after them.
+    /// Removes the first `bytes` bytes, and the spaces after them.
     fn skip(&mut self, bytes: usize) {
         self.0 = self.0.get(bytes..).unwrap_or_default().trim_start();
     }

@@ -1,8 +1,8 @@
-//! Exporting the audit log with its seals, as lines that recipients can verify themselves.
+//! Exports the audit log with its seals, as lines that recipients can verify themselves.
 //!
-//! An export has each seal with an entry in the time range. It also has each seal created after the start of the
-//! range, because anchors refer to the time of sealing. Each seal is exported with all of its entries, including
-//! entries before the range. The export writes one shard after the other. An interrupted export can be continued.
+//! An export has each seal with an entry in the time range. It also has each seal created after the start of the range,
+//! because anchors refer to the time of sealing. Each seal is exported with all of its entries, including entries
+//! before the range. Shards are exported one after another. An interrupted export can be continued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,7 +13,7 @@ use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-/// Entries or seals per read.
+/// Maximum number of entries or seals per read.
 const PAGE: usize = 500;
 
 /// The range of an export.
@@ -27,7 +27,7 @@ pub struct ExportRange {
     pub until_ms: Option<i64>,
 }
 
-/// The content of an interrupted export's file. The export continues after this content.
+/// The content of the file of an interrupted export. The continued export is appended to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
     /// The last exported entry of each shard.
@@ -35,9 +35,9 @@ pub struct ExportResume {
     /// The number of the last exported seal of each chain.
     seals: BTreeMap<(u32, String), u64>,
     counted: End,
-    /// The fleet named in the file's header.
+    /// The fleet in the file's header.
     fleet: Option<String>,
-    /// The tenant named in the file's header. `None` if the export is of all tenants.
+    /// The tenant in the file's header; `None` if the export is of all tenants.
     tenant: Option<String>,
     /// The public keys of the exported seals, by key ID.
     keys: BTreeMap<String, String>,
@@ -46,8 +46,8 @@ pub struct ExportResume {
 }
 
 impl ExportResume {
-    /// Reads a line of the existing file. Returns true if the line stays in the file. The end line does not stay: the
-    /// continued export writes a new one.
+    /// Reads a line of the existing file. Returns true if the line stays in the file. The end line does not stay,
+    /// because the continued export writes a new one.
     pub fn take(&mut self, line: &str) -> bool {
         match Line::read(line) {
             Some(Line::Entry(entry)) => {
@@ -78,7 +78,7 @@ impl ExportResume {
         }
     }
 
-    /// Returns true if the file has a header, which identifies the export.
+    /// Returns true if the file has a header, so that the export can be identified.
     #[must_use]
     pub const fn has_header(&self) -> bool {
         self.fleet.is_some()
@@ -86,8 +86,8 @@ impl ExportResume {
 }
 
 impl ExportResume {
-    /// Checks that the existing file is an export of this fleet and of the tenant in `header`, so that the rest can be
-    /// appended.
+    /// Checks that the existing file is an export of this fleet, and of the tenant in `header`. Only then can the rest
+    /// be appended.
     ///
     /// # Errors
     /// [`ExportError::Other`] states the difference; [`StoreError`].
@@ -116,8 +116,8 @@ impl ExportResume {
             let id = id.to_string();
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
-                // The entry may have been trimmed from the log since the export. In that case, all entries still in the
-                // log are newer.
+                // The entry may have been trimmed from the log since the export. In that case, all entries that are
+                // still in the log are newer.
                 None => {
                     let page = store.log_page("0-0", 1).await?;
                     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
@@ -141,7 +141,7 @@ pub struct Export<'a, W> {
     out: W,
 }
 
-/// The seals of a shard in the range that are not exported yet, and the IDs of the entries that these seals cover.
+/// The seals of a shard in the range that are not exported yet, and the IDs of the entries of these seals.
 struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     ids: BTreeSet<EntryId>,
@@ -175,7 +175,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// Returns the time of the first stored entry of each shard whose log has been trimmed (ms by Redis' clock).
+    /// Returns the time of the oldest stored entry (ms by Redis' clock), for each shard with a trimmed log.
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {
@@ -238,8 +238,8 @@ impl<'a, W: io::Write> Export<'a, W> {
             let page = store.log_entries(&from, &until, PAGE).await?;
             for entry in &page {
                 let Ok(id) = entry.id.parse::<EntryId>() else { continue };
-                // Export sealed entries with their seal. Export entries that are not sealed yet if they are in the
-                // range.
+                // Sealed entries are exported with their seal. An entry that is not sealed yet is exported if it is in
+                // the range.
                 let unsealed = id > covered.upto && self.is_inside(id) && self.is_of_tenant(&entry.text);
                 if covered.ids.contains(&id) || unsealed {
                     while let Some((seal, body)) = seals.next_if(|(_, body)| ended(body) < id) {
@@ -273,7 +273,7 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 }
 
-/// Returns the ID of the last entry that a seal covers.
+/// Returns the ID of the last entry of a seal.
 fn ended(body: &SealBody) -> EntryId {
     body.entry_ids().ok().and_then(|ids| ids.last().copied()).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! Following the audit log and its seals in batches, for continuous exports.
+//! Reads the audit log and its seals in batches, for continuous exports.
 //!
-//! A [`LogPosition`] records how far a shard's log was read, and how many entries were ever added to the log up to that
-//! position. This count reveals entries that were trimmed before they were read. A batch reports the trimmed entries as
-//! an item.
+//! A [`LogPosition`] records the position up to which a shard's log was read, and the number of entries ever added to
+//! the log up to there. If entries were trimmed before they were read, this number shows the gap. The batch then
+//! contains an item about the trimmed entries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use tickfleet_proof::lines::{self, LostEntries};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
-/// Maximum number of entries in a batch, and maximum number of seals in a batch.
+/// Maximum number of entries in a batch. The same maximum applies to seals.
 const PAGE: usize = 500;
 
 /// A position in the log of a shard.
@@ -22,7 +22,7 @@ pub struct LogPosition {
     entry: EntryId,
     /// The number of entries ever added to the log up to this position, including entries that were never read.
     counted: u64,
-    /// How often the log was recreated or lost its last writes.
+    /// Number of times that the log was recreated or lost its last writes.
     recreated: u64,
     /// The number of entries that were trimmed or lost before they were read.
     lost: u64,
@@ -50,12 +50,13 @@ impl LogPosition {
         self.lost += lost.entries;
         self.counted = lost.counted;
         self.recreated += u64::from(lost.recreated);
-        // A recreated log may have lower IDs than the last entry.
+        // If the log was recreated, the next entry may have a lower ID than the last one. `after` is the position to
+        // continue from.
         self.entry = lost.after.parse().unwrap_or(self.entry);
     }
 }
 
-/// Formats the position as one line of text. Empty before the first read.
+/// Formats the position as one line of text. The text is empty before the first read.
 impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.begun {
@@ -116,17 +117,17 @@ impl LogItem {
     }
 }
 
-/// The next items of a shard's log.
+/// The next items of a shard's log, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogBatch {
     /// The shard.
     pub shard: u32,
-    /// The items in the order in which they are written. Empty if the batch only sets the first position of an empty
-    /// log.
+    /// The items, in the order in which an export writes them. There are none if the batch only sets the first position
+    /// in an empty log.
     pub items: Vec<LogItem>,
     /// The position after these items.
     pub after: LogPosition,
-    /// True if there is more to read.
+    /// True if there may be more to read.
     pub more: bool,
 }
 
@@ -137,8 +138,8 @@ impl LogBatch {
         self.items.iter().filter(|item| matches!(item, LogItem::Entry(_))).count() as u64
     }
 
-    /// Returns the entries that were trimmed or lost before they were read, and whether the log was recreated. Returns
-    /// `None` if no entry is missing.
+    /// Returns the number of entries that were trimmed or lost before they were read, and whether the log was
+    /// recreated. Returns `None` if neither happened.
     #[must_use]
     pub fn lost(&self) -> Option<&LostEntries> {
         self.items.iter().find_map(|item| if let LogItem::Lost(lost) = item { Some(lost) } else { None })
@@ -153,7 +154,7 @@ impl LogBatch {
     }
 }
 
-/// Returns the position at which a reader of a shard's log starts for the first time: before the oldest entry.
+/// Returns the first position of a reader of a shard's log: before the oldest entry.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -163,19 +164,19 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
     Ok(LogPosition { begun: true, counted, ..LogPosition::default() })
 }
 
-/// Reads the next batch of a shard. `None` if there is nothing new.
+/// Reads the next batch of a shard. Returns `None` if there is nothing new.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
-    // Read the seals first: the entries of a seal are always written to the log before the seal.
+    // Read the seals first, because the entries of a seal are always written before the seal.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
 }
 
 fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>) -> Option<LogBatch> {
-    // Entries that were trimmed before the first read are not reported as missing.
+    // Entries that were trimmed before the first read do not count as missing.
     let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
     let mut after = LogPosition { begun: true, counted: begun, ..*position };
     let mut items = Vec::new();
@@ -187,13 +188,13 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     let more_seals = seals.len() == PAGE;
     for entry in page.entries {
         after.counted += 1;
-        // Redis returns only valid IDs, so parsing does not fail.
+        // Redis returns only valid IDs, so the fallback is never used.
         after.entry = entry.id.parse().unwrap_or(after.entry);
         items.push(LogItem::Entry(entry));
     }
     for seal in seals {
-        // If the page is full, entries of this seal may still follow. If the page is not full, the log has no more
-        // entries: the seal's entries were read, trimmed or lost.
+        // If the page is full, some entries of this seal may still follow. If it is not full, there are no more entries
+        // in the log: the seal's entries were read, trimmed or lost.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -206,16 +207,16 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
 }
 
 /// Returns the entries that were trimmed or lost before they were read. Redis counts all entries that were ever added
-/// to the log. This count reveals the missing entries if the page reaches the end of the log. It also reveals them if
-/// all entries before the position have been trimmed.
+/// to the log. With this count, missing entries can be detected if the page reaches the end of the log, or if all
+/// entries before the position have been trimmed.
 fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let recreated = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A log that was never trimmed and has no new entries may have been recreated after the clock stepped back. Export
-    // the whole log, even if that repeats entries under the same IDs. Otherwise, a recreated log would never be
+    // If the log was never trimmed and has no new entries, it may have been recreated after the clock stepped back.
+    // Export the whole log, even if this repeats entries under the same IDs. Otherwise, a recreated log would never be
     // exported.
     let is_new_log = recreated && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
@@ -288,11 +289,11 @@ mod tests {
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);
-        // A full page after trimmed entries.
+        // The page is full, and entries before it were trimmed.
         let ids: Vec<u64> = (20..20 + PAGE as u64).collect();
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 600, "20-0"), Vec::new()).unwrap();
         assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(390), 900));
-        // A full page, and the log still has the entries that were read before.
+        // The page is full, and the log still has entries that were read before. The loss is not known yet.
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 995, "3-0"), Vec::new()).unwrap();
         assert_eq!((found.lost(), found.after.counted), (None, 510));
     }
@@ -302,7 +303,7 @@ mod tests {
         let found = batch(0, &at(9, 10), page(&[11], 1, 1, "11-0"), Vec::new()).unwrap();
         assert!(found.lost().unwrap().recreated);
         assert_eq!((found.after.counted, found.after.recreated, found.after.lost), (1, 1, 0));
-        // The clock has stepped back.
+        // The clock has stepped back, so the recreated log has lower IDs.
         let found = batch(0, &at(9, 10), page(&[], 1, 1, "2-0"), Vec::new()).unwrap();
         assert_eq!((found.after.entry, found.after.counted), (EntryId::default(), 0));
         let found = batch(0, &found.after, page(&[2], 1, 1, "2-0"), Vec::new()).unwrap();

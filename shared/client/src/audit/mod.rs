@@ -1,4 +1,4 @@
-//! The audit log, for operators: search, follow, and export it with its seals.
+//! The audit log, for operators: searches it, follows it, and exports it with its seals.
 
 mod condition;
 mod export;

@@ -1,6 +1,6 @@
-//! Searching the audit log. The log has no index, because an index would add a write to every call. A search reads a
-//! bounded number of entries, newest first. The search returns the number of entries read, and a cursor from which
-//! the next search continues.
+//! Searches the audit log. The log has no index, because an index would add a write to every call. A search reads a
+//! limited number of entries, the newest first. It returns the number of entries read, and a cursor for the next
+//! search.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,10 +11,10 @@ use tickfleet_store::{Store, StoreError};
 
 use super::condition::ArgumentConditions;
 
-/// Entries per read.
+/// Maximum number of entries per read.
 const PAGE: usize = 500;
 
-/// A query. An entry has to match all fields that are set.
+/// A query. An entry must match all fields that are set.
 #[derive(Debug, Clone, Default)]
 pub struct AuditQuery {
     /// Only entries of this tenant.
@@ -27,7 +27,7 @@ pub struct AuditQuery {
     pub outcome: Option<String>,
     /// Only entries that contain this text.
     pub text: Option<String>,
-    /// Only calls whose arguments meet these conditions.
+    /// Only calls with arguments that meet these conditions.
     pub conditions: ArgumentConditions,
     /// Start of the time range (ms by Redis' clock).
     pub from_ms: Option<i64>,
@@ -41,7 +41,7 @@ pub struct AuditQuery {
     pub cursor: Option<String>,
 }
 
-/// A result of a search.
+/// One entry that a search has found.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditMatch {
     /// The shard.
@@ -59,7 +59,7 @@ pub struct SearchResult {
     pub entries: Vec<AuditMatch>,
     /// The number of entries read.
     pub read: usize,
-    /// The cursor from which the next search continues. `None` if the whole range was searched.
+    /// The cursor for the next search; `None` if the whole range was searched.
     pub cursor: Option<String>,
 }
 
@@ -112,8 +112,8 @@ impl AuditQuery {
     }
 }
 
-/// Returns true if an entry is about the tool with this name. The entries of calls have the tool's name. Other entries
-/// contain the text that a model or operator wrote, which may be the ID of the tool or of a tool version.
+/// Returns true if an entry is about the tool with this name. Entries of calls have the tool's name. Other entries have
+/// the text from a model or operator, which may be the ID of the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {

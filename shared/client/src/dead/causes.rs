@@ -1,5 +1,5 @@
-//! Dead items by cause: items that failed in the same way are counted together. A thousand dead letters then take only
-//! a few lines.
+//! Groups dead items by cause. Items that failed in the same way are counted together, so that a thousand dead letters
+//! take only a few lines.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use tickfleet_store::{Store, StoreError};
 use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
-/// Items per read.
+/// Maximum number of items per read.
 const PAGE: usize = 500;
-/// Number of entries after which one step ends. A step finishes its last page, so the step may read more entries.
+/// Number of entries after which one step ends. A step completes its last page, so it may read more entries.
 const READ_MAX: usize = 20_000;
-/// Maximum number of causes. Items with any other cause are only counted.
+/// Maximum number of causes. Items with further causes are only counted together.
 const CAUSES_MAX: usize = 500;
-/// Maximum bytes of a normalized error, which distinguishes causes.
+/// Maximum bytes of a normalized error. Errors that differ only after these bytes are one cause.
 const NORMALIZED_ERROR_BYTES_MAX: usize = 160;
-/// Maximum number of tenants in a cause.
+/// Maximum number of tenants that are listed for a cause.
 const TENANTS_MAX: usize = 10;
 
 /// Items that failed in the same way.
@@ -38,9 +38,9 @@ pub struct Cause {
     pub count: u64,
     /// The number of items that can be replayed unchanged.
     pub replayable: u64,
-    /// When the newest item was added (ms by Redis' clock).
+    /// Time when the newest item was added (ms by Redis' clock).
     pub newest_ms: i64,
-    /// When the oldest item was added (ms by Redis' clock).
+    /// Time when the oldest item was added (ms by Redis' clock).
     pub oldest_ms: i64,
     /// The newest item.
     pub example: DeadId,
@@ -92,7 +92,7 @@ impl Cause {
     }
 }
 
-/// Kind, cause, tool and normalized error.
+/// The values that distinguish causes: kind, cause, tool and normalized error.
 type CauseKey = (DeadKind, String, Option<String>, Option<String>);
 
 /// The causes found so far.
@@ -101,7 +101,7 @@ pub struct Causes {
     by: BTreeMap<CauseKey, Cause>,
     /// The number of entries read.
     pub read: usize,
-    /// The number of items whose cause is not listed, because there are more than 500 causes.
+    /// The number of items with a cause that is not listed, because there are more than 500 causes.
     pub others: u64,
 }
 
@@ -132,7 +132,7 @@ impl Causes {
 }
 
 /// Counts the items that match the filter by cause, starting at `from`. Returns the position of the next step, or
-/// `None` at the end of the log. One step reads about 20,000 entries, so that the caller can stop between steps.
+/// `None` at the end of the log. One step reads about 20,000 entries. The caller can stop between steps.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -170,7 +170,7 @@ impl DeadEntry {
     }
 }
 
-/// Returns the beginning of a text, with `#` for each word that contains a digit and is not a status code.
+/// Returns the beginning of a text. Replaces each word that contains a digit with `#`, except status codes.
 fn normalized_error(error: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');

@@ -1,6 +1,6 @@
-//! Lists dead items. Dead items have no index, because an index would add a write to every call. Dead letters are few,
-//! so reading them is cheap. The audit log is read from its newest entry, up to a maximum number of entries for each
-//! page.
+//! Lists dead items. Dead items have no index, because an index would add a write to every call. There are few dead
+//! letters, so reading all of them is cheap. The audit log is read from its newest entry, up to a maximum number of
+//! entries for each page.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
-/// Entries per read.
+/// Maximum number of entries per read.
 const PAGE: usize = 500;
 /// Maximum number of entries read for one page of the list.
 const READ_MAX: usize = 20_000;
@@ -19,7 +19,7 @@ const READ_MAX: usize = 20_000;
 /// Returns the ID of a replay: the old ID with a suffix.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // If the old ID leaves no room for the suffix, use the shard and the entry of the item, which are unique, too.
+    // If the old ID is too long for the suffix, use the shard and the entry of the item. They are also unique.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
@@ -125,8 +125,8 @@ pub(super) fn passes(filter: &DeadFilter, dead: &DeadEntry) -> bool {
         && (!filter.without_error || dead.normalized_error().is_none())
 }
 
-/// Finds one item by its ID. `None` if the item is no longer stored. Also finds calls that were already replayed or
-/// dropped.
+/// Finds one item by its ID. Returns `None` if the item is no longer stored. Also finds calls that were already
+/// replayed or dropped.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -146,7 +146,7 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
     }
 }
 
-/// Converts a letter to an item, with the message and ID of the letter's replay.
+/// Converts a letter to an item. Includes the message and the ID for a replay of the letter.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
     let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
@@ -154,8 +154,8 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // A turn may already use the ID of a poison message, which crashed its readers. The ID of a rejected message is
-    // unused.
+    // A poison message crashed its readers, so a turn with its ID may exist, and the replay needs another ID. The ID of
+    // a rejected message is unused.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -195,9 +195,9 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
 }
 
 /// Converts an audit entry to a failed call, with the turn that a replay submits. Returns `None` if the entry is not a
-/// failed call. Also returns `None` if the outcome is not listed by default and differs from `asked`.
+/// failed call. Also returns `None` if its outcome is not listed by default and is not `asked`.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
-    // Most entries are of successful calls. Skip these entries without parsing: the beginning of the text shows the
+    // Most entries are of successful calls. Skip them without parsing, because the beginning of the text contains the
     // level.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
@@ -244,8 +244,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// Converts an audit entry to a failed task. The entry does not have the task's grants, its context, or the inbox for
-/// its answer. Without the grants, a replay could do more than the task was allowed to do, so a replay needs a new
+/// Converts an audit entry to a failed task. The entry lacks the task's grants, its context, and the inbox for its
+/// reply. Without the grants, a replay could do more than the task was allowed to do. Therefore a replay needs a new
 /// message.
 fn task(
     shard: u32,
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(task.id.unwrap().as_str(), "job-7.again");
         assert_eq!((task.target.as_str(), task.description.as_str()), ("atlas", "count the boards"));
         assert_eq!("task-0-1764130000000-0".parse::<DeadId>().unwrap(), dead.id);
-        // A denied or canceled call would end in the same way if it were replayed.
+        // A replay of a denied or canceled call would end in the same way, so these calls are not listed.
         for outcome in [Outcome::Cancelled, Outcome::Denied] {
             assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
         }

@@ -1,14 +1,14 @@
 //! Dead items, and operations on them: dead letters, and calls and tasks that failed permanently.
 //!
 //! A **letter** is an entry of the dead stream: a message that was rejected, crashed its readers, or could not be read.
-//! No part of the message was run.
+//! No part of the message was executed.
 //!
 //! A **call** is an entry of the audit log: a failed call of an ended turn, without further retries. The agent has
-//! received the call's result, which does not change. A replay is a new turn that has only this call. The new turn has
-//! an ID derived from the old ID, and is subject to the same caps, permissions and rules as any other turn.
+//! received the call's result, which does not change. A replay is a new turn with only this call. The new turn has an
+//! ID derived from the old ID. The same caps, permissions and rules apply to it as to any other turn.
 //!
-//! A **task** is also an entry of the audit log: a delegated task that failed. The log does not have the task's grants,
-//! so a replay needs a new message.
+//! A **task** is also an entry of the audit log: a delegated task that failed. The log lacks the task's grants, so a
+//! replay needs a new message.
 
 mod causes;
 mod list;
@@ -113,7 +113,7 @@ impl Serialize for DeadId {
 pub struct DeadEntry {
     /// The item's ID.
     pub id: DeadId,
-    /// When the item was added (ms by Redis' clock).
+    /// Time when the item was added (ms by Redis' clock).
     pub at_ms: i64,
     /// The item's tenant, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,18 +132,19 @@ pub struct DeadEntry {
     pub from: Option<String>,
     /// The reason: the code of the rejection, or the outcome of the call or task.
     pub cause: String,
-    /// The error of a call or task, as the agent received it; the message of a letter.
+    /// The error of a call or task, as the agent received it. For a letter, its message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// True if the item may have taken effect. A replay then needs an explicit confirmation.
+    /// True if the item may have taken effect. A replay must then be confirmed explicitly.
     pub may_have_run: bool,
-    /// Why a replay needs a new message. `None` if the item can be replayed unchanged.
+    /// Why a replay needs a new message; `None` if the item can be replayed unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_message: Option<&'static str>,
 }
 
 impl DeadEntry {
-    /// Returns true if the item is a call that may have taken effect. The fleet does not repeat such a call.
+    /// Returns true if the item is a call that may have taken effect. The fleet never repeats such a call
+    /// automatically.
     #[must_use]
     pub fn is_unknown_outcome(&self) -> bool {
         self.id.kind == DeadKind::Call && self.cause == Outcome::OutcomeUnknown.as_str()
@@ -156,11 +157,11 @@ pub struct DeadEntryDetails {
     /// The item as listed.
     #[serde(flatten)]
     pub dead: DeadEntry,
-    /// The message that a replay sends, as far as the message is stored. A letter has only the beginning of the
-    /// message, with secrets removed.
+    /// The message that a replay sends, as far as it is stored. For a letter, only the beginning of the message is
+    /// stored, with secrets removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The ID of the turn or task that a replay creates, if the ID is known in advance.
+    /// The ID of the turn or task that a replay creates, if this ID is already known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
 }
@@ -176,9 +177,9 @@ pub struct DeadFilter {
     pub agent: Option<AgentId>,
     /// Only calls of this tool.
     pub tool: Option<String>,
-    /// Only items with this cause: a code of rejection, or an outcome.
+    /// Only items with this cause: a rejection code, or an outcome.
     pub cause: Option<String>,
-    /// Only items with this text in their cause or error. Letters are searched in their cause and message.
+    /// Only items with this text in their cause or error. For a letter, the text must be in its cause or message.
     pub error: Option<String>,
     /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error), see [`Cause::normalized_error`].
     pub normalized_error: Option<String>,
@@ -197,7 +198,7 @@ pub struct DeadFilter {
 pub struct DeadCursor {
     kind: DeadKind,
     shard: usize,
-    /// The next page starts before this entry. If `None`, it starts at the newest entry.
+    /// The next page starts before this entry, or at the newest entry if this is `None`.
     before: Option<String>,
 }
 
@@ -233,11 +234,11 @@ impl FromStr for DeadCursor {
 /// A page of dead items.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct DeadPage {
-    /// Letters first, then calls and tasks; in each shard the newest first.
+    /// Letters first, then calls and tasks. Within each shard, the newest comes first.
     pub dead: Vec<DeadEntry>,
     /// The number of entries read.
     pub read: usize,
-    /// The position of the next page. `None` at the end.
+    /// The position of the next page; `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<DeadCursor>,
 }

@@ -1,5 +1,5 @@
-//! Collects the calls and tasks that failed in the last hour. A reader that polls continues at the entry where it
-//! stopped, so a poll costs only the new entries of the audit log.
+//! Collects the calls and tasks that failed in the last hour. Each poll continues after the last entry of the previous
+//! poll, so it reads only the new entries of the audit log.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use tickfleet_store::{LogEntry, Store, StoreError};
 use super::DeadEntry;
 use super::list::call;
 
-/// The time that the list covers (ms).
+/// The time (ms) that the collected failures cover.
 const WINDOW_MS: i64 = 3_600_000;
-/// Entries per read.
+/// Maximum number of entries per read.
 const PAGE: usize = 500;
 /// Maximum number of reads in the first poll of a shard.
 const FIRST_READS_MAX: usize = 10;
@@ -18,10 +18,10 @@ const FIRST_READS_MAX: usize = 10;
 const READS_MAX: usize = 2;
 /// Maximum number of failures of one shard that are kept, newest first.
 const FAILURES_MAX: usize = 2_000;
-/// Maximum number of failures of one shard that are checked for a replay or drop.
+/// Maximum number of failures of one shard for which a replay or drop is looked up.
 const CHECKED_MAX: usize = 200;
 
-/// The failures of the last hour.
+/// Collects the failures of the last hour.
 #[derive(Debug, Default)]
 pub struct RecentFailures {
     shards: BTreeMap<u32, ShardFailures>,
@@ -32,7 +32,7 @@ struct ShardFailures {
     /// The last entry that was read.
     last: Option<String>,
     found: VecDeque<DeadEntry>,
-    /// Until this time (ms of shard time), the last hour may contain entries that were not read.
+    /// Until this shard time (ms), the last hour may contain entries that were not read.
     partial_until_ms: i64,
 }
 
@@ -79,11 +79,11 @@ impl RecentFailures {
 }
 
 impl ShardFailures {
-    /// Reads the newest entries of the window.
+    /// Reads the entries of the last hour, from the newest to the oldest, up to the maximum number of reads.
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // Treat the window as partial until all its pages are read. If a read fails, the next poll continues after the
+        // Treat the hour as partial until all its pages are read. If a read fails, the next poll continues after the
         // newest entry that was read, and skips the unread pages.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
@@ -95,7 +95,7 @@ impl ShardFailures {
                 }
             }
             let Some(oldest) = page.last().filter(|_| page.len() == PAGE) else {
-                // If the window has no entry, `last` stays `None`, so the next poll reads the window again.
+                // If the hour has no entry, `last` stays `None`, so the next poll reads the hour again.
                 self.partial_until_ms = 0;
                 return Ok(());
             };
@@ -104,7 +104,7 @@ impl ShardFailures {
         Ok(())
     }
 
-    /// Reads the entries after `last`. If there are too many entries, skips some and continues at the newest entries.
+    /// Reads the entries after `last`. If there are too many, skips some and continues with the newest entries.
     async fn read_on(&mut self, store: &Store, last: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut last = last.to_owned();
         for _ in 0..READS_MAX {

@@ -15,10 +15,10 @@ use crate::operate::Operator;
 pub enum DeadAction<'a> {
     /// Sends the item's message again.
     Replay {
-        /// The message to send: a turn, or a task if the letter is from the stream `tasks`. `None`: the item's own
-        /// message.
+        /// The message to send: a turn, or a task if the letter is from the stream `tasks`. If `None`, the item's own
+        /// message is sent.
         message: Option<&'a [u8]>,
-        /// True to replay an item even if it may have taken effect already.
+        /// True to replay an item even if it may already have taken effect.
         allow_duplicate_effects: bool,
     },
     /// Deletes a letter, or removes a call or task from the list.
@@ -31,7 +31,7 @@ pub enum DeadAction<'a> {
 pub enum ReplayStatus {
     /// The item was replayed or dropped.
     Ok,
-    /// The item does not exist, or no longer exists.
+    /// The item never existed, or is no longer stored.
     NotFound,
     /// An operator has already replayed or dropped the item.
     Again,
@@ -47,11 +47,11 @@ pub enum ReplayStatus {
     TooManyInboxes,
     /// Redis memory is nearly full; retry later.
     Pressure,
-    /// The maximum number of recorded replays and drops of calls is reached.
+    /// The maximum number of stored replays and drops of calls is reached.
     Full,
     /// The item can be replayed only with a new message.
     NeedsMessage,
-    /// The item may have taken effect already, and the request does not confirm the replay.
+    /// The item may already have taken effect, and the request does not confirm the replay.
     MayHaveRun,
     /// The message is not valid.
     Invalid,
@@ -74,7 +74,7 @@ impl From<HandleResult> for ReplayStatus {
     }
 }
 
-/// The result for one item.
+/// The result of an action on one item.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayReport {
     /// The ID of the item.
@@ -101,9 +101,9 @@ struct ReplayMessage {
     message: Submission,
 }
 
-/// Replays or drops one item. One transaction sends the message and marks the item as handled. The message is therefore
-/// not sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item that does not belong to
-/// the tenant `within`.
+/// Replays or drops one item. One transaction sends the message and marks the item as handled, so the message is not
+/// sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item of a tenant other than
+/// `within`.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
@@ -144,7 +144,7 @@ pub async fn handle(
     Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
 }
 
-/// Finds an item and the store of its shard. `None` if the item does not exist or does not belong to the tenant.
+/// Finds an item and the store of its shard. Returns `None` if the item does not exist or belongs to another tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,

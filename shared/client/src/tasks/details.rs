@@ -339,7 +339,8 @@ async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> 
     }))
 }
 
-/// Returns the wait for the turn of a task's calls.
+/// Returns what a task waits for while the turn with its calls is in progress: another task, a limit, or the turn
+/// itself.
 fn of_turn(turn: String, wait: &ThrottledTurn) -> TaskWait {
     let state = &wait.turn.state;
     if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {

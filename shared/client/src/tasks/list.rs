@@ -96,13 +96,14 @@ impl TaskFilter {
     }
 }
 
-/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The named task was listed on
-/// an earlier page. The position contains the task's ID, so the caller must be allowed to see the task.
+/// The position of the next page: after the task `behind` of a tenant, or at the tenant's newest task if `behind` is
+/// `None`. The task `behind` was listed on an earlier page. The position contains this task's ID, so the caller must be
+/// allowed to see the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
     behind: Option<TaskId>,
-    /// The number of windows after the task `behind` that had no match.
+    /// The number of full windows of [`WINDOW`] tasks that were read after `behind` without a match.
     windows: usize,
 }
 
@@ -146,7 +147,8 @@ pub struct TaskPage {
     pub list_restarted: bool,
 }
 
-/// Returns true if the caller may see tasks of an agent. The agent is `None` if a task's agent is unknown.
+/// A function that returns true if the caller may see the tasks of an agent. The argument is `None` if a task's agent
+/// is unknown.
 pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
 /// Lists one page of the tasks of `tenants`. One page reads at most about 2,000 tasks of one tenant. After 2,000 tasks,
@@ -193,7 +195,8 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// Adds a tenant's tasks, starting at a position. Returns true if the page has room for more.
+/// Adds a tenant's tasks to the page, starting at a position. Returns true if all tasks of the tenant were read and the
+/// page has room for more tasks.
 async fn of_tenant(
     store: &Store,
     mut at: TaskCursor,
@@ -270,8 +273,8 @@ async fn newer(
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// Returns the IDs that follow `last`, the last ID that was read. Tasks that arrived since then have moved `last`
-/// further down.
+/// Returns the IDs that follow `last`, the last ID that was read, or all IDs if `last` is not among them. New tasks
+/// that arrived since that read have moved `last` further down the list.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)

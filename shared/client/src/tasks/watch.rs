@@ -16,9 +16,9 @@ use super::turn_of;
 use crate::replies::Reply;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// If a task is still unknown after this time, it may have been rejected.
+/// If a task is still unknown after this time, it may have been rejected. The watcher then searches the dead letters.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// The number of dead letters in which the task is searched.
+/// The number of latest dead letters in which the watcher searches for the task.
 const LETTERS: usize = 100;
 
 /// An event of a task.
@@ -166,7 +166,7 @@ impl TaskWatcher {
         &self.name
     }
 
-    /// Waits for the next event, without a timeout. `None` after the last event.
+    /// Waits for the next event, without a timeout. Returns `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
@@ -349,8 +349,8 @@ impl TaskWatcher {
     }
 }
 
-/// Returns true if a dead letter is this task's message. If the message requested no reply, the letter may lack the
-/// tenant.
+/// Returns true if a dead letter contains this task's message. If a letter has no tenant, the tenant in the message is
+/// compared instead.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
         ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))

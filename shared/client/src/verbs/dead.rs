@@ -44,8 +44,8 @@ impl ReplayRequest {
     /// Replays the entries. The results are in the order of the ids.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first entries
-    /// may have been replayed.
+    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first
+    /// entries may have been replayed.
     pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
         let ids = parse_ids(&self.ids)?;
         if self.message.is_some() && ids.len() != 1 {
@@ -61,8 +61,8 @@ impl DropRequest {
     /// Drops the entries. The results are in the order of the ids.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first entries
-    /// may have been dropped.
+    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first
+    /// entries may have been dropped.
     pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
         handle_all(context, &parse_ids(&self.ids)?, DeadAction::Drop, &self.reason).await
     }

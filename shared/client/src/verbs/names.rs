@@ -34,7 +34,7 @@ pub struct FleetNames {
     tenants: BTreeSet<TenantId>,
     agents: BTreeSet<AgentId>,
     tools: ToolNames,
-    /// Digest of the configuration's policy. `None` if the names are in force.
+    /// Digest of the configuration's policy. `None` if the configuration counts as the one in force.
     digest: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct FilteredNames<'a> {
 pub(super) struct UnknownName {
     pub(super) message: String,
     /// True if the local configuration is in force, or if the published tool lists of agents are complete. In both
-    /// cases, the fleet does not have the name either.
+    /// cases, the name is unknown to the whole fleet, not only to the local configuration.
     pub(super) is_in_force_here: bool,
 }
 
@@ -227,7 +227,7 @@ impl ToolNames {
 
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
-        // The tool may no longer exist although its calls are still stored.
+        // The tool may have been removed while its calls are still stored. So derive the name from the default ID.
         let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
         name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
     }

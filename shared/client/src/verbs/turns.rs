@@ -57,7 +57,8 @@ impl VerbContext<'_> {
     /// Cancels turns and tasks that `filter` selected. The audit log has the filter, unless it is empty.
     ///
     /// # Errors
-    /// [`VerbError::Unknown`]: none of them exists. [`VerbError::Store`]: the first turns may have been canceled.
+    /// [`VerbError::Unknown`]: none of the turns and tasks exists. [`VerbError::Store`]: the first turns may have been
+    /// canceled.
     pub async fn cancel_turns(
         &self,
         names: &[TurnName],
@@ -66,7 +67,7 @@ impl VerbContext<'_> {
     ) -> Result<Vec<CancelStatus>, VerbError> {
         let answers = end_many(&self.client, names, filter, self.operator(reason)).await?;
         let Some(first) = names.first() else { return Ok(answers) };
-        // Turns that a filter selected existed a moment ago.
+        // Turns from a filter existed when they were selected, so it is not an error if all of them have ended since.
         if !filter.is_empty() || answers.iter().any(|answer| *answer != CancelStatus::Unknown) {
             return Ok(answers);
         }

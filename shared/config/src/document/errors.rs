@@ -1,10 +1,10 @@
-//! The errors of a configuration: reported all at once, each with its place.
+//! The errors of a configuration: reported all at once, each with its location.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// The place where a value was written.
+/// The location where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigLocation {
     /// In the configuration that is built into the binary.

@@ -1,4 +1,5 @@
-//! The YAML tree from which settings and files are read. Each value records the place where it was written, for errors.
+//! The YAML tree from which settings and files are read. Each value records the location where it was written, for
+//! error messages.
 
 pub(crate) mod canonical;
 pub(crate) mod environment;

@@ -1,6 +1,6 @@
-//! Reads typed values from a tree. For an invalid value, an error with its place is noted and reading continues, so
-//! that a single run reports all errors. Callers use a placeholder for the value, because the configuration is
-//! discarded after an error.
+//! Reads typed values from a tree. If a value is invalid, the reader stores an error with the location, returns `None`
+//! and continues, so that a single run reports all errors. Callers use a placeholder for the value, because the
+//! configuration is discarded after an error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::document::units::{format_duration, format_size, parse_duration, parse
 use crate::mask;
 use tickfleet_model::suggest;
 
-/// A mapping with known fields. Reading a field makes it known. [`Section::close`] refuses all other fields.
+/// A mapping, and the fields that were read from it. [`Section::close`] refuses all other fields.
 pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         items.iter().enumerate().map(at).collect()
     }
 
-    /// Reads a mapping whose keys are names. Returns the key, the key's place, and the value of each member.
+    /// Reads a mapping whose keys are names. Returns the key, the key's location, and the value of each member.
     pub(crate) fn members(&self) -> Vec<(&'a str, &'a ConfigLocation, Self)> {
         if !matches!(self.node.value, Value::Mapping(_)) {
             self.refuse("a mapping");

@@ -1,5 +1,5 @@
-//! A YAML file as a tree. Every key and value has the place where it was written. Merging, overriding and error reports
-//! need the places, which a typed deserializer would lose.
+//! A YAML file as a tree. Every key and value has the location where it was written. Merging, overriding and error
+//! reports need the locations, which a typed deserializer would lose.
 
 use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;

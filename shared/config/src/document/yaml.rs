@@ -1,4 +1,4 @@
-//! Parses YAML into a tree. The parser is serde's, driven by a visitor that accepts any value and records its place.
+//! Parses YAML into a tree. The parser is serde's, driven by a visitor that accepts any value and records its location.
 
 use std::cell::Cell;
 use std::fmt;
@@ -45,7 +45,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // The parser returns duplicate keys, so that the error about them can show the places of both keys.
+        // The parser returns duplicate keys, so that the error about them can show the locations of both keys.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -78,7 +78,7 @@ fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     })
 }
 
-/// Returns the parser's message without the parser's description of the place.
+/// Returns the parser's message without the parser's description of the location.
 fn syntax_message(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     match error {

@@ -92,7 +92,7 @@ impl McpAnnotations {
 }
 
 impl McpDefinition {
-    /// Returns the parts that the digest covers, with their names in messages.
+    /// Returns the parts that the digest covers, each with its name in messages.
     fn parts(&self) -> [(&'static str, Json); 6] {
         [
             ("name", self.name.as_str().into()),

@@ -32,7 +32,8 @@ fn without_samples_a_missing_file_is_empty() {
         assert!(without.policy.permissions.matrix.is_empty() && without.tools.tools.is_empty());
     }
 
-    // A single file in the folder does not enable the samples again. A trial tool then needs its own row.
+    // A single file in the folder (here `agents.yaml`) does not enable the samples again. Without samples, a trial tool
+    // needs its own row.
     let one = given()
         .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
         .file("agents.yaml", "agents: {bot: {}}")

@@ -1,6 +1,7 @@
 use super::{TestConfig, given};
 
-/// A tool `call` whose `shell:` begins on line 7 with these lines, and whose schema has the argument `text`.
+/// Returns a configuration with a tool `call`. Its `shell:` begins on line 7 with these lines, and its schema has the
+/// argument `text`.
 fn tool(lines: &str) -> TestConfig {
     let text = format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{text: {{type: string, \

@@ -1,6 +1,7 @@
 use super::{TestConfig, given};
 
-/// A tool `call` whose `http:` has this text as line 10, and whose schema has one required and one optional argument.
+/// Returns a configuration with a tool `call`. Its `http:` has this text as line 10, and its schema has one required
+/// and one optional argument.
 fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -151,10 +152,11 @@ fn a_known_tool_may_be_overridden_field_by_field() {
     assert_eq!(echo.effect_key.as_ref().unwrap().arguments, ["/text"]);
     let own = read.policy.known_tools.traits("echo").unwrap();
     assert_eq!((own.effect, own.category.as_str()), (None, ""), "limits do not guess the tool's own effect");
-    // The tools of a Python module are possibly unknown here.
+    // Here, the tools of a Python module may be unknown. So fields may be missing, because a tool of the module may
+    // have them.
     let python = "python:\n  shop: {module: shop}\n";
     assert!(tools(&format!("{python}tools:\n  stock: {{timeout_ms: 500}}\n")).load().is_ok());
-    // A tool that is declared whole says everything itself.
+    // A declaration with `http:` must be complete, because it overrides no tool of a module.
     let http = "http: {method: GET, base_url: 'https://a.example', path: /}";
     let errors = tools(&format!("{python}tools:\n  stock: {{{http}}}\n")).errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
@@ -186,7 +188,7 @@ fn a_built_in_tool_cannot_be_declared_as_http() {
     );
 }
 
-/// A tool `call` with these lines in its `http:`, from line 8 on.
+/// Returns a configuration with a tool `call` and these lines in its `http:`, from line 8 on.
 fn http(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
@@ -272,7 +274,8 @@ fn a_parameter_without_a_description_causes_a_warning() {
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
 
-/// A tool `pay` with these lines. Its schema requires `to` and `amount`, and allows `text`.
+/// Returns a configuration with a tool `pay` and these lines. The tool's schema requires `to` and `amount`, and allows
+/// `text`.
 fn paying(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \

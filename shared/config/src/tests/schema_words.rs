@@ -1,4 +1,4 @@
-//! The schemas for editors list the words that the loader accepts.
+//! Checks that the schemas for editors list the words that the loader accepts.
 
 use serde_json::Value;
 use tickfleet_model::Outcome;

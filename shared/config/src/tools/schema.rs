@@ -1,5 +1,5 @@
-//! Reads the schemas of declared tools from the tree. The code that compiles schemas checks them. Problems are reported
-//! with the place where the schema was written.
+//! Reads the schemas of declared tools from the tree. The code that compiles schemas checks them. Each problem is
+//! reported with the location where the schema was written.
 
 use std::fmt;
 
@@ -14,14 +14,15 @@ pub enum SchemaUse {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
-    /// The place of the problem in the schema, as a JSON pointer.
+    /// The location of the problem in the schema, as a JSON pointer.
     pub at: String,
     /// The reason, as the end of "a JSON Schema that …".
     pub why: String,
 }
 
-/// Checks schemas, and returns the parts that will not be enforced. The function comes from the code that compiles
-/// schemas. Thus every role of the fleet refuses the same configurations, with file and line.
+/// A function that checks a schema, and returns the parts of the schema that will not be enforced. The caller passes in
+/// the function from the code that compiles schemas. Thus every role of the fleet refuses the same configurations, with
+/// file and line.
 #[derive(Clone, Copy)]
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 

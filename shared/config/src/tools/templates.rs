@@ -41,14 +41,14 @@ impl Arguments {
         }
     }
 
-    /// Takes all known arguments of a task, and the arguments that every task has.
+    /// Returns the argument names of a task: all `known` names, and the names in `always`, which every task has.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "a field of the task", known: own(known), always: own(always), any: false }
     }
 }
 
-/// Describes the expected name between `${` and `}` in errors.
+/// The expected name between `${` and `}`, as described in errors.
 const SECRET: &str = "a secret declared under `secrets`";
 
 /// Checks a name. The error describes the expected name.

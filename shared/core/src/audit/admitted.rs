@@ -1,4 +1,5 @@
-//! Notes in audit entries about the admission of calls. They are written only if the setting `audit.admissions` is on.
+//! Notes in audit entries about the admission of calls. The notes are written only if the setting `audit.admissions` is
+//! on.
 //!
 //! The field `admitted` of an entry holds the notes, separated by `;`. `tickfleet_model::admission` parses the field.
 //!
@@ -22,7 +23,8 @@ const DEBITS_BYTES_MAX: usize = 1_000;
 const WAITS_MAX: usize = 4;
 
 /// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
-/// not have them yet. Returns `None` if the turn was never admitted, or if its list of notes was full.
+/// not have them yet. Returns `None` if the turn was never admitted, if its list of notes was full, or if the debited
+/// counters are unknown.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     // A full list may lack the last admission.
@@ -69,8 +71,8 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// Returns the note about a wait in a throttle queue. Returns `None` if the turn joined the queue only because its
-/// slice ended, see [`crate::turn::throttle::undecided_queue`].
+/// Returns the note about a wait in a throttle queue. Returns `None` for other notes, and if the turn joined the queue
+/// only because its slice ended, see [`crate::turn::throttle::undecided_queue`].
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;

@@ -201,7 +201,7 @@ impl HistoryStep {
 /// Adds the sample of a minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// The minute that has ended last, in minutes since 1970.
+    /// The most recently ended minute, in minutes since 1970.
     pub minute: i64,
     /// The newest audit entry when the previous sample was taken.
     pub before: Option<EntryId>,
@@ -393,7 +393,8 @@ mod tests {
     }
 
     proptest! {
-        /// Schedulers take turns, die between decision and commit, and leave gaps. Every call counts once.
+        /// Several schedulers take samples, crash between decision and commit, and skip minutes. Every call counts
+        /// once.
         #[test]
         fn each_call_counts_once(steps in prop::collection::vec((0..4i64, 0..5u64, any::<bool>()), 1..40)) {
             let mut shard = Paper::at(0);

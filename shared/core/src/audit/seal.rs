@@ -1,8 +1,8 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! Only one sealer extends the chains, while it holds the lease. It adds seals of the entries after the last sealed
-//! entry. The record stores the sealer's state: its position in the log. A sealer that started from an older state
-//! writes nothing. So no entry is sealed twice or skipped.
+//! Only one sealer extends the chains, while it holds the lease. The sealer adds seals of the entries after the last
+//! sealed entry. The record `sealing` stores the sealer's state: its position in the log. A sealer that started from an
+//! older state writes nothing. So no entry is sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ pub struct Anchor {
     pub before: String,
     /// The last seal up to which heads are copied after this step.
     pub upto: String,
-    /// The heads to append, each as JSON. Empty if the heads are copied to another place.
+    /// The heads to append to `anchors`, each as JSON. Empty if the heads are copied to another destination.
     pub anchors: Vec<Bytes>,
     pub anchors_max: u64,
 }

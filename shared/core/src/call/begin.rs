@@ -84,13 +84,13 @@ enum CheckOutcome<T> {
 }
 
 impl<T> CheckOutcome<T> {
-    /// Ends without a commit. Allowed only if the result relies on at most one record, because several reads may not
-    /// match.
+    /// Ends without a commit. Allowed only if the result relies on at most one record, because several records may have
+    /// been read at different times.
     fn returns(result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Return(result)))
     }
 
-    /// Ends with a commit. `transaction` has the guards that the result relies on, and perhaps writes.
+    /// Ends with a commit. `transaction` has the guards that the result relies on, and may also have writes.
     fn commits(transaction: Transaction, result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Commit(transaction, result)))
     }
@@ -157,16 +157,16 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// Returns true if this decision writes the turn's record. A suspect is always marked as started, because the next
-    /// crash counts only against a suspect that ran.
+    /// Returns true if this decision writes the turn's record. A suspect is a turn that may have crashed a worker. It
+    /// is always marked as started, because the next crash counts against it only if it ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
     }
 
     /// Returns the turn's record with its version, normally the record of the slice. If this attempt has already
-    /// committed and the response was lost, returns the record that the attempt wrote. `None` if another holder has the
-    /// slice.
+    /// committed and the response was lost, returns the record that the attempt wrote. Returns `None` if another holder
+    /// has the slice.
     fn present(&self, view: &View, context: &Context) -> Result<Option<(Turn, Version)>, Undecided> {
         let record = self.slice.name.record();
         if !has_changed(&record, context) {
@@ -216,8 +216,8 @@ impl Begin<'_> {
         CheckOutcome::Passes(())
     }
 
-    /// Returns true if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet.
-    /// In both cases, the store may lack the call's intent record, facts and claims.
+    /// Returns true if the call must wait after a restart: the store restarted less than a lease ago, or the worker has
+    /// not reported in this epoch yet. In both cases, the store may lack the call's intent record, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
@@ -328,6 +328,7 @@ impl Begin<'_> {
     }
 
     /// Returns the ID of the approval that was requested for an earlier form of the call, and the word for its state.
+    /// Returns `None` if there is no such approval, or if its record has expired.
     fn before(&self, turn: &Turn, view: &View) -> Result<Option<(String, &'static str)>, Undecided> {
         let own = self.consent.as_ref().map(|consent| &consent.uses.id);
         let Some(before) = turn.approval.as_ref().filter(|before| Some(*before) != own) else { return Ok(None) };

@@ -47,7 +47,7 @@ impl CacheName {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
     }
 
-    /// Returns the cached result, unless it has expired.
+    /// Returns the cached result. Returns `None` if there is none, or if it has expired.
     ///
     /// # Errors
     /// [`Undecided`]: the part has to be read.
@@ -67,7 +67,7 @@ pub struct CachedResult {
     pub by: CallName,
     #[serde(rename = "m")]
     pub media: String,
-    /// Time of the question. The result's age counts from this time.
+    /// Time when the worker requested the result. The result's age counts from this time.
     #[serde(rename = "t")]
     pub requested_ms: i64,
     #[serde(rename = "u")]
@@ -137,7 +137,7 @@ impl Bucket {
 #[derive(Debug, Clone)]
 pub struct Fill {
     pub name: CacheName,
-    /// Time to live of the result, counted from the question.
+    /// Time to live of the result, counted from `requested_ms`.
     pub ttl_ms: i64,
     pub requested_ms: i64,
     pub by: CallName,
@@ -146,9 +146,10 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Returns the part to write, with its list entry. `None` if the result has expired or is too large.
+    /// Returns the part to write, with its list entry. Returns `None` if the result has expired or is too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
-        // If the worker's clock is ahead of shard time, the result must not look younger than it is.
+        // If the worker's clock is ahead of shard time, count the result's age from shard time, so that it does not
+        // seem younger.
         let requested_ms = self.requested_ms.min(now_ms);
         let until_ms = requested_ms + self.ttl_ms;
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {

@@ -174,8 +174,8 @@ impl Fact {
         if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
             && maybe.until_ms <= certain.until_ms
         {
-            // The uncertain span does not extend the fact. It stays only if it was reported later than the certain
-            // span.
+            // The uncertain span does not extend the fact. The uncertain span stays only if it was reported later than
+            // the certain span.
             let later = maybe.since_ms > certain.since_ms;
             perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
         }
@@ -192,7 +192,7 @@ impl Fact {
     }
 }
 
-/// Merges two spans: takes the later end and the later report.
+/// Merges two spans: the result has the later end, and the call that reported last.
 fn longer(before: Option<Span>, new: Span) -> Span {
     let Some(before) = before else { return new };
     let until_ms = before.until_ms.max(new.until_ms);
@@ -296,8 +296,8 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Ends the turn's running calls, if the turn ends or continues without a report of their changes. `None` if no
-    /// call of the turn may change facts.
+    /// Returns the section that ends the turn's running calls if the turn ends or continues without a report of their
+    /// changes. Returns `None` if the turn has no session, because no call of the turn may then change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

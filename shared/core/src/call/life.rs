@@ -20,7 +20,7 @@ use crate::turn::slice::Slice;
 use crate::turn::{Park, ParkReason, ParkResult, Settle, SettleResult, State, Turn, WaitReason};
 use crate::view::View;
 
-/// A `once` call with consent, facts and an effect key. It is the first of two calls of its turn.
+/// A `once` call with consent, facts and an effect key. The call is the first of two calls of its turn.
 struct Governed {
     slice: Slice,
     facts: CheckFacts,
@@ -208,7 +208,8 @@ fn two_equal_calls_pay_once() {
     other.resume(&mut store);
     let refused = other.begin(&mut store, &mut View::default(), "n3");
     assert_eq!(refused.word(), "refused", "the quote is used up");
-    // With another quote, the other call receives the result of the first call.
+    // The fact `quoted` is set again, so the other call passes its facts check. It receives the result of the first
+    // call.
     quote(&mut store);
     assert_eq!(other.begin(&mut store, &mut View::default(), "n4").word(), "answered");
 }

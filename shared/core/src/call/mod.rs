@@ -135,8 +135,8 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// After this number of conflicts on its record, an advisory section is skipped. Otherwise the section would delay its
-/// transaction.
+/// An advisory section (a section that no guarantee depends on) is skipped after this number of conflicts on its
+/// record. Otherwise the section would delay its transaction.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 /// Returns true if other transactions changed a record repeatedly during this decision.

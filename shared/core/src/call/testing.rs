@@ -1,5 +1,5 @@
-//! An in-memory store for the tests of this module. It checks the guards of transactions, commits them, and runs the
-//! decision loop.
+//! An in-memory store for the tests of this module. The store checks the guards of transactions, commits them, and runs
+//! the decision loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn call(turn: &str, position: usize) -> CallName {
     CallName::new(turn_id(turn), position)
 }
 
-/// Returns a turn of two calls with its slice at a worker. Its deadline is 1,000,000 ms.
+/// Returns a turn of two calls with its slice at a worker. The turn's deadline is 1,000,000 ms.
 pub fn turn() -> Turn {
     serde_json::from_value(serde_json::json!({
         "h": {"ag": "kelly", "dl": 1_000_000, "ts": 1, "dg": "d0", "n": 2},
@@ -210,7 +210,7 @@ impl MiniStore {
         }
     }
 
-    /// Reads until `decide` has all that it needs. Returns the view.
+    /// Calls `decide` and reads what it misses, until nothing is missing. Returns the view with all these reads.
     pub fn view_for<T>(&mut self, mut decide: impl FnMut(&View, &Context) -> Result<T, Undecided>) -> View {
         let mut view = View::default();
         let context = self.context();

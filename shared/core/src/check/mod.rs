@@ -289,7 +289,7 @@ mod tests {
         assert!(shard.timers.is_empty());
     }
 
-    /// The turn is admitted between the decision and the commit of a repair. Its timer stays.
+    /// The turn is admitted between the decision and the commit of a repair. The turn's timer stays.
     #[test]
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);

@@ -47,7 +47,7 @@ pub struct DocumentHeader {
 }
 
 impl DocumentHeader {
-    /// Parses a part of [`documents_key`]. `None` if the part is invalid.
+    /// Parses a part of [`documents_key`]. Returns `None` if the part is invalid.
     #[must_use]
     pub fn read(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()

@@ -3,8 +3,8 @@
 //! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Within this time, each
 //! worker reports the calls that it began, with their results ([`ReportBegunCall`]). The reports come from the worker's
 //! journal. If the turn's record lacks a reported call, the store keeps the report as a [`RecoveredCall`] in a separate
-//! record. It stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later
-//! begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
+//! record. The separate record stays even if the turn returns to the inbound stream, to a throttle queue or to another
+//! worker. A later begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
 //!
 //! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
 //! restart, the worker reports the journal in this order, each entry with a decision of its own. The worker begins
@@ -137,9 +137,9 @@ pub fn recovered_calls(
     Ok(RecoveredCallsView { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Asks which of these calls another attempt began. A holder runs this decision before it reports calls of its slice as
-/// not run. For one lease after a restart of the store, the answer is unknown, because workers may still report calls
-/// that they began.
+/// Determines which of these calls another attempt began. A holder runs this decision before it reports calls of its
+/// slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`], because
+/// workers may still report calls that they began.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryUnrunCalls<'a> {
     pub name: &'a TurnName,
@@ -160,8 +160,8 @@ pub enum UnrunCallsResult {
     Confirmed(ConfirmedUnrunCalls),
 }
 
-/// The answer to [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run: it
-/// guards that the answer is still valid.
+/// The answer to [`QueryUnrunCalls`]. The answer is also a [`Section`] of the transaction that reports calls as not
+/// run: the section guards that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfirmedUnrunCalls {
     /// The calls that began, by position. If a recovered call has a result, its worker reported this result. Without a

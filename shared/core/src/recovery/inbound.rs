@@ -180,8 +180,8 @@ impl Decision for ReturnInbound {
     }
 }
 
-/// Enqueues an inbound message again. The message keeps its producer's ID. It also keeps its first entry, from which a
-/// minted ID derives.
+/// Enqueues an inbound message again. The message keeps the ID that its producer chose, and the ID of its first entry,
+/// from which a minted turn ID derives.
 fn enqueue_again(
     entry: &HeldEntry,
     crashes: u32,
@@ -211,8 +211,8 @@ fn enqueue_again(
     Ok(())
 }
 
-/// Returns the ID that the producer of the entry chose, with the ID's record. Returns `None` if no message with this ID
-/// waits for a decision.
+/// Returns the ID that the producer of the entry chose, with the ID's record. Returns `None` if the producer chose no
+/// ID, or if the record is absent, unreadable, or of a message that was already decided.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
@@ -301,7 +301,7 @@ impl ReapInbound<'_> {
     }
 }
 
-/// An unparsed message. It is only searched for plain values.
+/// An unparsed message. The text is only searched for plain values.
 struct Message<'a> {
     text: &'a str,
     bytes: usize,
@@ -318,8 +318,8 @@ impl<'a> Message<'a> {
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }
 
-    /// Returns the value of a name that occurs exactly once in the message. If the name occurs several times, returns
-    /// `None`, because one occurrence may belong to a nested object.
+    /// Returns the value of a name that occurs exactly once in the message. Returns `None` if the value is not a plain
+    /// text. If the name occurs several times, returns `None`, because one occurrence may belong to a nested object.
     fn only_value(&self, name: &str) -> Option<&'a str> {
         let quoted = format!("\"{name}\"");
         let mut found = self.text.match_indices(&quoted);

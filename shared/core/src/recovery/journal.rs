@@ -1,7 +1,7 @@
 //! The journal of a worker: events that the worker reports again if the store has lost its last writes.
 //!
 //! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
-//! A journal has a restart epoch: the last one for which the worker has reported everything. While a report is due or
+//! The journal's epoch is the last restart epoch for which the worker has reported everything. While a report is due or
 //! in progress, the epoch is 0 and no call begins, so that the report is complete.
 //!
 //! An entry stays until the store can no longer lose its commit. The journal is bounded, and drops the oldest results
@@ -101,8 +101,9 @@ impl<E: Clone> Journal<E> {
         self.epoch
     }
 
-    /// Records a call that is about to run. Its slice was taken in `epoch`. Returns false if the call must not run: the
-    /// store has restarted since then, and may have lost that the call began.
+    /// Records a call that is about to run. `epoch` is the restart epoch in which the worker took the call's slice.
+    /// Returns false if the call must not run: a report is due or in progress, or the store has restarted since that
+    /// epoch and may have lost that the call began.
     #[must_use]
     pub fn begin(&mut self, call: JournalCall, epoch: u64) -> bool {
         if (self.epoch == 0 || self.epoch != epoch) && !mutant!("no_call_begins_during_a_report") {
@@ -129,7 +130,7 @@ impl<E: Clone> Journal<E> {
     }
 
     /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
-    /// that withdraws the earlier report.
+    /// that withdraws the earlier report. Otherwise returns `None`.
     pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<ReportBegunCall> {
         let number = self.set(delivery, position, JournaledOutcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
@@ -139,7 +140,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records the change of a fact or claim. The change takes `bytes` bytes.
+    /// Records the change of a fact or claim. `bytes` is the size of the change.
     pub fn change(&mut self, change: E, bytes: usize, now_ms: i64) {
         let content = Content::Change(change);
         let number = self.add(Entry { content, bytes, confirmed_ms: Some(now_ms), reported: false });
@@ -309,7 +310,7 @@ const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
 }
 
-/// Removes and returns the first number if the condition holds for it.
+/// Removes the first number and returns it if the condition holds for this number. Otherwise returns `None`.
 fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
     if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

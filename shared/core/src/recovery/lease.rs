@@ -18,7 +18,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the ended lease of a consumer. `None` while the consumer is alive.
+    /// Returns the ended lease of a consumer. Returns `None` while the consumer is alive.
     #[must_use]
     pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
         let heartbeat = workers::key(consumer.as_str());

@@ -10,20 +10,23 @@
 //! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
 //!
 //! A worker keeps these rules:
-//! 1. It runs groups of suspects one after another. It takes one entry of a suspect queue, and then the rest of the
-//!    group from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number of
-//!    suspects that run together. [`reap`] enqueues a group in one transaction, so the members of a group are
+//! 1. The worker runs groups of suspects one after another. It takes one entry of a suspect queue, and then the rest of
+//!    the group from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number
+//!    of suspects that run together. [`reap`] enqueues a group in one transaction, so the members of a group are
 //!    consecutive.
-//! 2. It calls [`regroup::choose`], which selects the slices that run together. It releases the other slices at once.
+//! 2. The worker calls [`regroup::choose`], which selects the slices that run together. It releases the other slices at
+//!    once.
 //! 3. The first slice of a group runs in the worker's slot for suspects. The other slices run only in free slots. So
 //!    suspects never take slots from regular slices, and a tenant's bound on slots applies to suspects, too.
-//! 4. It begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The state
-//!    [`crate::turn::State::Running`] records that the slice ran. No crash counts against a suspect that did not run.
+//! 4. The worker begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The
+//!    state [`crate::turn::State::Running`] records that the slice ran. No crash counts against a suspect that did not
+//!    run.
 //!
 //! # Read next
-//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after [`crate::workers::RequestReapPermit`] has
-//! permitted a check. [`inbound`] redelivers messages that a scheduler had not decided. [`epoch`] handles restarts of
-//! the store. [`journal`] holds the events that a worker reports after a restart.
+//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after
+//! [`crate::workers::RequestReapPermit`] has permitted a check. [`inbound`] redelivers messages that a scheduler had
+//! not decided. [`epoch`] handles restarts of the store. [`journal`] holds the events that a worker reports after a
+//! restart.
 
 pub mod epoch;
 pub mod inbound;

@@ -52,7 +52,8 @@ pub fn key() -> RecordKey {
 pub struct Announce {
     pub digest: String,
     pub shards: u32,
-    /// The scheduler that decides by the policy from now on. It must have sent a heartbeat. `None` for an operator.
+    /// The scheduler that decides by the policy from now on. The scheduler must have sent a heartbeat. `None` for an
+    /// operator.
     pub scheduler: Option<ConsumerId>,
     /// True to ignore silent schedulers that decide by the policy in force. A scheduler is silent if its lease has
     /// ended without a shutdown.

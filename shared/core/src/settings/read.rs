@@ -19,9 +19,10 @@ pub struct RunTimeSettings {
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Paused tenants and agents, with their notes. An unreadable note is empty, and its pause still applies.
+    /// Paused tenants and agents, with their notes. If a note is unreadable, it is left empty, and the pause still
+    /// applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with their notes. An unreadable note is empty, and its pause still applies.
+    /// Paused tools, with their notes. If a note is unreadable, it is left empty, and the pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
     /// Tools that are switched off, by name or ID.
     pub tools_off: BTreeSet<String>,

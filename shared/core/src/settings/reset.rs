@@ -75,8 +75,8 @@ impl Decision for ResetLimit {
         if is_rolling(state) {
             self.start_again(&mut transaction);
         } else {
-            // Subtracting keeps debits that were made after the read. If a new window has opened, `ends_ms` differs,
-            // and nothing is subtracted.
+            // `Restart` subtracts `used` instead of setting the counter to 0, so debits made after the read survive. If
+            // a new window has opened, `ends_ms` differs, and nothing is subtracted.
             let amount = used;
             let ends_ms = state.ends_ms;
             transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });

@@ -128,7 +128,8 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
-            // In a cascade, commit the removal from the descendants anyway. Otherwise the cascade would never finish.
+            // In a cascade, commit the removal from the set of descendants although the cancel is not stored. Otherwise
+            // the cascade would never finish.
             let commits = self.above.is_some();
             return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
         }
@@ -139,7 +140,7 @@ impl Cancel<'_> {
         Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
     }
 
-    /// Stores an early cancel. It takes effect when its turn is admitted.
+    /// Stores an early cancel. The cancel takes effect when its turn is admitted.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let key = self.name.cancellation();
         let set = keys::early(&self.name.tenant);

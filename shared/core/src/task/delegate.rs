@@ -151,7 +151,8 @@ impl Delegate<'_> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
-            // Another scheduler decides the message, or this scheduler takes the message again.
+            // Another scheduler decides the message, or this scheduler takes the message again. So nothing is left to
+            // do here.
             return Some(DelegateResult::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
@@ -170,7 +171,8 @@ impl Delegate<'_> {
         })
     }
 
-    /// Looks up the task's ID. If the ID is unknown, guards that it stays unknown.
+    /// Looks up the task's ID. An ID that only waits for this decision counts as unknown. If the ID is unknown, returns
+    /// `None`, and guards that the ID stays unknown.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
         let of = |digest: &str| {
             if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }

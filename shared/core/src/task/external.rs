@@ -171,7 +171,7 @@ impl Decision for HandleLeaseTimer<'_> {
     }
 }
 
-/// A task on an external runtime's queue, waiting or held.
+/// A task on an external runtime's queue: it waits there, or a runtime holds it.
 struct Case<'a> {
     lease_timer: &'a HandleLeaseTimer<'a>,
     context: &'a Context,

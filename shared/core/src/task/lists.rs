@@ -7,8 +7,8 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of members that each addition removes. It is more than one, so that a list shrinks again after
-/// concurrent additions.
+/// Maximum number of members that each addition removes. The maximum is more than one, so that a list shrinks again
+/// after concurrent additions.
 const UNLISTED_MAX: usize = 2;
 
 /// Maximum number of members that one [`ExpireList`] removes.
@@ -81,7 +81,7 @@ pub fn add_to_list(
     Ok(())
 }
 
-/// Adds a turn or task to a set of IDs.
+/// Adds a turn or task to a set of IDs. Its score in the set is `now_ms`.
 pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
     let score = u64::try_from(now_ms).unwrap_or(0);
     transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), score, queue_of: None });

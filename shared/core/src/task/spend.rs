@@ -16,8 +16,8 @@ use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of turns that are woken when a budget has room again. A woken turn reads its history, which has a
-/// cost.
+/// Maximum number of turns that are woken when a budget has room again. The number is small, because each woken turn
+/// reads its history.
 const WOKEN_MAX: usize = 4;
 /// A turn that has just begun to wait for a budget checks again after this time (ms).
 const LOOK_MS: i64 = 250;
@@ -124,7 +124,7 @@ impl Decision for Reserve {
             return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // With `stamped`, the store adds the counters' states to the record. They show the windows of the debits.
+        // With `stamped`, the store adds the counters' states to the record. The states show the windows of the debits.
         transaction.stamped = true;
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -287,7 +287,7 @@ pub fn wake_waiters(
 pub struct BudgetWait {
     pub name: TurnName,
     pub counter: CounterKey,
-    /// The task's place in the queue. Tasks that were admitted earlier are woken first.
+    /// The task's score in the queue. Tasks that were admitted earlier have smaller scores, and are woken first.
     pub place: u64,
 }
 
@@ -311,7 +311,7 @@ impl Section for BudgetWait {
 /// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedModelUse {
-    /// The usage. It has the same request name as the reservation.
+    /// The usage. Its request name is the same as in the reservation.
     pub used: ModelUse,
     pub day: Day,
 }

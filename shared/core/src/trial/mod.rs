@@ -86,7 +86,7 @@ impl Trial {
         Version::new(format!("v{}", self.next))
     }
 
-    /// Ensures that versions and entries that `later` has used are not used again.
+    /// Skips the versions and entry IDs that the state `later` has used, so that this store does not use them again.
     pub fn never_again(&mut self, later: &Self) {
         self.next = later.next;
     }

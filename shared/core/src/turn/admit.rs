@@ -22,7 +22,7 @@ use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
     pub entry: TakenInbound,
-    /// The first entry of the message. It determines the turn's place in throttle queues.
+    /// The first entry of the message. This entry determines the turn's score in throttle queues.
     pub origin: EntryId,
     pub name: TurnName,
     /// True if the producer chose the ID.
@@ -50,7 +50,7 @@ pub enum AdmitResult {
     PolicyStale,
 }
 
-/// Returns the place in throttle queues of a turn that arrived with this entry. Earlier entries have smaller places.
+/// Returns the score in throttle queues of a turn that arrived with this entry. Earlier entries have smaller scores.
 #[must_use]
 pub fn place_of(entry: &EntryId) -> u64 {
     const SEQUENCES: u64 = 4_096;

@@ -235,7 +235,8 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// Returns the debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
+    /// Returns the debits of the calls `[from, upto)`, or why the policy cannot decide about the calls. Index 0 is the
+    /// call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -437,8 +438,8 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// Returns the time (ms) when the first lease after a restart of the store ends. `None` if this lease has ended, or if
-/// the store never restarted.
+/// Returns the time (ms) when the first lease after a restart of the store ends. Returns `None` if this lease has
+/// ended, or if the store never restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);

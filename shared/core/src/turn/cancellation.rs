@@ -3,13 +3,13 @@ use serde::{Deserialize, Serialize};
 use super::state::Turn;
 use crate::record::Record;
 
-/// A request to end a turn or task. It expires after the turn's deadline.
+/// A request to end a turn or task. The request expires after the turn's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancellation {
     #[serde(rename = "w")]
     pub reason: String,
-    /// When the canceled turn was admitted. `None` if the cancel came before its turn. A later turn with the same ID is
-    /// not canceled.
+    /// Admission time (ms) of the canceled turn. `None` if the cancellation was requested before the turn was admitted.
+    /// A later turn with the same ID is not canceled.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub admitted_ms: Option<i64>,
 }
@@ -19,7 +19,7 @@ impl Record for Cancellation {
 }
 
 impl Cancellation {
-    /// Returns true if the cancel applies to `turn`.
+    /// Returns true if the cancellation applies to `turn`.
     #[must_use]
     pub fn is_of(&self, turn: &Turn) -> bool {
         self.admitted_ms.is_none_or(|admitted_ms| admitted_ms == turn.admitted_ms)

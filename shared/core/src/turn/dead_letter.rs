@@ -8,9 +8,9 @@ use crate::keys;
 use crate::transaction::{Transaction, Write};
 
 pub struct DeadLetter<'a> {
-    /// The stream or queue of origin, or `record` for an unreadable record.
+    /// The stream or queue that contained the message, or the word `record` for an unreadable record.
     pub from: &'a str,
-    /// The entry, the name in a queue, or the record's key.
+    /// The ID of the stream entry, the member's name in a queue, or the record's key.
     pub entry: &'a str,
     pub reason: RejectionCode,
     /// The message, or a description of the problem.

@@ -1,6 +1,6 @@
 //! Handles a turn's due timer: a retry or wait is over, the deadline has passed, or the turn was canceled.
 //!
-//! The module `resume` dispatches waiting calls. The module `expire` ends turns without a holder.
+//! The module `resume` dispatches waiting calls. The module `expire` ends turns that no worker holds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::record::Stored;
 use crate::transaction::{Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// If a turn ends without a worker, cleans up state such as an open approval or a session that expects the call.
+/// Cleans up state when a turn ends without a worker, for example an open approval or a call in progress in a session.
 pub trait EndSection: Sync {
     /// Adds the cleanup to the transaction that ends the turn.
     ///
@@ -37,7 +37,7 @@ pub trait EndSection: Sync {
 pub struct Due<'a> {
     pub name: &'a TurnName,
     pub render: &'a dyn Render,
-    /// Sections that run when the turn ends.
+    /// Cleanups that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }
@@ -51,13 +51,13 @@ impl fmt::Debug for Due<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DueResult {
     Gone,
-    /// Nothing to do before this time (ms).
+    /// No work is due before this time (ms).
     Later(i64),
     /// The calls are in a slice on a queue.
     Dispatched,
-    /// The turn waits in a throttle queue for the permits that it returned.
+    /// The turn waits in a throttle queue to take again the permits that it returned.
     Throttled,
-    /// This holder receives the cancel notice with its next heartbeat.
+    /// The holder with this consumer name receives the cancel notice with its next heartbeat.
     Noticed(Arc<str>),
     /// The turn ends at this time (ms). Until this time, a worker may report results.
     Ending(i64),
@@ -93,8 +93,9 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Returns the reason of the turn's cancel, if a cancel was requested. Guards the cancel's record. Otherwise this
-    /// decision could postpone the timer that a concurrent cancel made due, and the cancel would be lost.
+    /// Returns the reason for the turn's cancellation, if one was requested, and guards the cancellation's record.
+    /// Without the guard, this decision could postpone the timer that a concurrent cancellation made due. The
+    /// cancellation would then be lost.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -166,8 +167,8 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// Returns true if this time has passed. If true, the transaction guards that the time has also passed by the
-    /// store's clock.
+    /// Returns true if `time_ms` has passed. If so, adds a guard that fails unless the store's clock has also passed
+    /// this time.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

@@ -17,7 +17,7 @@ use crate::record::{Debited, Record};
 use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// A result with its message and audit entry, as stored.
+/// A call's result with its message and audit entry, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderedCall {
     /// The result, as JSON.
@@ -30,12 +30,12 @@ pub struct RenderedCall {
     pub failed: bool,
 }
 
-/// The parts of a reply around its results.
+/// The parts of a reply other than its results.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplyFrame {
     /// The reply up to and including `"results":[`.
     pub head: String,
-    /// The opening and closing text of the dialect's messages, if it has messages.
+    /// The opening and closing text of the dialect's messages. `None` if the dialect has no messages.
     pub messages: Option<(&'static str, &'static str)>,
     /// True if the reply carries the audit entries.
     pub audits: bool,
@@ -47,13 +47,13 @@ pub enum ExecutionState {
     NotRun,
     /// The call failed this many times, and was waiting for its next attempt.
     Tried(u32),
-    /// A worker began the call: it may have taken effect.
+    /// A worker began the call, so the call may have taken effect.
     Begun,
-    /// A worker that held the call died. It may have run the call.
+    /// A worker that held the call died, and may have run the call.
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
-    /// The call began work elsewhere, and was waiting for it.
+    /// The call began work elsewhere, and was waiting for that work.
     BeganChild,
 }
 
@@ -89,7 +89,7 @@ impl Turn {
         if is_next && self.began_child {
             return ExecutionState::BeganChild;
         }
-        // After a crash, the dead worker may have begun another attempt.
+        // After a crash, the dead worker may have begun another attempt, so the call may have run again.
         if is_next && self.attempts > 0 && self.crashes == 0 {
             return ExecutionState::Tried(self.attempts);
         }
@@ -109,40 +109,40 @@ pub const RUNTIME: &str = "runtime";
 pub mod parts {
     use std::sync::Arc;
 
-    /// Returns the name of the part with the call at a position, as JSON. The part exists only while no slice has the
-    /// call.
+    /// Returns the name of the part that stores the call at `position` as JSON. The part exists only while no slice
+    /// contains the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// Returns the name of the part with the progress of the running call, as JSON.
+    /// Returns the name of the part that stores the progress of the running call as JSON.
     #[must_use]
     pub fn progress() -> Arc<str> {
         "p".into()
     }
 
-    /// Returns the name of the part with the result at a position, as JSON.
+    /// Returns the name of the part that stores the result at `position` as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// Returns the name of the part with the dialect's message at a position, as JSON.
+    /// Returns the name of the part that stores the dialect's message at `position` as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// Returns the name of the part with the audit entry at a position, as JSON. The part exists only if the reply
-    /// carries the audit entry.
+    /// Returns the name of the part that stores the audit entry at `position` as JSON. The part exists only if the
+    /// reply carries the audit entry.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
     }
 }
 
-/// The record of an ID that a producer chose.
+/// The record of a turn ID that a producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenId {
     #[serde(rename = "dg")]
@@ -182,7 +182,7 @@ pub struct Ending<'a> {
     pub frame: &'a ReplyFrame,
     pub bounds: &'a Bounds,
     pub now_ms: i64,
-    /// True if memory is short. In that case, the record does not repeat a reply that is in an inbox.
+    /// True if memory is short. In that case, the finished turn's record does not repeat a reply that is in an inbox.
     pub pressure: bool,
 }
 
@@ -191,7 +191,7 @@ impl Ending<'_> {
     /// the turn's slice from its queue.
     ///
     /// # Errors
-    /// [`Undecided`]: for a task, its counter must be read.
+    /// [`Undecided`]: the turn is a task, and its counter must be read first.
     pub fn add_to(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Self { name, turn, bounds, now_ms, .. } = *self;
         if turn.is_task() {
@@ -256,8 +256,8 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns a task's unused budget to its parent. First debits the unused calls from the task, so that no turn of
-    /// the task can still use them.
+    /// Returns the unused budget of a task to the parent task. First debits the unused calls from the task, so that no
+    /// turn of the task can still use them.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -300,7 +300,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Removes this turn from the descendants of another turn.
+    /// Removes this turn from the descendants of `above`.
     fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
         let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
         let member: Arc<str> = self.name.turn.as_str().into();
@@ -314,8 +314,13 @@ pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
 }
 
-/// Returns the turn or task that may wait for the end of `name`. The turn that makes an inner call waits for the inner
-/// call's turn. The task of any other turn waits for that turn. The turn that delegated a task waits for the task.
+/// Returns the turn or task that may wait for the end of `name`:
+///
+/// - For the turn of an inner call, this is the turn that made the inner call.
+/// - For any other turn of a task, this is the task.
+/// - For a task, this is the turn that delegated the task.
+///
+/// Returns `None` in all other cases.
 #[must_use]
 pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     if is_task {
@@ -330,8 +335,8 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// Appends the audit entries of calls of a turn from `position` on. With `audit.admissions`, the entries also report
-/// how the calls were admitted, and when they ended. `debited` has the counters' states at the last admission, if the
+/// Appends the audit entries of a turn's calls from `position` on. With `audit.admissions`, the entries also report how
+/// the calls were admitted, and when they ended. `debited` has the counters' states at the last admission, if the
 /// record does not have them yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
@@ -359,7 +364,7 @@ fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String
     transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
 }
 
-/// Subtracts a turn from the tenant's counters.
+/// Subtracts a turn from the tenant's numbers of unfinished turns, bytes and dispatched slices.
 fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     let mut add = |limit, amount: u64| {
         let amount = i64::try_from(amount).map_or(i64::MIN, |amount| -amount);
@@ -387,7 +392,7 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
             member: name.to_string().into(),
             queue_of: Some(counter.clone()),
         });
-        // If this turn was first in the queue, the next turn may have room at once.
+        // If this turn was first in the queue, the next turn may be dispatched at once.
         transaction.timer(keys::throttle_timer(counter), now_ms, TimerRule::Wake);
     }
     return_permits(transaction, turn, now_ms);

@@ -35,8 +35,8 @@ impl Case<'_> {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
                 }
                 self.transaction.write(Write::Remove(queue, entry.clone()));
-                // Only a holder writes its entry into the record. The entry now counts as unread, so the store has lost
-                // that a holder took the entry.
+                // Only a holder writes `entry` into the record. The store reports the entry as unread, so the store has
+                // lost that a holder took it. The holder may have run calls.
                 turn.may_have_run |= turn.entry.is_some();
             }
             Some(entry) => {
@@ -50,8 +50,9 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// Notifies the holder of a cancel. The holder receives the notice with its next heartbeat, and the turn is checked
-    /// again after a lease. An expired deadline needs no notice, because the holder tracks the deadline.
+    /// Notifies the holder that the turn is canceled. The holder receives the notice with its next heartbeat, and the
+    /// turn is checked again after a lease. An expired deadline needs no notice, because the holder tracks the
+    /// deadline.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> DueResult {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -67,7 +68,7 @@ impl Case<'_> {
         DueResult::Noticed(consumer.clone())
     }
 
-    /// Removes a slice that a consumer has read and that no consumer holds now. The reader may have run calls.
+    /// Removes a slice that a consumer has read and that no consumer holds now. That consumer may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
@@ -156,8 +157,7 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
-    /// Returns the calls without results, from the record's parts and the slice's entry. `None` for a call that is
-    /// lost.
+    /// Returns the calls without results, read from the record's parts and the slice's entry. A lost call is `None`.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -179,9 +179,10 @@ impl Case<'_> {
     }
 }
 
-/// Writes the record of a turn that ends at `due_ms`. Releases the turn's permits, its place in a throttle queue, and
-/// its count as a dispatched slice. `calls` are the calls from the turn's position on that are not yet parts of the
-/// record. The caller has guarded the record's version and removed the slice from its queue.
+/// Writes the record of a turn that ends at `due_ms`. Returns the turn's permits, removes the turn from its throttle
+/// queue, and subtracts its slice from the tenant's dispatched slices. `calls` are the calls from the turn's position
+/// on that are not yet parts of the record. The caller has guarded the record's version and removed the slice from its
+/// queue.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

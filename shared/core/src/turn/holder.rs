@@ -11,7 +11,7 @@ use crate::keys::{TurnName, limits};
 use crate::mutant;
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, Transaction, Write};
 
-/// Returns true if the record has changed: the slice was redelivered, or its turn has ended.
+/// Returns true if an earlier attempt found a changed record: the slice was redelivered, or its turn has ended.
 pub(super) fn is_stale(slice: &Slice, context: &Context) -> bool {
     has_changed(&slice.name.record(), context)
 }
@@ -21,15 +21,15 @@ pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
 
-/// Guards the version of the slice, which is its fence.
+/// Guards the slice's version, which fences off all earlier holders of the slice.
 pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
     if !mutant!("holder_guards_the_version") {
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
     }
 }
 
-/// Removes the slice from its queue. Must be the last guard of a transaction. Only the version is a fence: if the store
-/// lost in a restart that the entry was taken, the holder removes the entry anyway.
+/// Removes the slice from its queue. Must come after all other guards of the transaction. If the store lost in a
+/// restart that the holder took the entry, the entry is removed without a guard. The version alone is the fence.
 pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
     if context.failed(|conflict| *conflict == Conflict::NotHeld) {
         transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));

@@ -1,11 +1,12 @@
 //! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
 //!
-//! After all guards, the worker offers the slice on a queue of its turn ([`Offer`]). The caller's process takes the
-//! entry, which is its lease, and renews the lease while the function runs ([`crate::task::external::RenewTaskLease`]).
-//! Its report ([`Conclude`]) brings the slice back to the workers, which end the call like any other. If the process is
-//! silent for one lease, the slice comes back as [`Conclusion::Lost`].
+//! After a call has passed all guards, the worker offers the slice on a queue that belongs to its turn ([`Offer`]). The
+//! caller's process takes the entry as its lease, and renews the lease while the function runs
+//! ([`crate::task::external::RenewTaskLease`]). The process's report ([`Conclude`]) brings the slice back to the
+//! workers, which end the call like any other. If the process is silent for one lease, the slice comes back as
+//! [`Conclusion::Lost`].
 //!
-//! An offer that no process has taken has not run. A call that a process has taken is never reported as not run.
+//! A call that no process has taken has not run. A call that a process has taken is never reported as not run.
 
 use bytes::Bytes;
 use tickfleet_model::Conclusion;
@@ -146,17 +147,19 @@ pub(crate) struct LocalEnd<'a> {
 }
 
 impl LocalEnd<'_> {
-    /// Returns the slice to the workers, and removes the queue of the offer. The caller has guarded the version. If
-    /// `held` is true, guards that the process still holds the entry.
+    /// Returns the slice to the workers, and removes the queue of the offer. The caller must guard the version of the
+    /// turn's record. If `held` is true, adds a guard that the process still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
-        // A cancel or the deadline may have come meanwhile. For one lease, the end of the function takes precedence.
+        // The turn may have been canceled or have passed its deadline meanwhile. For one lease, the function's end
+        // takes precedence.
         let due_ms = now_ms + lease_ms;
         local.took_ms = (now_ms - local.offered_ms).max(0);
         local.conclusion = Some(conclusion);
         turn.destination = Destination::Workers(local.priority);
-        // From here on, only a worker that reads the conclusion reports the call.
+        // The turn may end before a worker reads the conclusion. The call must not be reported as not run then, so it
+        // counts as begun.
         if !mutant!("a_concluded_call_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
@@ -186,7 +189,7 @@ impl Turn {
         Some((local, local.conclusion.as_ref()?))
     }
 
-    /// Returns the time (ms) when the holder outside the fleet last renewed its lease; 0 if unknown.
+    /// Returns the time (ms) when the external runtime or the caller's process last renewed its lease; 0 if unknown.
     #[must_use]
     pub(crate) fn renewed_ms(&self) -> i64 {
         match (&self.local, &self.task) {

@@ -16,17 +16,17 @@
 //!
 //! A task is a turn with one call: the work that the agent's handler runs.
 //!
-//! # Cancel
+//! # Cancellation
 //!
-//! A cancel does not change the turn's record. A new version would fence off the worker that runs the slice, and the
-//! worker's results would be lost. So a cancel writes a separate record, [`Cancellation`], and makes the turn's timer
-//! due. [`Due`] then ends a turn without a holder. If a worker holds the slice, the worker receives a notice, and
-//! settles the calls that ran.
+//! A cancellation does not change the turn's record. A new version would fence off the worker that runs the slice, and
+//! the worker's results would be lost. So a cancellation writes a separate record, [`Cancellation`], and makes the
+//! turn's timer due. [`Due`] then ends a turn without a holder. If a worker holds the slice, the worker receives a
+//! notice, and settles the calls that ran.
 //!
 //! # Timers
 //!
 //! A turn has one timer, which [`Due`] handles. Only [`Due`] may move the timer to a later time. Other transitions only
-//! move the timer to an earlier time. So they cannot delay a cancel or the deadline.
+//! move the timer to an earlier time. So they cannot delay a cancellation or the deadline.
 
 pub mod admit;
 pub mod advance;

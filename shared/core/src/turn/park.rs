@@ -17,16 +17,17 @@ use crate::view::{Undecided, View};
 pub enum ParkReason {
     /// The call failed and is retried.
     Retry {
-        /// Failed attempts of the call.
+        /// Number of failed attempts of the call.
         attempts: u32,
         delay_ms: i64,
         cause: String,
-        /// True if the call stays begun. Such a call never begins again: the next holder asks for its outcome.
+        /// True if the call stays recorded as begun. The next holder never runs such a call again, but asks for its
+        /// outcome.
         keeps_begun: bool,
     },
     Wait {
         reason: WaitReason,
-        /// The longest time that the call waits without a wake-up.
+        /// Longest time (ms) that the call waits without a wake-up.
         most_ms: i64,
         /// True if the call began work that continues elsewhere.
         has_begun: bool,
@@ -41,13 +42,13 @@ pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
     /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results
-    /// were dropped, or the slice was taken before a restart of the store. If the store lost that the slice was taken,
-    /// another worker may have taken the slice, too.
+    /// were dropped, or the holder took the slice before a restart of the store. If the store lost that the holder took
+    /// the slice, another worker may have taken it too.
     pub had_parallel_reads: bool,
-    /// The conditions of the wait, such as an open approval or a held claim. If one of the guards fails, the wait is
-    /// over, and the call continues at once. Only guards on records are allowed.
+    /// The conditions of the wait, such as an open approval or a claim of another turn. If one of the guards fails, the
+    /// wait is over, and the call continues at once. Only guards on records are allowed.
     pub waits_while: &'a [Guard],
-    /// Records written in the same transaction, such as an approval request.
+    /// Further writes of the same transaction, such as an approval request.
     pub sections: &'a [&'a dyn Section],
 }
 
@@ -84,8 +85,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// Guards that the wait is not over yet, because a wake-up before the slice is parked would be lost. Returns true
-    /// if the wait is over.
+    /// Adds guards that fail if the wait is already over, because a wake-up before the slice is parked would be lost.
+    /// Returns true if an earlier attempt failed on one of these guards.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -161,7 +162,7 @@ impl Turn {
         }
     }
 
-    /// Clears the intent record of the next call, but not that of a later call, which an earlier holder began.
+    /// Clears the intent record of the next call. Keeps the intent record of a later call that an earlier holder began.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
@@ -176,7 +177,7 @@ impl Turn {
             self.attempts = 0;
             self.began_child = true;
         } else if reason.is_for_others() {
-            // The call is no longer running in its session. Its facts are checked again when it continues.
+            // The call no longer runs in its session. The session's facts are checked again when the call continues.
             self.session = None;
         }
         if let WaitReason::Approval { approval } = reason {
@@ -184,8 +185,8 @@ impl Turn {
         }
     }
 
-    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with one cause share
-    /// one note.
+    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with the same cause
+    /// share one note.
     fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()
@@ -233,8 +234,8 @@ const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     }
 }
 
-/// Guards that the turn is not canceled. A cancel of an earlier turn with the same ID does not count. Returns false if
-/// the turn is canceled.
+/// Adds a guard that the turn is not canceled. Ignores a cancellation of an earlier turn with the same ID. Returns
+/// false if the turn is canceled.
 pub(super) fn guard_not_canceled(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -1,4 +1,4 @@
-//! The list of parked turns, for metrics.
+//! Maintains the set of parked turns, for metrics.
 
 use super::state::{State, Turn};
 use crate::keys::{self, TurnName};

@@ -18,10 +18,10 @@ use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// How long producers can see that a tenant is not configured, in milliseconds.
+/// Time (ms) for which producers can see that a tenant is not configured.
 const ABSENT_MS: i64 = 60_000;
 
-/// If calls of a message have begun, the message is admitted again after this delay (ms).
+/// If calls of a message may have begun, the scheduler tries to admit the message again after this delay (ms).
 const BEGUN_LOOK_MS: i64 = 1_000;
 
 /// Returns true for reasons that depend on the fleet's state. Such a reason may not have applied when the message was
@@ -39,7 +39,7 @@ pub struct Reject<'a> {
     pub raw: Bytes,
     /// The tenant named in the message.
     pub tenant: Option<RejectedTenant>,
-    /// The ID that the producer chose, if any, and the digest of the content.
+    /// The ID that the producer chose, if any, and the digest of the message's content.
     pub given: Option<(TurnName, String)>,
     /// The name that the message's turn would get, and the digest of its content. `None` if the turn is unreadable.
     /// Needed because a restart of the store may have lost that this turn was admitted and began.
@@ -149,8 +149,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Frees the ID, so that the producer can send the message again with the same ID. Keeps an ID that has other
-    /// content or an admitted turn, because this ID belongs to another message.
+    /// Frees the ID, so that the producer can send the message again with the same ID. If the ID's record has other
+    /// content or an admitted turn, the ID belongs to another message and is kept.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();
@@ -183,7 +183,8 @@ impl Reject<'_> {
                 transaction.write(Write::Reply(inbox, reply.clone()));
                 true
             }
-            // A message can name any tenant, so these notes are written only without memory pressure.
+            // A message can name any tenant, so the record about an absent tenant is written only without memory
+            // pressure.
             Some(RejectedTenant::Absent(tenant)) if !context.failed(|it| *it == Conflict::Pressure) => {
                 transaction.guard(Guard::MemoryAvailable);
                 transaction.put_for(&absent_tenant(tenant), &AbsentTenant { at_ms: context.now_ms }, ABSENT_MS);

@@ -1,8 +1,8 @@
 //! Releases turns from a throttle queue with a due timer, in these steps:
 //!
-//! 1. [`Rearm`] postpones the queue's timer and returns the turns at its head. If the queue is empty, [`Rearm`] clears
-//!    the timer. The timer is set before the turns are evaluated. So a permit that is returned later makes the timer
-//!    due again.
+//! 1. [`Rearm`] postpones the queue's timer and returns the turns at the queue's head. If the queue is empty, [`Rearm`]
+//!    clears the timer. The timer is set before the turns are evaluated. So a permit that is returned later makes the
+//!    timer due again.
 //! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
 //!    only when it is the first turn.
 //! 3. If a turn left the queue, both steps are repeated.
@@ -32,7 +32,7 @@ use crate::view::{Query, Undecided, View};
 pub const HEADS_MAX: usize = 16;
 /// Shortest delay before a turn that stays at the head is checked again, in milliseconds.
 const AGAIN_MS: i64 = 20;
-/// Maximum attempts if another turn is first in the queue.
+/// Maximum number of attempts while another turn is first in the queue.
 const NOT_FIRST_MAX: usize = 4;
 
 /// Sets the timer of a due throttle queue and returns the turns at its head.
@@ -42,7 +42,7 @@ pub struct Rearm {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueHead {
-    /// The turns at the head, in order of place.
+    /// The turns at the head, in the queue's order.
     Turns(Vec<TurnName>),
     /// The queue is empty. Its timer is cleared.
     Empty,
@@ -210,8 +210,8 @@ impl Release<'_> {
         Ok(Step::Commit(transaction, ReleaseResult::Stays))
     }
 
-    /// Returns the reason why the turn ends before its next call, and the reason of its cancel. Adds guards for this
-    /// result.
+    /// Returns the reason why the turn ends before its next call, and the reason for its cancellation. Adds guards for
+    /// this result.
     fn ends(
         &self,
         turn: &Turn,
@@ -220,8 +220,8 @@ impl Release<'_> {
         context: &Context,
     ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
         let key = self.name.cancellation();
-        // Cancels are rare, so the record is not read before the first attempt. If there is a cancel, the guard's
-        // conflict returns it.
+        // Cancellations are rare, so the record is not read before the first attempt. If there is a cancellation, the
+        // guard's conflict returns it.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
         match cancellation {

@@ -1,5 +1,5 @@
-//! Returns a slice that its holder does not run. Another worker takes the slice at once. If the holder could not read
-//! the slice, another worker takes it after a delay.
+//! Returns a slice to its queue if its holder does not run it. Another worker can take the slice at once. If the holder
+//! could not read the slice, another worker can take it only after a delay.
 
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ use crate::view::{Undecided, View};
 /// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequeueReason {
-    /// The next call was never sent, even if the holder had begun the call.
+    /// The next call was never sent, even if the holder had recorded the call as begun.
     Unsent {
         /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
         nonce: Option<String>,
@@ -77,7 +77,7 @@ impl Decision for RequeueSlice<'_> {
             return Ok(Step::Commit(transaction, RequeueResult::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
-        // Another holder of the same entry wrote this record, because the store lost that the entry was taken.
+        // The store lost that this holder took the entry. So a second holder took the same entry and wrote this record.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
         Ok(Step::Commit(transaction, RequeueResult::Redelivered))
@@ -96,8 +96,8 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// Guards that the store has not restarted since the decision. After another restart, calls of the slice could have
-/// run.
+/// Adds a guard that the store has not restarted since the decision. After another restart, calls of the slice could
+/// have run.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
@@ -105,7 +105,8 @@ fn guard_restart(transaction: &mut Transaction, context: &Context) {
 }
 
 /// Returns the record of a turn if this entry is the turn's slice. Returns `None` if the slice was redelivered in
-/// another entry, or if the turn has ended. In both cases, the holder must remove the entry from the queue itself.
+/// another entry, if the turn has no slice now, or if the turn has ended. In these cases, the holder must remove the
+/// entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -232,7 +233,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
 }
 
 impl HeldEntry {
-    /// Returns the guard that removes the entry from its queue.
+    /// Returns the guard that the caller holds the entry. This guard also removes the entry from its queue.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

@@ -12,7 +12,7 @@ use crate::keys::limits;
 use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Window};
 use crate::view::Undecided;
 
-/// If a tenant has too many dispatched slices, the tenant's turn is checked again after this delay (ms).
+/// If a tenant has too many dispatched slices, its waiting turn is checked again after this delay (ms).
 const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
@@ -53,7 +53,7 @@ impl Case<'_> {
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        // If an external runtime stays silent for one lease, it loses the task. So check the task then.
+        // An external runtime that stays silent for one lease loses the task. So check the task when the lease ends.
         let due_ms = match turn.destination {
             Destination::Workers(_) => deadline_ms,
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),

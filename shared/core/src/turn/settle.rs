@@ -23,7 +23,7 @@ pub struct Settle<'a> {
     /// Results of the calls from the turn's position on.
     pub results: &'a [RenderedCall],
     pub frame: &'a ReplyFrame,
-    /// Updates of facts, claims, streaks and caches that these results cause.
+    /// Updates of facts, claims, series of equal calls, and caches that these results cause.
     pub sections: &'a [&'a dyn Section],
     /// Why the turn ends early, if some of its calls did not run.
     pub reason: Option<&'a EndReason>,
@@ -37,7 +37,7 @@ pub enum SettleResult {
     Ended,
     /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
     Continues {
-        /// The new fence.
+        /// The record's new version, which is the new fence.
         version: Version,
         turn: Box<Turn>,
     },
@@ -46,7 +46,8 @@ pub enum SettleResult {
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
     /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported a
-    /// call. See [`crate::recovery::epoch::ConfirmedUnrunCalls`]. Nothing was written; ask again.
+    /// call. Nothing was written. The caller must confirm the calls again, see
+    /// [`crate::recovery::epoch::ConfirmedUnrunCalls`].
     Unsure,
 }
 
@@ -82,9 +83,9 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// Returns the result for a changed record. If the record has these results and the same entry, an earlier commit
-    /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
-    /// the slice.
+    /// Returns the result of this decision if the record has changed. If the record has these results and the same
+    /// entry, an earlier commit succeeded, but its response was lost. The holder then keeps the slice, because no other
+    /// worker would continue the slice.
     fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -98,7 +99,8 @@ impl Settle<'_> {
         }))
     }
 
-    /// Returns true if an earlier attempt failed because the answer about calls that have not run is outdated.
+    /// Returns true if an earlier attempt failed because the caller's knowledge about calls that have not run is
+    /// outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
         let recovered = keys::recovered_calls(&self.slice.name);
         context.failed(|conflict| match conflict {

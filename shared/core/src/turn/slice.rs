@@ -33,7 +33,8 @@ pub struct Slice {
     pub queue: StreamKey,
     pub entry: EntryId,
     pub name: TurnName,
-    /// The version of the turn's record. It is the fence for all writes of the holder.
+    /// The version of the turn's record. All writes of the holder require this version, which fences off earlier
+    /// holders.
     pub version: Version,
     /// The turn's record at this version.
     pub turn: Turn,
@@ -55,8 +56,8 @@ pub enum BadSlice {
     State(&'static str),
 }
 
-/// One delivery of a turn's calls to a worker. After a restart of the store, a worker can receive a turn again while it
-/// still runs a call of the earlier delivery.
+/// One delivery of a turn's calls to a worker. After a restart of the store, a worker can receive a turn again while
+/// the worker still runs a call of the earlier delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delivery {
     pub name: TurnName,

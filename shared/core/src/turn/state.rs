@@ -12,7 +12,7 @@ use crate::keys;
 use crate::record::{Debited, Record, Stored, Unreadable, from_json, json_of};
 use crate::transaction::{CounterKey, EntryId, StreamKey};
 
-/// The immutable part of a turn, without its calls.
+/// The part of a turn's record that never changes. The turn's calls are stored elsewhere.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
     /// The agent that makes the calls. For a task, the agent that runs the task.
@@ -39,7 +39,7 @@ pub struct Head {
     /// True if the model may send null for an argument that it would otherwise omit.
     #[serde(rename = "st", default, skip_serializing_if = "is_default")]
     pub strict: bool,
-    /// The only tools that the calls may use; `None` allows all tools of the agent.
+    /// The only tools that the calls may use. `None` allows all tools of the agent.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run concurrently.
@@ -88,7 +88,7 @@ fn is_empty_context(context: &Context) -> bool {
 /// Who runs a turn's slices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// Workers, by priority.
+    /// Workers, through the queue of this priority.
     #[serde(rename = "r")]
     Workers(Priority),
     /// An external runtime, or the caller's process ([`Turn::local`]), which must renew its lease within `lease_ms`.
@@ -133,7 +133,7 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the name shown to people and in metrics.
+    /// Returns the state's name for people and metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -179,7 +179,7 @@ pub enum EndReason {
     Expired,
     /// The turn was canceled, see [`Turn::canceled`].
     Canceled,
-    /// The calls of the agent's or tenant's day are used up.
+    /// The agent or the tenant has used up its calls for the day.
     DailyCapReached {
         resets_ms: i64,
     },
@@ -187,7 +187,7 @@ pub enum EndReason {
     TaskBudgetReached,
     LimitReached {
         limit: String,
-        /// When the limit has room; 0 if unknown.
+        /// Time (ms) when the limit allows calls again; 0 if unknown.
         resets_ms: i64,
     },
     /// A call needs more than the limit's maximum.
@@ -207,7 +207,7 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Returns the stable word for `explain` and `whatif`.
+    /// Returns the reason's stable name for `explain` and `whatif`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -224,7 +224,7 @@ impl EndReason {
     }
 }
 
-/// The event that a call waits for. While the call waits, it uses no slot.
+/// The event that a call waits for. A waiting call uses no worker slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -236,15 +236,15 @@ pub enum WaitReason {
     Fact { turn: TurnId },
     /// The end of an equal call, which holds the idempotency claim.
     EqualCall { turn: TurnId },
-    /// An open circuit breaker or a paused tool.
+    /// The end of a tool's pause: the tool's circuit breaker is open, or an operator paused the tool.
     Breaker { since_ms: i64 },
-    /// Room in a budget of tokens or money.
+    /// New budget: the current budget of tokens or money is used up.
     Budget { counter: CounterKey },
     /// A worker that can read the slice.
     Reader { attempts: u32 },
 }
 
-/// The matches have no wildcard, so that the compiler requires a decision for each new reason.
+/// The `match` expressions have no wildcard, so that the compiler requires a decision for each new reason.
 impl WaitReason {
     /// Returns the turn or task that the call waits for, if any.
     #[must_use]
@@ -256,7 +256,7 @@ impl WaitReason {
     }
 
     /// Returns true if people or other work decide how long the wait lasts. The slice then returns its permits, because
-    /// the awaited work might need one of them.
+    /// the awaited work might need one of these permits.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -269,8 +269,8 @@ impl WaitReason {
         }
     }
 
-    /// Returns the time (ms) when the call began to wait for a circuit breaker or a paused tool, in milliseconds.
-    /// `None` for other reasons. The turn's notes record such a wait with its cause.
+    /// Returns the time (ms) when the call began to wait for a circuit breaker or a paused tool. `None` for other
+    /// reasons. The turn's notes record such a wait with its cause.
     #[must_use]
     pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
@@ -337,7 +337,7 @@ pub struct Suspect {
     /// The maximum number of suspects that run together on a worker, including this one. If 1, this suspect runs alone.
     #[serde(rename = "g")]
     pub group_max: u32,
-    /// Number of workers that died while this was their only suspect.
+    /// Number of workers that died while this slice was their only suspect.
     #[serde(rename = "l", default, skip_serializing_if = "is_default")]
     pub lone_crashes: u32,
 }
@@ -356,7 +356,7 @@ pub struct TaskPart {
     /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// The last model request with counted usage.
+    /// The last model request that was added to `used`.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
@@ -404,11 +404,11 @@ pub enum Note {
         /// The debited counters, each with the maximum of its limit.
         #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
-        /// The debited amounts, in the same order; only with `audit.admissions`.
+        /// The debited amounts, in the order of `limits`; only with `audit.admissions`.
         #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
         amounts: Vec<u64>,
-        /// The counters' states after the debits, in the same order. Empty until a holder or a later transition stores
-        /// them.
+        /// The counters' states after the debits, in the order of `limits`. Empty until a holder or a later transition
+        /// stores them.
         #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
@@ -417,14 +417,14 @@ pub enum Note {
         #[serde(rename = "t")]
         at_ms: i64,
         counter: CounterKey,
-        /// When the counter may have room; 0 if unknown.
+        /// Time (ms) when the counter may allow calls again; 0 if unknown.
         until_ms: i64,
     },
     Failed {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
-        /// The attempt, counted from 1; 0 for an outcome query about a call that stays begun.
+        /// The attempt, counted from 1. 0 for an outcome query about a call that stays recorded as begun.
         attempt: u32,
         delay_ms: i64,
         cause: String,
@@ -439,8 +439,7 @@ pub enum Note {
         until_ms: i64,
         cause: String,
     },
-    /// Calls returned their permits or took them again. With `calls` 0, the notes about permits are incomplete from
-    /// here on.
+    /// Calls returned their permits or took them again. If `calls` is 0, later notes about permits are missing.
     Permits {
         #[serde(rename = "t")]
         at_ms: i64,
@@ -462,10 +461,10 @@ pub struct Turn {
     pub place: u64,
     #[serde(rename = "t")]
     pub admitted_ms: i64,
-    /// Bytes counted toward the tenant's bound.
+    /// Bytes of this turn that count toward the tenant's maximum of unfinished work.
     #[serde(rename = "b")]
     pub bytes: u64,
-    /// True if the producer chose the ID.
+    /// True if the producer chose the turn's ID.
     #[serde(rename = "g", default, skip_serializing_if = "is_default")]
     pub given: bool,
     /// Position of the next call without a result.
@@ -477,7 +476,7 @@ pub struct Turn {
     /// Failed attempts of the call at `position`.
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Number of retries of all calls.
+    /// Number of retries of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// Number of workers that died with the current slice.
@@ -508,7 +507,7 @@ pub struct Turn {
     /// Concurrency permits that the slice holds.
     #[serde(rename = "pm", default, skip_serializing_if = "is_default")]
     pub permits: Vec<(CounterKey, u64)>,
-    /// The session of the call at `position`, which is in progress and may change the session's facts.
+    /// The session of the call at `position`. Set while this call is in progress and may change the session's facts.
     #[serde(rename = "se", default, skip_serializing_if = "is_default")]
     pub session: Option<String>,
     /// The approval requested for the call at `position`.
@@ -545,8 +544,9 @@ impl Turn {
         }
     }
 
-    /// Returns true if the turn has a dispatched slice that counts toward the tenant's bound. A task of an external
-    /// runtime does not count, because it can stay there for days and would block the tenant's other turns.
+    /// Returns true if the turn has a slice that counts toward the tenant's bound on dispatched slices. A task of an
+    /// external runtime does not count, because it can stay at the runtime for days and would block the tenant's other
+    /// turns.
     #[must_use]
     pub const fn is_in_flight(&self) -> bool {
         self.state.in_flight_upto().is_some() && self.is_for_workers()
@@ -597,7 +597,7 @@ pub struct Finished {
     /// Number of workers that died with the turn's last slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Number of retries of all calls.
+    /// Number of retries of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// Why the turn ended early.
@@ -616,8 +616,8 @@ pub struct Finished {
     pub reply: String,
 }
 
-/// The reply follows the JSON after a line break. Inside the JSON, the reply would be an escaped string: it would be
-/// longer, and clients would have to parse it twice.
+/// The stored text is the record's JSON, a line break, and the reply. Inside the JSON, the reply would be an escaped
+/// string: it would be longer, and clients would have to parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 
@@ -641,7 +641,7 @@ impl Record for Finished {
 /// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalCall {
-    /// The turn, which names the queue of the offer.
+    /// The turn. The name of the offer's queue contains this ID.
     #[serde(rename = "t")]
     pub turn: TurnId,
     /// The workers' queue to which the slice returns.
@@ -652,7 +652,7 @@ pub struct LocalCall {
     /// When the caller's process last renewed its lease; 0 if unknown.
     #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
     pub renewed_ms: i64,
-    /// Data with which a worker ends the call, as JSON that only workers read.
+    /// JSON data that a worker needs to end the call. Only workers read this data.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// How the caller's function ended. `None` while the call is offered or runs.

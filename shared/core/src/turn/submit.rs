@@ -16,7 +16,8 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The name of the entry field with the digest of the content. Present only if the producer chose the message's ID.
+/// Name of the entry field that contains the digest of the message's content. Present only if the producer chose the
+/// message's ID.
 pub const DIGEST: &str = "d";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Inbound {
         }
     }
 
-    /// Returns the name of the entry field that has the message.
+    /// Returns the name of the entry field that contains the message.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -47,7 +48,7 @@ impl Inbound {
 pub struct Submit<'a> {
     pub to: Inbound,
     pub tenant: TenantId,
-    /// The ID that the producer chose, if any, and the digest of the content.
+    /// The ID that the producer chose, if any, and the digest of the message's content.
     pub given: Option<(TurnId, String)>,
     pub reply_to: Option<InboxName>,
     /// The message, as JSON.
@@ -57,7 +58,7 @@ pub struct Submit<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
-    /// The message is on the stream. The receipt of the commit has the entry.
+    /// The message is on the stream. The commit's receipt contains the ID of the new entry.
     Accepted,
     /// The ID was accepted before with the same content.
     Duplicate,
@@ -77,13 +78,13 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// Returns the maximum bytes of the tenant's other unfinished turns and tasks. Returns `None` if this message alone
-    /// is too large.
+    /// Returns how many bytes the tenant's other unfinished turns and tasks may have. Returns `None` if this message
+    /// alone is too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
 
-    /// Guards the bounds for a new message.
+    /// Adds the guards for all bounds on a new message.
     fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
         let bounds = self.bounds;
         transaction.guard(Guard::MemoryAvailable).guard(Guard::Within(self.to.stream(), bounds.turns_max));
@@ -96,8 +97,9 @@ impl Submit<'_> {
         }
     }
 
-    /// Returns true if the ID's record says that the message waits, but the stream has lost the message. Each decision
-    /// that removes the message from the stream also changes the ID's record, and the caller guards this record.
+    /// Returns true if the ID's record states that the message waits on the stream, but the stream has lost the
+    /// message. Each decision that removes the message from the stream also changes the ID's record, and the caller
+    /// guards this record.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())

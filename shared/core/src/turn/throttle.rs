@@ -31,8 +31,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// Returns the counter of the agent's tick. A turn waits in its throttle queue until its next calls are evaluated. A
-/// scheduler then dispatches the calls, or moves the turn to the queue of the counter that has no room.
+/// Returns the counter of the agent's tick. A turn waits in this counter's throttle queue until its next calls are
+/// evaluated. A scheduler then dispatches the calls, or moves the turn to the queue of the counter that is full.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

@@ -51,8 +51,8 @@ pub struct Heartbeat {
     pub policy: String,
 }
 
-/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not part of it, because every
-/// commit returns them.
+/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not included, because every commit
+/// returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatReport {
     /// The pause that drains the consumer's worker, with author and reason. `None` if the worker is not drained.

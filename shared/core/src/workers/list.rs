@@ -1,4 +1,4 @@
-//! Adds consumers that hold entries to the set of consumers, if they are missing there.
+//! Adds a consumer that holds entries to the set of consumers, if the set lacks this consumer.
 
 use tickfleet_model::ConsumerId;
 
@@ -8,7 +8,7 @@ use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 /// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing in the set if it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had
+/// consumer is missing from the set if it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had
 /// removed it. A consumer is also missing if a restart of the store lost the consumer's heartbeat. Without this
 /// decision, the entries of such a consumer would never be reaped if it crashed before its next heartbeat. Schedulers
 /// check all holders of all queues once per lease.

@@ -10,7 +10,7 @@
 //!
 //! The *score* of a member is the number by which a set is sorted.
 //!
-//! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
+//! A consumer sends its first heartbeat before it takes entries. So a consumer without a record has left, and its
 //! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only
 //! after a reaper has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds
 //! it again.
@@ -83,7 +83,7 @@ fn leave_silent(consumer: &str, transaction: &mut Transaction) {
     transaction.write(Write::RemoveMember { set: silent(), member: consumer.into(), queue_of: None });
 }
 
-/// Queries consumers whose lease has ended.
+/// Returns the query for consumers whose leases have ended.
 #[must_use]
 pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }

@@ -20,9 +20,9 @@ impl Record for ReapState {
     const SCHEMA: u32 = 1;
 }
 
-/// Requests permission to check for dead consumers. If there was no check in the last half of a lease, the store was
-/// probably unreachable. In that case, consumers get the time of one lease to send heartbeats again, as after a restart
-/// of the store.
+/// Requests permission to check for dead consumers. If there was no check during the last half of a lease, the store
+/// was probably unreachable. In that case, consumers get the time of one lease to send heartbeats again, as after a
+/// restart of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestReapPermit {
     pub lease_ms: i64,

@@ -18,7 +18,7 @@ pub struct ApprovalDemand {
     /// Number of different people who must approve.
     #[serde(default = "one")]
     pub quorum: u32,
-    /// Time in which approvers can decide, and in which an approval is valid (ms). `None` means until the turn's
+    /// Time (ms) in which approvers can decide, and for which an approval stays valid. `None` means until the turn's
     /// deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
@@ -48,7 +48,7 @@ pub struct ApprovalReason {
     pub demand: ApprovalDemand,
 }
 
-/// Returns the shortest time in which an approval is valid, of all reasons (ms). `None` if no reason limits the time.
+/// Returns the shortest validity (ms) of an approval that any reason demands. `None` if no reason limits the validity.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()

@@ -22,7 +22,8 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// Parses the amount in an argument that is a number or a text. Returns millionths.
+/// Returns the amount of an argument in millionths. `None` unless the argument is a number or a text that [`parse`]
+/// accepts.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {

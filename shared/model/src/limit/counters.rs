@@ -33,7 +33,7 @@ pub struct Debits {
 /// Returns the debits of a turn's calls, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
-    // A call counts for the tool that it runs, regardless of the model's spelling.
+    // A call counts for the tool that it runs, regardless of how the model spells the tool's name.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
     // Arguments that are not JSON count as missing. Argument values stay text, so numbers are compared with all their
@@ -183,7 +183,8 @@ fn key(
 /// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// Reads the tenant from the key of a counter. `None` if calls of several tenants debit the counter.
+/// Reads the tenant from the key of a counter. `None` if the key does not name a tenant, because calls of several
+/// tenants can debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
@@ -213,8 +214,8 @@ fn tool(name: &str) -> String {
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Returns the key for the first member in `names` that the context has. If the context is a text, returns the key for
-/// this text.
+/// Returns the key for the first of `names` that is a member of the context. If the context is a text, returns the key
+/// for this text. Otherwise returns `UNSAID`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));

@@ -1,7 +1,7 @@
 //! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
 //!
-//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties with separate counters ([`LimitKey`]).
-//! It also defines the maximum ([`LimitBound`]) and the window ([`LimitWindow`]) of a counter.
+//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties of calls that have separate counters
+//! ([`LimitKey`]). It also defines the maximum ([`LimitBound`]) and the window ([`LimitWindow`]) of a counter.
 //! [`counters`](counters::counters) finds the counters that a turn's calls debit. The transaction that dispatches the
 //! calls compares and debits these counters. Redis stores counters, not the definitions of limits.
 
@@ -53,15 +53,15 @@ pub enum LimitKey {
     Tenant,
     Agent,
     /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If
-    /// `user_context` is a text, this text.
+    /// `user_context` is a text, this text identifies the user.
     User,
     /// Each session of a tenant: `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If
-    /// `session_data` is a text, this text.
+    /// `session_data` is a text, this text identifies the session.
     Session,
     /// Each task of a tenant. Calls without a task are not counted.
     Task,
     Tool,
-    /// Each category of tools. All tools that no file declares share one counter.
+    /// Each category of tools. All tools that the configuration does not declare share one counter.
     Category,
     /// Each value of an argument within a tenant. The argument is given by its JSON pointer (RFC 6901).
     Argument(String),
@@ -230,7 +230,7 @@ pub enum LimitWindow {
     /// A calendar day in the tenant's time zone. Counters without a tenant use the fleet's time zone.
     Day,
     Task,
-    /// No window: a permit is returned when the call that holds it ends.
+    /// No window: a permit is returned when the slice that holds it ends.
     Concurrency,
 }
 
@@ -250,12 +250,12 @@ pub enum LimitMode {
     /// Calls beyond the limit wait or are rejected.
     #[default]
     Enforce,
-    /// The limit lets all calls pass. It counts them, and reports calls that would have waited or been rejected.
+    /// The limit stops no calls. It counts all calls, and reports those that would have waited or been rejected.
     Shadow,
 }
 
 impl Limit {
-    /// Returns true if every counter belongs to one tenant.
+    /// Returns true if each counter of the limit belongs to a single tenant.
     #[must_use]
     pub fn is_of_tenants(&self) -> bool {
         self.per.iter().any(LimitKey::is_of_tenant)

@@ -183,7 +183,7 @@ impl FactRow {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// Returns the same as [`Self::after`], from the outcome and whether the call ran.
+    /// Returns the same as [`Self::after`], but takes the outcome, and whether the call ran, instead of a result.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -221,8 +221,8 @@ pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context)
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// Returns the conversation of a task that is an exchange of the conversation (`ses-<session>-<number>`). Facts of one
-/// exchange also apply to the next exchange.
+/// Returns the conversation to which a task belongs as an exchange (`ses-<session>-<number>`). `None` for any other
+/// task. Facts of one exchange also apply to the next exchange.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

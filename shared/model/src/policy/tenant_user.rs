@@ -3,7 +3,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// If only the name is set, the user is serialized as a plain name, which older builds can also read.
+/// A user of a tenant. If only the name is set, the user is serialized as a plain name, which older builds can also
+/// read.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct TenantUser {

@@ -5,8 +5,8 @@
 const SHORT: usize = 64;
 
 /// Returns a key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit.
-/// It also ends between a lower-case and an upper-case letter, and between a letter and a digit. Of several capitals,
-/// the last one begins the next word (`APIKey`).
+/// A word also ends between a lower-case and an upper-case letter, and between a letter and a digit. Of several
+/// capitals, the last one begins the next word (`APIKey`).
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
@@ -161,8 +161,8 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Returns true if a key is secret in which this word precedes `key`. Words for keys that only identify something are
-/// excluded: primary, foreign, sort, cache, object, idempotency, public.
+/// Returns true if a key is secret when the word `before` precedes `key`. Words for keys that only identify something
+/// are excluded: primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,

@@ -207,7 +207,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// Finds a private key in PEM format. If its end is missing, it extends to the end of the text.
+/// Finds a private key in PEM format. If the key's end line is missing, the range extends to the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;

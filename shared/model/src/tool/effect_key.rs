@@ -69,7 +69,8 @@ pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     Some(text)
 }
 
-/// Returns the value at a JSON pointer, as it was written, so that numbers keep all their digits.
+/// Returns the value at a JSON pointer, as it was written, so that numbers keep all their digits. `None` if the value
+/// has no member at the pointer.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");

@@ -11,14 +11,14 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// Creates the list. `traits` are the traits of the tools that files declare. `spellings` maps other spellings of a
-    /// tool's name to the name, also for tools that no file declares.
+    /// Creates the list. `traits` are the traits of the tools that configuration files declare. `spellings` maps other
+    /// spellings of a tool's name to the name, also for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// Returns the traits of a tool. `None` if no file declares the tool.
+    /// Returns the traits of a tool. `None` if no configuration file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)

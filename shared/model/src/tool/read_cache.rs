@@ -30,7 +30,8 @@ pub struct ReadCache {
     pub per: CachePer,
 }
 
-/// All inputs on which the result of a read can depend. A missing input would give a caller the wrong result.
+/// All inputs on which the result of a read can depend. If an input were missing here, a caller could get the result of
+/// a different read.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
     pub tenant: &'a TenantId,

@@ -21,9 +21,11 @@ pub struct Reconcile {
     /// A tool with the effect `read`.
     pub tool: String,
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into the lookup's result. `true` there means that the call took effect, `false` that it did not.
+    /// JSON pointer into the lookup's result. The value `true` at this pointer means that the call took effect, `false`
+    /// that it did not take effect.
     pub happened: String,
-    /// JSON pointer into the lookup's result. The value there becomes the call's output. `None` means the whole result.
+    /// JSON pointer into the lookup's result. The value at this pointer becomes the call's output. `None` means the
+    /// whole result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     pub tries: u32,

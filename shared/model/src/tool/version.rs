@@ -2,7 +2,7 @@
 
 use semver::{Version, VersionReq};
 
-/// Selects the newest version. Agents without a selector use it.
+/// The selector for the newest version. It is also used for agents without a selector.
 pub const LATEST: &str = "latest";
 
 /// Splits `search@2` into the tool's name and the version's label. The label is `None` without `@`.

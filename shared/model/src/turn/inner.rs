@@ -1,5 +1,5 @@
-//! Inner calls are calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. Its
-//! ID is derived from the outer call, so it is the same for every attempt, and the inner call runs only once.
+//! Inner calls are calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. The
+//! turn's ID is derived from the outer call, so all attempts use the same ID, and the inner call runs only once.
 
 use crate::ids::{CallId, TurnId};
 use crate::limits;

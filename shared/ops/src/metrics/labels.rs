@@ -208,18 +208,18 @@ impl BreakerEvent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
-    /// In the inbound streams: not read yet, or read but not admitted yet.
+    /// The work is in the inbound streams: not read yet, or read but not admitted yet.
     Inbound,
-    /// In the ready streams, until a worker takes it.
+    /// The work is in the ready streams, until a worker takes it.
     Ready,
-    /// In the streams of suspects, because an earlier holder died. The work waits for a free slot in a worker's slot
-    /// pool for suspects.
+    /// The work is in the streams of suspects, because an earlier holder died. It waits for a free slot in a worker's
+    /// slot pool for suspects.
     Suspect,
-    /// In a throttle queue, until a later tick or day.
+    /// The work is in a throttle queue, until a later tick or day.
     ParkedCapped,
-    /// Parked after a transient failure, until its retry.
+    /// The work is parked after a transient failure, until its retry.
     Delayed,
-    /// Parked until people decide about its next call.
+    /// The work is parked until people decide about its next call.
     Approval,
     Running,
     Dead,

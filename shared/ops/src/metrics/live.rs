@@ -78,8 +78,8 @@ impl SlotProbes {
     }
 }
 
-/// How long a lag is kept. This is longer than the usual interval between two scrapes, so that even a short lag is
-/// scraped.
+/// How long the lag of a tick is kept. This is longer than the usual interval between two scrapes, so that even a short
+/// lag is scraped.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@ use tickfleet_model::outcome::EffectHappened;
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Maximum time at the end of a claim's window that is not checked (ms). An entry's time is later than the time of its
-/// claim, so the last tenth of the window, up to this maximum, is not checked.
+/// Maximum time at the end of a claim's window that is not checked (ms). The time of an entry is later than the time of
+/// its claim. So the last tenth of the window, up to this maximum, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct EffectRun {

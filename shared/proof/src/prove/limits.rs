@@ -1,6 +1,6 @@
-//! Checks that no window of a limit overran, from the debits that each admission recorded. A counter only grows within
-//! its window, so each admission has its own range of counts. If an operator resets a window, the window begins again,
-//! and later debits state the new beginning.
+//! Checks that no window of a limit exceeded its maximum, from the debits that each admission recorded. A counter only
+//! grows within its window, so each admission has its own range of counts. If an operator resets a window, the window
+//! begins again, and later debits state the new beginning.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -32,7 +32,7 @@ type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 pub(super) struct Limits {
     /// The counters by shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// Unreadable counters that an operator reset. Their windows began twice.
+    /// Unreadable counters that an operator reset. The windows of these counters began twice.
     recreated: HashSet<(u32, String)>,
     seen: HashSet<NameHash>,
     unchecked: u64,

@@ -40,7 +40,7 @@ pub struct Proof {
     /// The latest end of a call (ms).
     pub last_ms: Option<i64>,
     pub claims: Vec<Claim>,
-    /// Unsigned statements of the export about itself on which the claims rest.
+    /// Unsigned statements in the export. The claims hold only if these statements are true.
     pub assumptions: Vec<String>,
     /// Facts that the export cannot show.
     pub unseen: Vec<String>,
@@ -111,7 +111,7 @@ fn name_hash(parts: &[&str]) -> NameHash {
     mark
 }
 
-/// Reads exports line by line.
+/// Reads exports line by line, and checks the claims.
 pub struct Prover {
     from_ms: Option<i64>,
     until_ms: Option<i64>,
@@ -126,7 +126,8 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// For each shard, the entries that were already read, because parts of an export can overlap.
+    /// The IDs of the entries that were already read, by shard. Parts of an export can overlap, so an entry can be read
+    /// twice.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 

@@ -123,8 +123,8 @@ impl Verifier {
             && self.first.get(&shard).is_none_or(|first| id < *first)
     }
 
-    /// Returns the entry's hash if the entry is unchanged. Otherwise, reports the problem, unless the entry may be
-    /// missing.
+    /// Returns the entry's hash if the entry is unchanged. Otherwise returns `None`, and reports the problem unless the
+    /// entry may be missing.
     fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };

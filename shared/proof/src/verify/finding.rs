@@ -23,7 +23,7 @@ pub enum FindingKind {
     Reordered,
     /// A seal was changed, or signed with another key.
     SealBroken,
-    /// A seal is missing between two others.
+    /// A seal is missing between two other seals.
     SealMissing,
     /// Two seals have the same number or entry, or a seal does not contain the head of the previous seal.
     Forked,

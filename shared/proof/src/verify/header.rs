@@ -14,7 +14,7 @@ pub(super) struct Part {
 }
 
 impl Verifier {
-    /// Takes the header of a part. The first header can name the entries after which the export begins. Each later
+    /// Reads the header of a part. The first header can name the entries after which the export begins. Each later
     /// header must continue where the previous part ends.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();

@@ -46,7 +46,7 @@ pub struct ExportVerdict {
     pub entries: u64,
     /// Entries that seals cover.
     pub sealed: u64,
-    /// Entries after the last seal, which could not be checked.
+    /// Entries after the last seal. These entries could not be checked.
     pub unsealed: u64,
     /// Seals in the export.
     pub seals: u64,
@@ -96,7 +96,7 @@ struct FoundSeal {
     signed: bool,
 }
 
-/// Checks the signature of a head. Takes public key, head and signature.
+/// Checks the signature of a head. The arguments are the public key, the head and the signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
 pub struct Verifier {
@@ -114,7 +114,7 @@ pub struct Verifier {
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// For each shard, the last entry of the earlier part, after which this export continues.
+    /// For each shard, the last entry of the earlier part. This export continues after that entry.
     before: BTreeMap<u32, EntryId>,
     /// The number of missing sealed entries up to the positions in `before`.
     earlier: u64,
@@ -126,7 +126,7 @@ pub struct Verifier {
 
 impl Verifier {
     /// Creates a verifier that trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in
-    /// the export's header, and adds a note about it.
+    /// the export's header, and reports this in a note.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {

@@ -65,8 +65,8 @@ struct LiveCounters {
 }
 
 impl LiveCounters {
-    /// Returns true if a call of counter `key` may share a counter with other calls now. The window of `key` ends at
-    /// `end_ms`. The log does not show which calls share a counter.
+    /// Returns true if a call that debits the counter `key` may share a counter with other calls now. The window of
+    /// `key` ends at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
             // `key` may be the shared counter, which stays shared until the janitor deletes it.
@@ -118,7 +118,7 @@ pub(super) struct UnknownLimit {
 }
 
 impl UnknownLimit {
-    /// Returns `None` in shadow mode, in which a limit stops no call.
+    /// Creates the unknown limit. Returns `None` for a limit in shadow mode, because such a limit stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
         // A call with an unreadable amount is counted.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
@@ -264,7 +264,7 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // The default limit shares the slots among tenants. While there are enough slots, it stops no call.
+            // The default limit shares the slots among tenants. While there are enough slots, this limit stops no call.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }

@@ -52,7 +52,7 @@ pub enum DifferenceKind {
     Otherwise,
     /// A cap or limit would have rejected the call.
     Capped,
-    /// A cap or limit rejected the call, but would have admitted it under the policy.
+    /// A cap or limit rejected the call, but under the policy, it would have admitted the call.
     NotRejected,
     /// The call would have begun later.
     Delayed,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::TASK;
 use super::turns::{Decision, DispatchDecision, Turn};
 
-/// Number of tasks from which on inactive tasks are dropped.
+/// If this many tasks are known, inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
 /// Time after which a task without decisions is inactive (ms).
 const SILENT_MS: i64 = 86_400_000;
@@ -35,7 +35,8 @@ fn name_of(turn: &Turn) -> Option<String> {
 }
 
 impl Tasks {
-    /// Records the use of the task's budget just before a recorded decision. The replay calls this function first.
+    /// Records the use of the task's budget just before a recorded decision. The replay calls this function before it
+    /// replays the decision.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {

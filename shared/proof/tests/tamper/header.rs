@@ -198,8 +198,8 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     }
 }
 
-/// An export from `from_ms` on. In the log, each tenant has entries at the `written` times. Each entry was sealed half
-/// a second after it was written.
+/// Returns an export from `from_ms` on, and its anchors. In the log, each tenant has entries at the `written` times.
+/// Each entry was sealed half a second after it was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();

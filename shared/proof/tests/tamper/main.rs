@@ -29,7 +29,7 @@ struct Export {
     anchors: Vec<Anchor>,
 }
 
-/// An export with `batches` of sealed entries of three tenants, followed by `unsealed` entries.
+/// Creates an export with `batches` batches of sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     let mut rng = StdRng::seed_from_u64(seed);
     let signer = signer();
@@ -76,7 +76,7 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     Export { lines, anchors }
 }
 
-/// A key, a head, and its signature.
+/// The arguments of a signature check: a key, a head, and the head's signature.
 type Question = (String, [u8; 32], String);
 
 /// Checks a signature, with a cache, because most lines of an edited export are unchanged.
@@ -86,7 +86,7 @@ fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Every anchored seal must be in the export, as if the log was never trimmed.
+/// Verifies an export that must contain every anchored seal, as if the log was never trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -98,7 +98,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// The indexes of the sealed entries, and the indexes of the seals.
+/// Returns the indexes of the sealed entries, and the indexes of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -112,7 +112,7 @@ fn id_of(line: &str) -> String {
     entry.id.into_owned()
 }
 
-/// The kinds and entries that findings must name after an edit.
+/// The kinds and entries that the verifier's findings must name after an edit.
 enum Named {
     Entry(Vec<FindingKind>, Vec<String>),
     Seal(Vec<FindingKind>),
@@ -331,7 +331,7 @@ fn losses_before_sealing_are_counted_but_keep_the_export_intact() {
     assert_eq!(verdict.chains[0].lost, 40);
 }
 
-/// `cargo test --release -p tickfleet-proof --test tamper a_million -- --ignored --nocapture`
+/// Run: `cargo test --release -p tickfleet-proof --test tamper a_million -- --ignored --nocapture`
 #[test]
 #[ignore = "measures"]
 fn a_million_entries_are_verified_in_ten_seconds_on_one_core() {

@@ -157,7 +157,8 @@ impl<'a> AuditMeta<'a> {
         self.call.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns the arguments with which approvers replaced the model's arguments.
+    /// Returns the arguments with which approvers replaced the model's arguments. `None` if no approver changed the
+    /// arguments.
     #[must_use]
     pub fn approved_arguments(&self) -> Option<&'a RawValue> {
         #[derive(Deserialize)]
@@ -170,13 +171,13 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// Returns the details. Numbers beyond the range of doubles become strings.
+    /// Returns the details. Numbers beyond the range of doubles become strings. `None` if the error has no details.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()
     }
 
-    /// Returns the string member `name` of the details.
+    /// Returns the string member `name` of the details. `None` if there is no such string.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<String> {
         self.details()?.get(name)?.as_str().map(str::to_owned)

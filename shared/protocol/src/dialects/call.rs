@@ -12,7 +12,7 @@ use tickfleet_model::{Call, RejectionCode, limits};
 
 pub(crate) struct Element<'a, 'd> {
     pub(super) fields: Fields<'a, 'd>,
-    /// The name, in errors, of the list that contains the element.
+    /// The name of the list that contains the element, for error messages.
     pub(super) list: &'static str,
     pub(super) index: usize,
 }

@@ -50,7 +50,7 @@ pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &Conten
 }
 
 /// Returns the notes for the model about a result: people approved the call with other arguments, an equal call ran
-/// instead, or the result comes from the cache. The fleet's own note comes last.
+/// instead, or the result comes from the cache. The fleet's own note comes last. `None` without notes.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;

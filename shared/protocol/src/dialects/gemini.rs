@@ -101,7 +101,7 @@ impl DialectRules for Rules {
     }
 
     /// Writes a `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts
-    /// by order and name. Images are parts of the response, and the output marks their places.
+    /// by order and name. Images are parts of the response, and the output text marks the position of each image.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let blocks = content_blocks(result);

@@ -1,5 +1,5 @@
-//! MCP 2026-07-28: the parameters of `tools/call` are the same as before. Results state that they are complete, and
-//! structured content may have any JSON type.
+//! MCP revision 2026-07-28. The parameters of `tools/call` are the same as in earlier revisions. Results state that
+//! they are complete, and structured content may have any JSON type.
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
@@ -19,8 +19,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// Reads the same parameters as in earlier revisions. Rejects `inputResponses` and `requestState`, because they
-    /// answer results that ask for input. The fleet does not return such results.
+    /// Reads the same parameters as in earlier revisions. Rejects `inputResponses` and `requestState`: a client sends
+    /// them in answer to a result that asks for input, and the fleet does not return such results.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -33,8 +33,8 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// Writes a `CallToolResult`, always `complete`. Every output becomes structured content, except an output that was
-    /// cut, which does not match the tool's output schema.
+    /// Writes a `CallToolResult` with the result type `complete`. Every output becomes structured content, unless it
+    /// was cut: a cut output does not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         object.text("resultType", "complete");
@@ -47,8 +47,8 @@ impl DialectRules for Rules {
         Some(object.end())
     }
 
-    /// Includes every output schema that is a JSON object, because in this revision structured output can have any JSON
-    /// type.
+    /// Includes every output schema that is a JSON object. Unlike in earlier revisions, the schema may describe any
+    /// JSON type, not only an object.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(|schema| schema.is_object()))

@@ -48,8 +48,8 @@ pub struct DialectInfo {
 pub(super) trait DialectRules: Sync {
     fn info(&self) -> DialectInfo;
 
-    /// Returns the member of a turn that contains calls of this dialect if `format` is absent. Also returns the name of
-    /// the member's content in errors. `None` if the dialect requires `format`.
+    /// Returns the name of the turn's member with calls of this dialect if `format` is absent, and the term for the
+    /// member's content in error messages. `None` if the dialect requires `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -59,8 +59,8 @@ pub(super) trait DialectRules: Sync {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// Returns the list of calls in `held`, the value of the turn's member `name`. Also returns the name of the list in
-    /// errors.
+    /// Returns the list of calls in `held`, the value of the turn's member `name`, and the list's name in error
+    /// messages.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
@@ -85,7 +85,7 @@ pub(super) trait DialectRules: Sync {
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// Returns the predicate of the error for a list without calls, such as `is empty`.
+    /// Returns the end of the error sentence about a list without calls, such as `is empty`.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
@@ -104,7 +104,7 @@ pub(super) trait DialectRules: Sync {
     /// Writes the message, or the part of a message, that reports a result to a model. `None` if the dialect has no
     /// messages.
     ///
-    /// The provider's ID is unchanged. If the provider gave no ID, the fleet's ID is used instead.
+    /// The message has the provider's ID unchanged. If the provider gave no ID, it has the fleet's ID.
     fn message(&self, result: &CallResult) -> Option<String>;
 
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
@@ -141,8 +141,8 @@ pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// Returns the members of a turn that can contain calls. Each item also has the member's dialect if `format` is absent,
-/// and the name of the member's content in errors.
+/// Returns the members of a turn that can contain calls, as triples: the member's name, its dialect if `format` is
+/// absent, and the term for its content in error messages.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

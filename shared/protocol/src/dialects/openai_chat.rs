@@ -39,7 +39,7 @@ impl DialectRules for Rules {
             let kind = bounded(&kind, limits::NAME_BYTES_MAX);
             return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
         }
-        // A call without a function is read as a call without a tool, so that the other calls remain valid.
+        // A call without a function is read as a call with an empty tool name, so that the other calls remain valid.
         let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
             return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
         };

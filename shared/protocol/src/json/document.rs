@@ -1,4 +1,4 @@
-//! An index of the outer levels of a text that was scanned. The index neither copies nor converts values.
+//! An index of the outer levels of a scanned JSON text. The index neither copies nor converts values.
 
 use std::borrow::Cow;
 
@@ -17,16 +17,16 @@ impl<'a> Document<'a> {
     /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
     /// (0: the whole value only).
     ///
-    /// If there is a problem, the document contains everything before the problem. If the structure is still clear
-    /// after the problem, the document also contains the text that follows. So the caller can still reply with the
-    /// readable parts.
+    /// If the scan finds a problem, the document contains everything before the problem. If the scan can still
+    /// recognize the structure after the problem, the document also contains the text that follows. So the caller can
+    /// still reply with the readable parts.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
         let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
         (Self { text, nodes }, problem)
     }
 
-    /// Returns the whole value, if the text has one.
+    /// Returns the root value; `None` if the text contains no value.
     #[must_use]
     pub fn root(&self) -> Option<Value<'a, '_>> {
         self.nodes.first().map(|_| Value { document: self, at: 0 })

@@ -6,7 +6,7 @@ use tickfleet_model::RejectionCode;
 
 use super::strings::bounded;
 
-/// Maximum bytes of a path or key in an error, because errors go to models, logs and replies.
+/// Maximum bytes of a path or key in an error. Errors must stay short, because they go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 //! lone surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their
 //! exact text, because this module does not convert them.
 //!
-//! [`Document::read`] does the same pass and also keeps an index of the outer levels. Thus the envelope of a message
-//! is read without a second pass. If the text is broken, as much as possible is read.
+//! [`Document::read`] scans the text in the same way, and also keeps an index of the outer levels. Thus the envelope of
+//! a message is read without a second pass. If the text is broken, the index has all values that can be read.
 
 mod document;
 mod error;

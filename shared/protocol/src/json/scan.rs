@@ -15,7 +15,8 @@ const FEW_KEYS: usize = 24;
 pub(super) enum IndexDepth {
     /// No index; the scan stops at the first problem.
     Nothing,
-    /// Nodes down to this depth; the scan continues after a problem wherever the structure is still clear.
+    /// Nodes down to this depth; the scan continues after a problem if it can still recognize the structure of the
+    /// text.
     Levels(usize),
 }
 
@@ -337,7 +338,8 @@ impl<'a> Scan<'a> {
         ScanStopped
     }
 
-    /// Records a problem after which the structure is still clear. The scan continues only if it builds an index.
+    /// Records a problem after which the structure is still recognizable. The scan continues only if it builds an
+    /// index.
     fn soft(&mut self, problem: JsonProblem, at: usize) -> Result<(), ScanStopped> {
         let back = std::mem::replace(&mut self.at, at);
         self.note(problem);

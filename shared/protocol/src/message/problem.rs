@@ -1,6 +1,6 @@
 use tickfleet_model::RejectionCode;
 
-/// The rule that a message breaks, as the code and message of the rejection.
+/// The broken rule, as the code and text of the rejection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MessageProblem {
     pub(crate) code: RejectionCode,

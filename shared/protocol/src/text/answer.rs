@@ -35,11 +35,11 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
 /// The start of text for the user. Such text needs no end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Marks (special tokens of a model) before a call, in addition to the tags that [`forms::tag`] recognizes. JSON
-/// follows the mark, or a markup that this module does not read.
+/// Special tokens of a model that mark the start of a call, in addition to the tags that [`forms::tag`] recognizes.
+/// After the mark comes JSON, or a markup that this module does not read.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
-/// Marks of calls in markups that this module does not read. In such a markup, the tool's name is outside the JSON.
+/// Marks of calls in markups that this module does not read, because they have the tool's name outside the JSON.
 const FOREIGN: [&str; 11] = [
     "<|tool_call>",
     "<|tool_calls_section_begin|>",
@@ -112,13 +112,13 @@ struct AnswerReader<'a> {
     /// The offset of broken JSON that did not look like a call. A call after this offset may be inside a string of the
     /// broken JSON.
     doubt: Option<usize>,
-    /// The offset of a mark. JSON must follow the mark.
+    /// The offset of a mark after which JSON must follow.
     marked: Option<usize>,
     /// The lines of the answer that announce a call, or that are calls in a form other than JSON, in order.
     forms: Vec<CallForm>,
     /// The index of the first form in `forms` that is not before the current position.
     next_form: usize,
-    /// The offset of a thought without an end.
+    /// The offset of the start of a thought that has no end.
     open_thought: Option<usize>,
 }
 
@@ -340,7 +340,7 @@ pub fn problem(call: &Call) -> Option<String> {
     if error.is_none() && !call.tool.is_empty() {
         return None;
     }
-    // If other text follows the call's own JSON, that text is not an error.
+    // Other text after the call's own JSON is not an error.
     let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
@@ -357,7 +357,8 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&error_text, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// Returns the mark at the start of broken text, unless JSON follows the mark.
+/// Returns the description, for the model, of the unreadable form at the start of broken text: a mark, fence, tag,
+/// Python list, or the first line. `None` if the text is JSON, or if JSON follows a mark that this module reads.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));

@@ -1,6 +1,6 @@
 //! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A form
 //! either announces a call in JSON, or is itself the call. A form that is itself the call is recognized but not read,
-//! because half of its meaning is in the tool's own definition.
+//! because its meaning also depends on the tool's own definition.
 
 use tickfleet_model::limits;
 
@@ -128,7 +128,8 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns true if a line names a tool and one of the next lines has arguments: `Action: add`, `Action Input: {…}`.
+/// Returns true if `line` names a tool and one of the next lines, `behind`, has arguments: `Action: add`, `Action
+/// Input: {…}`.
 fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;

@@ -1,4 +1,4 @@
-//! Interprets JSON in an answer: a call, an unreadable call, or something else.
+//! Interprets a JSON value in an answer as a call, an unreadable call, or something else.
 
 use std::borrow::Cow;
 
@@ -33,10 +33,11 @@ const ARGUMENTS_BESIDE_NAME: [&str; 7] =
 /// Members of a call that contain neither its tool nor its arguments.
 const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
-/// The actions by which LangChain agents give their final answer.
+/// Action names that LangChain agents use for their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// Returns a call that [`super::problem`] reports as unreadable: it has no name, or its arguments are not JSON.
+/// Builds a call that [`super::problem`] reports as unreadable: the call has no tool name, or its arguments are not
+/// JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
@@ -153,7 +154,8 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// Returns true if an incomplete object was meant as a call. Its first key and the text that follows decide.
+/// Returns true if an incomplete object was probably meant as a call. The object's first key `key` and the text `seen`
+/// decide.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();

@@ -30,7 +30,7 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Writes a result as a block of text. Its content is escaped, so that the content cannot end the block.
+/// Writes a result as a block of text. Escapes `content`, so that it cannot end the block.
 pub(super) fn result_block(tool: &str, success: bool, content: &str) -> String {
     let content = escape(content);
     let mut block = String::with_capacity(content.len() + tool.len() + 64);

@@ -25,9 +25,9 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools, and
-    /// contains `{tools}`, the place for the tools. The second file describes one tool, with `{name}`, `{description}`
-    /// and `{arguments}`. The third file has the sentence for a request without tools.
+    /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools; the list
+    /// of tools replaces its placeholder `{tools}`. `tool.txt` describes one tool, with `{name}`, `{description}` and
+    /// `{arguments}`. `no_tools.txt` has the sentence for a request without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
@@ -50,8 +50,8 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// Describes these tools in plain text, sorted by name. For an empty list, returns the sentence for a request
-    /// without tools.
+    /// Describes `tools` in plain text, sorted by name. For an empty list, returns the sentence for a request without
+    /// tools.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {

@@ -1,4 +1,5 @@
-//! Waits until writes would survive a failure. Then the writes are on the primary's disk, or in a replica's memory.
+//! Waits until writes survive the failure of one server: until they are on the primary's disk, or in a replica's
+//! memory.
 //!
 //! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on that connection. So
 //! writes that need confirmation use a separate connection. Replication is one stream, so a confirmation also covers
@@ -37,8 +38,8 @@ impl std::fmt::Debug for OpenConnection {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`. Then waits up to `at_most` until the function's writes would
-    /// survive a failure. `read` parses the reply, and also returns true if the function wrote anything.
+    /// Runs a function on the connection of `confirming`. Then waits for up to `at_most` until the function's writes
+    /// are confirmed. `read` parses the reply, and also returns true if the function wrote anything.
     ///
     /// # Errors
     /// The errors of [`Connection::run_function`]. The writes may have happened, but are not confirmed. The caller may
@@ -100,8 +101,8 @@ impl Connection {
     }
 }
 
-/// Returns the number of servers that have the writes. The reply to `WAITAOF` has two numbers, and the first one
-/// counts.
+/// Returns the number of servers that have the writes. The reply to `WAITAOF` is a list of two numbers; the first is
+/// for the primary's disk.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

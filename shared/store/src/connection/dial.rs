@@ -28,14 +28,14 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns true if a server other than `from` is now reported as the primary. The reported server must also confirm
-    /// that it is the primary.
+    /// Returns true if sentinels or nodes now report another server than `from` as the primary, and that server
+    /// confirms that it is the primary.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then the slot's
-    /// missing keys are on the other node, and are not lost. Returns `None` if this server has all existing keys.
+    /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then keys that are
+    /// missing here are on the other node, and are not lost. Returns `None` if this server has all keys of the slot.
     async fn migration_redirect(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }

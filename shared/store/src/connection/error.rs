@@ -11,7 +11,7 @@ pub enum StoreError {
         source: redis::RedisError,
     },
     /// A verb (a request to Redis) failed. If the connection broke, Redis may have applied the verb. The caller may
-    /// repeat the verb.
+    /// repeat it.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
     /// The streams or groups of the shard are missing, for example after a flush. The fleet creates them again, but
@@ -22,7 +22,7 @@ pub enum StoreError {
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// No version of the script returns such a reply.
+    /// The reply has a form that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
@@ -74,7 +74,7 @@ impl StoreError {
         }
     }
 
-    /// Returns true if the error only says that the group already exists.
+    /// Returns true if the error is `BUSYGROUP`: the group to create already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -123,7 +123,7 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
     let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
-        // For every reader, a key of another type is an error of the data.
+        // A key of another type is an error of the data, for scripts and single commands.
         "WRONGTYPE" => FaultSource::Data,
         // Lua raised the error, or a command raised it because of its data. In both cases, the error contains the
         // position in the script. The position is also present if the script has no permission for a command. That
@@ -141,20 +141,20 @@ pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The first words of error replies from servers that are not responsible, or not ready. Metrics use these words as
-/// labels.
+/// The first words of error replies from servers that are not ready, or that do not own the key. Metrics use these
+/// words as labels.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
-/// Returns the word of [`ANSWERS`] that begins the error or, for a pipeline, one of its error replies.
+/// Returns the word of [`ANSWERS`] with which the error (or, for a pipeline, one of its error replies) begins.
 pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// Returns the replies of a pipeline, if the server was responsible for all keys. Otherwise returns the first reply
-/// from [`ANSWERS`] as the error.
+/// Returns the replies of a pipeline if none of them begins with a word of [`ANSWERS`]. Otherwise returns the first
+/// such reply as the error.
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -163,7 +163,7 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// Returns true if a server refused a script before running it, because the slot is on another server or is
+/// Returns true if a server refused a script before running it: the slot is on another server, is migrating, or is
 /// unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))

@@ -1,6 +1,6 @@
 //! Connections to Redis: one multiplexed connection that reconnects, and dedicated connections for blocking reads.
 //!
-//! This module also has [`Backoff`]. Apart from `model/retry`, only this module uses the crate `backoff`.
+//! This module also has [`Backoff`]. Only this module and `model/retry` use the crate `backoff`.
 
 pub(crate) mod cluster;
 pub(crate) mod command;
@@ -48,19 +48,20 @@ pub trait Observer: Send + Sync {
     /// Called after a search for the primary of `what` has ended. Sentinels or cluster nodes report the primary.
     /// `found` is the primary's address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// Called after a server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
+    /// Called after a server replied that it is not ready, or that it does not own the key. `answer` is the first word
+    /// of the reply.
     fn redirected(&self, answer: &'static str);
 }
 
-/// A multiplexed connection. It is opened on first use, and opened again after it broke. Blocking commands never use
+/// A multiplexed connection. It is opened on first use, and opened again after it breaks. Blocking commands never use
 /// it, because they would delay all later commands on it.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// Address of the primary that the last connection reached, if sentinels or a cluster reported it.
+    /// The primary's address at the last connect, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
-    /// Number of times that the primary has changed. A dedicated connection from before a change still leads to the old
+    /// Number of changes of the primary. A dedicated connection that was opened before a change still leads to the old
     /// primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
@@ -180,9 +181,9 @@ impl Connection {
         Ok(made)
     }
 
-    /// Checks periodically, while `made` is in use, whether `made` still leads to the primary. If not, drops the
-    /// connection. Commands do not detect the change, because an old primary accepts commands until it learns that it
-    /// was replaced.
+    /// Checks periodically, while the connection `made` is in use, whether it still leads to the primary. If not, drops
+    /// it. Commands do not detect the change, because an old primary accepts commands until other nodes notify it of
+    /// its replacement.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);
@@ -233,8 +234,9 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection that caused `error`, if a new connection may help. If another caller has already opened a
-    /// new connection, keeps the new one. Otherwise each caller that failed on the old connection would open a new one.
+    /// Drops the connection `from` that caused `error`, if a new connection may help. If another caller has already
+    /// replaced `from`, keeps the new connection. Otherwise each caller that failed on the old connection would open
+    /// another one.
     async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.notify_observer(error);
         if !is_of_this_connection(error) {
@@ -246,9 +248,9 @@ impl Connection {
         }
     }
 
-    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. When
-    /// a server stops being a primary, it sends `UNBLOCKED` to blocked readers first. A connection that is not blocked
-    /// may get no such message.
+    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. Such
+    /// a server sends `UNBLOCKED` to blocked readers first. The multiplexed connection is not blocked, so it may get no
+    /// such message.
     pub(crate) async fn handle_reader_error(&self, error: &redis::RedisError) {
         self.notify_observer(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -263,15 +265,15 @@ impl Connection {
         }
     }
 
-    /// Checks why a reader cannot find expected keys on `connection`. Returns the redirection if the keys have moved to
-    /// another server. `None` if the keys are lost.
+    /// Checks whether keys that a reader cannot find on `connection` have moved. Returns the redirection to the other
+    /// server. `None` if the keys are lost.
     pub(crate) async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.migration_redirect(connection).await
     }
 
-    /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server is
-    /// responsible at the moment. `arguments` adds the function's arguments, including the server's run ID, to a
-    /// command.
+    /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server owns the
+    /// slot at the moment. `arguments` adds the function's arguments to a command; its second parameter is the server's
+    /// run ID.
     pub(crate) async fn run_function(
         &self,
         function: &Function,
@@ -307,8 +309,8 @@ impl Connection {
     /// Calls a function. If Redis does not know the function, loads it first. Runs the function's text as a script if
     /// functions are not supported or not permitted, or if memory is full.
     ///
-    /// If the user may load neither function nor script, the next call tries the function again. It succeeds after
-    /// another process has loaded the function.
+    /// If the user may load neither the function nor the script, the next call tries the function again. That call
+    /// succeeds after another process has loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -348,8 +350,8 @@ impl Connection {
         answer
     }
 
-    /// Runs `command`, which identifies a script by its digest. If Redis does not know the script, loads the script and
-    /// runs the command again.
+    /// Runs `command`, which calls a script by its digest. If Redis does not know the script, loads it and runs the
+    /// command again.
     async fn evaluate(
         &self,
         live: &OpenConnection,
@@ -370,7 +372,7 @@ impl Connection {
         self.check_reply(script.verb, live, answer).await
     }
 
-    /// Adds the verb to an error. If the error says that the connection `from` is broken, drops the connection.
+    /// Adds the verb to an error. If the error means that the connection `from` is broken, drops the connection.
     async fn check_reply<T>(
         &self,
         verb: &'static str,
@@ -419,8 +421,8 @@ impl Connection {
     }
 
     /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
-    /// own command. If the server is not responsible for a key (for example because its slot is migrating), the whole
-    /// pipeline fails. Otherwise the key would seem to be missing.
+    /// own command. If the server does not own a key (for example because its slot is migrating), the whole pipeline
+    /// fails. Otherwise the key would seem to be missing.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
@@ -446,7 +448,7 @@ fn run_id_of(info: &str) -> &str {
 }
 
 /// The delays between attempts while Redis is unavailable: from 50 ms to 2 s, with jitter. The number of attempts is
-/// unlimited.
+/// not limited.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }

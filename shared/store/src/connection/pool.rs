@@ -50,8 +50,8 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary still reports that it is a primary until it learns of its replacement, so ask the other
-        // nodes.
+        // A replaced primary reports that it is a primary until other nodes notify it of its replacement. So ask the
+        // other nodes.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
@@ -90,7 +90,8 @@ impl Pool {
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// Returns the pool for these keys. In a cluster, its connections lead to the primary of the keys' slot.
+    /// Returns the pool for the shard with these keys. In a cluster, its connections lead to the primary of the shard's
+    /// slot.
     ///
     /// # Errors
     /// The pool cannot be made.
@@ -110,8 +111,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// Returns the cluster as its nodes report it, and the placement of these keys on it. `None` if the URL is not for
-    /// a cluster.
+    /// Returns the cluster as its nodes report it, and the placement of the shards with these keys. `None` if the URL
+    /// is not for a cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();

@@ -22,7 +22,7 @@ pub enum Refusal {
     Loading,
     /// A script is running for too long (`BUSY`).
     Busy,
-    /// The server is a node of a cluster and is not responsible for the key (`MOVED`, `CLUSTERDOWN`).
+    /// The server is a node of a cluster and does not own the key's slot (`MOVED`, `CLUSTERDOWN`).
     Cluster,
 }
 

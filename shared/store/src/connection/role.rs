@@ -13,7 +13,7 @@ pub(super) enum Role {
     /// The server is a replica or a sentinel, so it does not accept writes. The text is the role as the server reports
     /// it.
     Other(String),
-    /// The role is unknown: the user may not run the command, or the server does not have it.
+    /// The role is unknown: the user may not run the command `ROLE`, or the server does not have this command.
     Unreported,
 }
 

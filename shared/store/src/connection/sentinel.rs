@@ -1,9 +1,9 @@
-//! Connections to the primary that sentinels report. For each connection, all sentinels are asked. The reported server
-//! must then confirm that it is the primary.
+//! Connections to the primary that sentinels report. To open a connection, this module asks all sentinels. The reported
+//! server must then confirm that it is the primary.
 //!
 //! After a failover, a sentinel and the server that it reports may both be out of date. If the network separates both
-//! from the other nodes, they stay out of date. So the newest configuration (`config-epoch`) decides, as among
-//! sentinels themselves.
+//! from the other nodes, they stay out of date. So this module prefers the server with the newest configuration (the
+//! highest `config-epoch`), as sentinels do among themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,8 +27,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Additional wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes
 /// little delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// Interval between checks of whether the primary has changed. An old primary accepts writes until it learns that it
-/// was replaced, and loses these writes then. This process writes to an old primary for at most this long.
+/// Interval between checks of whether the primary has changed. An old primary accepts writes until other nodes notify
+/// it of its replacement, and then loses these writes. This process writes to an old primary for at most this interval.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -178,7 +178,7 @@ impl Sentinels {
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// Connects to the server at this address. Fails if the server does not confirm that it is the primary.
+    /// Connects to the server at `place`. Fails if the server does not confirm that it is the primary.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -199,7 +199,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns the address of a server for this fleet's connections. The address includes TLS if the URL does.
+    /// Returns the address for connections to the server `host`. The address includes TLS if the URL does.
     fn place(&self, host: String, port: u16) -> ConnectionAddr {
         match self.primary.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

@@ -11,7 +11,7 @@ pub enum TlsFault {
     WrongName,
     /// The server's certificate is invalid for another reason.
     Invalid,
-    /// The server does not accept this client's certificate, or requires one.
+    /// The server rejects this client's certificate, or requires a certificate that this client does not have.
     OurCertificate,
 }
 

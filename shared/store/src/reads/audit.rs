@@ -166,7 +166,8 @@ fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// Returns the range between two texts. Each is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
+/// Returns the range between two texts. Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that
+/// entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =

@@ -16,8 +16,8 @@ const TENANTS_MAX: usize = 1_000;
 /// of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
-/// The number of waiting items, by where they wait. Ages of entries are by the store's clock, which numbers the
-/// entries.
+/// The number of waiting items, by where they wait. Ages of entries are by the store's clock, because the IDs of
+/// entries contain its time.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
     /// Turns on the inbound stream that no scheduler has decided yet: unread, or taken by a scheduler.
@@ -33,7 +33,8 @@ pub struct ShardBacklog {
     pub delayed: u64,
     /// Turns that wait until their next call is approved or denied.
     pub approval: u64,
-    /// Turns of the requested tenants that wait in throttle queues, or whose end waits for the lease after a restart.
+    /// Other turns of the requested tenants that no worker can run yet. They wait in throttle queues, or their end
+    /// waits until the lease after a restart has ended.
     pub parked: u64,
     /// Number of timers. Each timer belongs to a throttle queue or a turn.
     pub timers: u64,
@@ -63,8 +64,8 @@ pub struct ShardBacklog {
 }
 
 impl Store {
-    /// Reads the waiting items, in a few round trips. Only counters and the ends of streams are read. Throttled turns
-    /// are counted only for `tenants`, from the tenants' counters.
+    /// Counts the waiting items, in a few round trips. Reads only counters and the ends of streams. Throttled turns are
+    /// counted only for `tenants`, from the tenants' counters.
     ///
     /// The limits `shares` divide the slots between tenants. Turns in the queues of these limits count as ready.
     ///
@@ -113,8 +114,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts these tenants' unfinished turns and tasks without a dispatched slice. Also returns the number of turns in
-    /// the throttle queues of `shares`, and the names of these queues.
+    /// Counts the unfinished turns and tasks of `tenants` that have no dispatched slice. Also returns the number of
+    /// turns in the throttle queues of `shares`, and the names of these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -156,8 +157,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// Returns the admission time of the oldest turn among the first turns of these throttle queues, in shard time
-    /// (ms).
+    /// Returns the admission time of the oldest turn among the first turns of `queues`, in shard time (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {

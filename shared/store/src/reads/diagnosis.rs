@@ -164,8 +164,7 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// Returns the progress of a turn whose ID was given by a producer. `None` if the ID is unknown, or was kept and
-    /// has expired.
+    /// Returns the progress of a turn whose ID was given by a producer. `None` if the ID is unknown or has expired.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -95,7 +95,7 @@ impl InboxReader {
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// Returns the entries that were not read before, and marks them as read.
+    /// Returns the entries in `found` that were not read before, and marks them as read.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));

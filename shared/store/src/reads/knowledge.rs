@@ -70,7 +70,7 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// Returns the passages of these documents, in order; `None` for a removed document. Callers should request few
+    /// Returns the passages of the documents `ids`, in order; `None` for a removed document. Callers should request few
     /// documents per call, because the passages of a document may have several megabytes.
     ///
     /// # Errors
@@ -114,14 +114,14 @@ impl Store {
         let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
         let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
         let page = self.seam().entries(&keys::audit(), &range).await?;
-        // Keep entries without text, because callers continue from the last entry.
+        // Keep entries without text, because callers use the ID of the last entry to request the next page.
         Ok(page
             .into_iter()
             .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
             .collect())
     }
 
-    /// Returns true for each of these turns and tasks that is unfinished, in their order.
+    /// Returns for each turn or task in `names`, in order, whether it is unfinished.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -39,8 +39,8 @@ pub struct TaskBudget {
 }
 
 impl Store {
-    /// Reads the counters of a limit page by page, until it has all counters or at least `seen_max`. For a limit of
-    /// permits (`is_held`), returns only counters with permits in use.
+    /// Reads the counters of a limit page by page, until it has read all counters, or at least `seen_max` counters. For
+    /// a limit of permits (`is_held`), returns only counters with permits in use.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -84,7 +84,7 @@ impl Store {
         Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
     }
 
-    /// Returns the usage of these agents. An agent that has never made a call is omitted.
+    /// Returns the usage of the agents `names`. An agent that has never made a call is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -169,7 +169,7 @@ impl Store {
         Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// Returns the number of turns in the throttle queue of each of these counters, in the order of `counters`.
+    /// Returns the number of turns in the throttle queue of each counter in `counters`, in order.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -12,8 +12,7 @@ pub struct FailedAttempt {
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
-    /// The number of the attempt, from 1. It is 0 for a query about the outcome of an earlier attempt whose outcome is
-    /// unknown.
+    /// The number of the attempt, from 1. 0 for a query about an earlier attempt with an unknown outcome.
     pub attempt: u32,
     /// The delay before the next attempt (ms).
     pub delay_ms: i64,

@@ -1,5 +1,5 @@
-//! Checks whether a Redis server is suitable for a fleet's state. `doctor` uses these checks of the server's own
-//! report.
+//! Checks whether a Redis server is suitable for a fleet's state, from the server's own report. `doctor` shows the
+//! results.
 
 use std::collections::HashMap;
 

@@ -25,7 +25,7 @@ pub struct TenantUsage {
 }
 
 impl Store {
-    /// Reads the usage of a tenant and of these agents. The caller must limit the number of agents.
+    /// Reads the usage of a tenant and of `agents`. The caller must limit the number of agents.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -21,7 +21,7 @@ const KEYS_PER_STEP: usize = 128;
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
     pub turn: Turn,
-    /// The reason of the cancellation request, if there is one.
+    /// The reason for the cancellation, if it was requested.
     pub canceled: Option<String>,
     /// The entry of the turn's slice, while the slice waits on a queue or a consumer runs it.
     pub entry: Option<EntryId>,
@@ -60,7 +60,8 @@ impl LiveTurn {
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// Returns the queue of the turn's slices, for display. The separate queue for redelivery after a crash is ignored.
+    /// Returns the name of the queue of the turn's slices, for display. Ignores the separate queue for redelivery after
+    /// a crash.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -175,7 +176,7 @@ impl Store {
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    /// Returns why the cancellation of an unfinished turn or task was requested. `None` without such a request.
+    /// Returns the reason for the requested cancellation of an unfinished turn or task. `None` if none was requested.
     ///
     /// # Errors
     /// [`StoreError`].

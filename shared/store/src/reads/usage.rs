@@ -45,7 +45,7 @@ impl Used {
 }
 
 impl Store {
-    /// Returns the model usage of a tenant on these days. Each day is given by its start in shard time (ms), as
+    /// Returns the model usage of a tenant on the days `days_ms`. Each day is given by its start in shard time (ms), as
     /// returned by [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without usage is
     /// all zero.
     ///

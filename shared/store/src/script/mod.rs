@@ -29,8 +29,8 @@ pub(crate) struct Function {
 
 impl Function {
     /// Creates a function from `text`. Loaded as a library, the text registers a function named `NAME`. Run as a
-    /// script, it takes effect at once. The text's first line is only for the script, and the library gets another
-    /// first line.
+    /// script, the text runs that function at once. The first line of the text is only for the script; the library gets
+    /// another first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

@@ -76,7 +76,7 @@ pub struct FollowRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShardStats {
     pub shard: ShardState,
-    /// The store's own clock, which numbers the entries.
+    /// The time of the store's own clock, which is part of the IDs of new entries.
     pub clock_ms: i64,
     /// Shard time minus the store's clock.
     pub offset_ms: i64,

@@ -106,7 +106,7 @@ pub struct Consumer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrimBounds {
-    /// Maximum age of entries by the store's clock, which numbers the entries. 0 means unlimited.
+    /// Maximum age of entries in milliseconds, by the store's clock at the time they were appended. 0 means unlimited.
     pub age_ms: i64,
     /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
     pub entries: u64,
@@ -193,7 +193,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// Returns a page of about `count` members of a set whose names begin with `prefix`. Cursors work as in
+    /// Returns a page of about `count` members of a set, all with names that begin with `prefix`. Cursors work as in
     /// [`Self::scan`].
     async fn scan_members(
         &self,
@@ -264,10 +264,10 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Maximum number of conflicts of a decision. Conflicts with records are not counted.
+/// Maximum number of conflicts of a decision, apart from conflicts with changed records.
 const CONFLICTS_MAX: usize = 16;
-/// Maximum number of conflicts with records. Each such conflict means that another decision was committed. The number
-/// of conflicts therefore depends on how many processes write the same record.
+/// Maximum number of conflicts of a decision with changed records. Each such conflict means that another decision was
+/// committed. The number of conflicts therefore depends on how many processes write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Maximum number of repeated reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;

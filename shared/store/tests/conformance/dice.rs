@@ -13,7 +13,7 @@ impl Dice<'_> {
         (self.0.next_u32() as usize) % end
     }
 
-    /// A number from `begin` to `end`, exclusive.
+    /// Draws a number from `begin` to `end`, exclusive.
     pub fn within(&mut self, begin: i64, end: i64) -> i64 {
         begin + self.below(usize::try_from(end - begin).unwrap()) as i64
     }
@@ -39,8 +39,9 @@ impl Dice<'_> {
     }
 }
 
-/// Generic strategies need more time to prepare such a plan for shrinking than both stores need to play it. So a game
-/// is shrunk only by removing steps, transactions, guards, writes and queries.
+/// Draws plans with this number of steps. If a game fails, removes only steps, transactions, guards, writes and
+/// queries. The generic strategies of proptest need more time to prepare a plan for shrinking than both stores need to
+/// play it.
 #[derive(Debug)]
 pub struct Games(pub usize);
 
@@ -87,14 +88,14 @@ impl ValueTree for SmallerGames {
         self.current.clone()
     }
 
-    /// The current game fails. The first current game is the complete game.
+    /// Called if the current game fails. The first current game is the complete game.
     fn simplify(&mut self) -> bool {
         self.has_shrunk |= self.current.len() < self.failing.len() || size(&self.current) < size(&self.failing);
         self.failing = self.current.clone();
         self.try_next()
     }
 
-    /// The current game does not fail.
+    /// Called if the current game does not fail.
     fn complicate(&mut self) -> bool {
         self.removal += 1;
         self.try_next()
@@ -110,7 +111,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// The game after the removal with this number. `None` if there is no such removal.
+/// Returns the game after the removal with this number. `None` if there is no such removal.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.
@@ -162,8 +163,8 @@ fn remove_of_batch(drafts: &[Draft], left: &mut usize) -> Option<Vec<Draft>> {
     None
 }
 
-/// The list without the item at index `left`. If the list is too short, returns `None` and subtracts its length from
-/// `left`.
+/// Returns the list without the item at index `left`. If the list is too short, returns `None` and subtracts the list's
+/// length from `left`.
 fn remove<T: Clone>(items: &[T], left: &mut usize) -> Option<Vec<T>> {
     if *left >= items.len() {
         *left -= items.len();

@@ -58,7 +58,7 @@ pub enum MemoryLevel {
 #[derive(Debug, Clone, Copy)]
 pub enum Age {
     Ms(i64),
-    /// The age of an entry, counted from the newest, plus this number of milliseconds.
+    /// The age of an entry, plus a number of milliseconds. The first field selects the entry, counted from the newest.
     OfEntry(usize, i64),
 }
 
@@ -71,7 +71,7 @@ pub enum ReadUpto {
 
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// True if the first record that the transaction puts is its proof.
+    /// True if the first record that the transaction puts is its dedupe record.
     pub dedupe_record: bool,
     pub stamped: bool,
     pub guards: Vec<GuardDraft>,
@@ -87,12 +87,12 @@ pub enum Pick {
     Foreign,
 }
 
-/// The state of a record in a decision's view.
+/// What a decision assumes as the version of a record.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
     Right,
     Absent,
-    /// A wrong version: the current version without its last character, or with one more character.
+    /// The current version without its last character.
     Shorter,
     Longer,
 }
@@ -281,9 +281,9 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Mostly small steps, sometimes an hour forward or back. Steps are even and lifetimes are odd, so that no step ends in
-/// the millisecond in which a lifetime ends. In this millisecond, a server already removes new parts, but still has the
-/// record.
+/// Draws a step of the clock: mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd, so
+/// that no step ends in the millisecond in which a lifetime ends. In that millisecond, a server has already removed new
+/// parts, but still has the record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),
@@ -296,7 +296,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
     }
 }
 
-/// Few guards are more frequent than many, so that about half of the transactions are committed.
+/// Draws a transaction. Few guards are more frequent than many, so that about half of the transactions are committed.
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {

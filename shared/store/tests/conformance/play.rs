@@ -21,7 +21,7 @@ use super::universe::{
 pub trait Subject {
     fn store(&self) -> &dyn Store;
     async fn set_clock(&mut self, now_ms: i64);
-    /// Restarts the store. Its contents stay.
+    /// Restarts the store, which keeps its contents.
     async fn restart(&mut self);
     /// Samples the memory at this level. After the sample, memory is not short any more.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Calls both stores, and compares the results. A failing store fails the game.
+/// Calls both stores, and compares the results. If a call of a store fails, the game fails.
 macro_rules! both {
     ($table:expr, $what:expr, $store:ident => $call:expr) => {{
         let first = {
@@ -224,7 +224,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 && let Some(held) = self.known.held.get_mut(queue)
                 && held.len() > 2
             {
-                // Some acknowledged entries stay in this list, so that the game tries to acknowledge them again.
+                // Keep some acknowledged entries in the list `held`, so that the game tries to acknowledge them again.
                 held.retain(|other| other != entry);
             }
         }
@@ -396,7 +396,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// A batch result without texts and numbers that differ between stores.
+/// Returns a batch result without texts and numbers that differ between stores.
 fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);
@@ -414,12 +414,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// The count in an epoch number. On Redis, it is in the upper bits, and the lower bits are a time.
+/// Returns the count in an epoch number. On Redis, the count is in the upper bits, and the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// A copy of a batch whose epoch guards use this store's number of the current epoch.
+/// Returns a copy of a batch in which guards of the current epoch have this store's number of the epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

@@ -61,7 +61,7 @@ impl StoreModel {
         }
     }
 
-    /// The end of one of the current windows (ms).
+    /// Returns the end of one of the current windows (ms).
     pub fn end_of_window(&self, number: usize) -> Option<i64> {
         let ends = self.counters.values().map(|state| state.ends_ms);
         let mut ends: Vec<i64> = ends.filter(|end_ms| *end_ms > self.shard.now_ms).collect();
@@ -69,12 +69,12 @@ impl StoreModel {
         ends.get(number.checked_rem(ends.len())?).copied()
     }
 
-    /// The end of a counter's window, or 0 without a window.
+    /// Returns the end of a counter's window (ms), or 0 without a window.
     fn ends_ms(&self, counter: &CounterKey) -> i64 {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
 
-    /// The transactions of a batch. Later transactions assume that the earlier ones are committed.
+    /// Returns the transactions of a batch. Later transactions assume that the earlier ones are committed.
     pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
         drafts.iter().map(|draft| self.transaction(draft)).collect()
     }
@@ -269,7 +269,7 @@ impl StoreModel {
         }
     }
 
-    /// An entry of a stream. If the game knows no matching entry, returns an entry that does not exist.
+    /// Returns an entry of a stream. If the game knows no matching entry, returns an entry that does not exist.
     pub fn entry(&self, stream: &StreamKey, pick: Pick) -> EntryId {
         let newest = |entries: &HashMap<StreamKey, Vec<EntryId>>, back: usize| {
             entries.get(stream).and_then(|entries| entries.iter().rev().nth(back)).cloned()

@@ -84,7 +84,7 @@ impl Server {
         Self::url_in(&self.dir)
     }
 
-    /// A connection for the test's own commands. It is valid until the server restarts.
+    /// Returns a connection for the test's own commands. It is valid until the server restarts.
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }

@@ -27,7 +27,7 @@ impl InMemory {
         Self { store: MemoryStore::new(options(&clock)), clock, dir: None }
     }
 
-    /// An empty store that reloads its directory after a restart.
+    /// Creates an empty store that reloads its directory after a restart.
     pub fn on_disk(now_ms: i64) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
         let clock = Arc::new(ManualClock::new(now_ms));
@@ -62,7 +62,7 @@ impl Subject for InMemory {
 
     async fn restart(&mut self) {
         let Some(dir) = &self.dir else { return self.store.restart().await.unwrap() };
-        // Only one store can have the directory open, so this drops the old store first.
+        // Only one store can have the directory open, so drop the old store first.
         self.store = MemoryStore::default();
         self.store = open(dir, &self.clock);
     }
@@ -132,7 +132,7 @@ pub struct OnRedis<'a> {
 }
 
 impl<'a> OnRedis<'a> {
-    /// An empty store. Removes all data from the server.
+    /// Creates an empty store. Removes all data from the server.
     pub async fn new(server: &'a mut Server, now_ms: i64) -> Self {
         server.set_clock(now_ms).await;
         let mut connection = server.connection();

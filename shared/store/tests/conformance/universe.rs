@@ -42,7 +42,7 @@ pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
 
-/// A set. If it is a throttle queue, also returns its counter.
+/// Returns a set. If the set is a throttle queue, also returns its counter.
 pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     match index {
         0 => (SetKey::new("under:a:1"), None),
@@ -80,7 +80,7 @@ pub fn stream(index: usize) -> StreamKey {
     }
 }
 
-/// The content with this index. Some contents are empty, contain blanks, are not text, or look like a number.
+/// Returns the content with this index. Some contents are empty, contain blanks, are not text, or look like a number.
 pub fn content(index: usize) -> Bytes {
     let contents: [&'static [u8]; CONTENTS] =
         [b"1{\"n\":1}", b"1{\"n\":2}", b"", b"a b  c\r\n", b"\x00\xff\xfe", b"007"];

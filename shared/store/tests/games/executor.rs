@@ -1,5 +1,5 @@
 //! A deterministic executor. It polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
-//! current await. A pause keeps an actor there while other actors run.
+//! current await. A pause stops an actor at its current await while other actors run.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -70,7 +70,7 @@ pub struct Plan {
     pub pause: u32,
     /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
-    /// Number of cancels of submitted turns per 1,000 polls of the producer.
+    /// Number of turns that are canceled after their submission, per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
@@ -219,7 +219,7 @@ pub struct ProcessState {
     pub canceled: HashSet<Delivery>,
     /// Entries that the worker held at the last check without running them.
     pub strays: BTreeSet<EntryId>,
-    /// True if the process takes nothing more under its consumer name.
+    /// True if the process takes no more entries under its consumer name.
     pub ends: bool,
 }
 
@@ -237,7 +237,7 @@ impl Default for ProcessState {
     }
 }
 
-/// The process ends, because its store failed or it lost its lease.
+/// The error of a process that ends, because its store failed or it lost its lease.
 pub struct ProcessEnded;
 
 impl From<StoreError> for ProcessEnded {
@@ -286,7 +286,8 @@ impl Process {
         self.state.lock().unwrap()
     }
 
-    /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process does this at a time.
+    /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process sends a heartbeat at
+    /// once.
     pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
@@ -299,7 +300,7 @@ impl Process {
         let beaten = self.send_heartbeat(is_worker).await;
         let mut state = self.state();
         state.beats = false;
-        // A lease counts only once the worker has reported to a restarted store.
+        // After a restart of the store, the lease counts only once the worker has reported its journal.
         if beaten.is_ok() {
             state.heartbeat_ms = sent_ms;
         }
@@ -336,7 +337,7 @@ async fn produce(shared: Arc<Shared>, incarnation: u32, seed: u64, plan: Plan) {
     while process.produce(seed, plan).await.is_ok() {}
 }
 
-/// The content of the turn with this number. It does not depend on crashes of the producer.
+/// Returns the content of the turn with this number. The content does not depend on crashes of the producer.
 fn message_of(seed: u64, number: usize, governed: bool) -> Message {
     let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed ^ number as u64);
     let calls = rng.random_range(1..=4);
@@ -389,7 +390,7 @@ impl Process {
     }
 }
 
-/// True for a tool that must not run twice for one call.
+/// Returns true for a tool that must not run twice for one call.
 pub fn is_once(tool: &str) -> bool {
     !["look", "note"].contains(&tool)
 }
@@ -425,7 +426,7 @@ impl Process {
         let epoch = self.shard.epoch;
         let mut taken = self.shared.store.take(&take).await?;
         if taken.is_empty() && self.rng.random_range(0..8) == 0 {
-            // After a restart of the store, or after a lost reply, the scheduler holds entries without knowing it.
+            // After a restart of the store, or after a lost reply, the scheduler may hold entries without knowing it.
             let held = self.held(&take.queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
             taken = held.map(|HeldEntry { queue, entry, fields }| TakenEntry { queue, entry, fields }).collect();
         }
@@ -557,7 +558,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lists consumers that took entries after the reaper had removed them.
+    /// Lists consumers again if they took entries after the reaper had removed them from the list of consumers.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
@@ -773,7 +774,7 @@ impl Game {
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let finished = Finished::decode(&text.content).unwrap();
             let of_turn = replies.get(turn).cloned().unwrap_or_default();
-            // The reply is in the inbox. If the turn ended while memory was short, the finished record has no reply.
+            // Read the reply in the inbox. If the turn ended while memory was short, the finished record has no reply.
             let [reply] = of_turn.as_slice() else {
                 violations.push(format!("{turn}: replies {of_turn:?}, finished {}", finished.reply));
                 continue;
@@ -790,7 +791,8 @@ impl Game {
                 let ran = executions.get(&(turn.clone(), position)).cloned().unwrap_or_default();
                 let word = result.as_str().unwrap();
                 let is_once = ran.first().is_some_and(|one| is_once(&one.tool));
-                // The journal of a worker is lost if the worker crashed, or did not report in time.
+                // A call is not checked if its worker crashed, or did not report its journal in time after a restart of
+                // the store.
                 if ran.iter().any(|one| excused.contains(&one.number)) {
                     self.excused += 1;
                     continue;
@@ -844,7 +846,7 @@ impl Game {
         violations
     }
 
-    /// A summary of the contents that remain in the store, for debugging.
+    /// Returns a summary of the contents that remain in the store, for debugging.
     pub fn left(&self) -> String {
         let store = self.shared.store.inner.inner();
         let of = |queue: StreamKey| {

@@ -66,7 +66,8 @@ impl Governed {
         governed
     }
 
-    /// The changes of facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call ran.
+    /// Returns the changes of facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call
+    /// ran.
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
@@ -116,7 +117,7 @@ impl Governed {
     }
 }
 
-/// The changes for a call without a reported result when a worker ends its turn.
+/// Returns the changes of facts and claims when a worker ends a turn while a call has no reported result.
 pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
     let mut sections: Vec<Box<dyn Section>> = Vec::new();
     if let Some(ends) = EndCalls::unreported(&tenant(), &slice.name.turn, &slice.turn) {
@@ -153,9 +154,11 @@ impl Process {
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
-            // The park may find that the call only checks again later, like `is_own`.
+            // The park checks the facts again. If it finds a deadlock, no other turn wakes this call, as for `is_own`.
+            // `is_own`.
             WaitReason::Fact { .. } => 20_000,
-            // A scheduler that ends a canceled turn does not know its claim, so it wakes no waiting call.
+            // If a scheduler ends a canceled turn, it does not know the turn's claim, and wakes no call that waits for
+            // the claim.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,
         };
@@ -187,7 +190,7 @@ pub struct ApproverDecisions {
     pub denied: BTreeSet<String>,
 }
 
-/// An approver. Approves most requests, and sometimes denies one, even after it was approved.
+/// Runs an approver. It approves most requests, and sometimes denies one, even after it was approved.
 pub async fn approve(shared: Arc<Shared>, incarnation: u32, seed: u64) {
     let mut process = Process::new(&shared, "a", 0, incarnation, seed);
     loop {

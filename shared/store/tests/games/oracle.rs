@@ -1,5 +1,5 @@
-//! The invariants of every game. They are checked from the traffic over the seam and from the tools, independently of
-//! the views that decisions use.
+//! The invariants of every game. The oracle checks them from the traffic over the seam and from the tools,
+//! independently of the views that decisions use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -98,8 +98,8 @@ impl Oracle {
         }
     }
 
-    /// Executions whose worker did not report its journal in time. These executions ran between one lease before the
-    /// lost writes and one lease after the restart.
+    /// Returns the executions whose worker did not report its journal in time. These executions ran between one lease
+    /// before the lost writes and one lease after the restart.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -179,7 +179,7 @@ impl Oracle {
         executions.len() - 1
     }
 
-    /// All executions in the order in which they ran: turn, position, tool, agent.
+    /// Returns all executions in the order in which they ran: turn, position, tool, agent.
     pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
         let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
         let mut all: Vec<_> = all.collect();

@@ -26,11 +26,11 @@ use crate::fleet::{
 };
 use crate::governed::{Governed, unreported};
 
-/// Maximum number of slices that a worker runs at a time.
+/// Maximum number of slices that a worker runs at once.
 const SLOTS: u64 = 2;
 
-/// A worker. If it loses its lease or the store fails, it takes nothing more, and continues under another name, with
-/// the same journal.
+/// Runs a worker. If it loses its lease or the store fails, it takes no more slices, and continues under another name,
+/// with the same journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
     let state = Arc::<Mutex<ProcessState>>::default();
     for again in 0.. {
@@ -53,7 +53,7 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 /// The next step of a call that a worker is about to run.
 enum Next {
     Run(Box<Slice>),
-    /// The call must not run, because the store may have lost its begin.
+    /// The call must not run, because the store may have lost the record that the call began.
     Lost(Box<Slice>),
     /// The call ends with this result. The flag is true if the call ran, and `None` if that is unknown.
     Result(RenderedCall, Option<bool>),
@@ -116,8 +116,8 @@ impl Process {
         ended
     }
 
-    /// Returns slices that the store assigns to this worker although the worker does not run them. The store has lost
-    /// the end of these slices in a restart.
+    /// Requeues slices that the store assigns to this worker although the worker does not run them. A restart of the
+    /// store has lost the end of these slices.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
@@ -127,7 +127,7 @@ impl Process {
             slices.retain(|slice| !state.running.contains(&slice.delivery()));
             let seen = slices.iter().map(|slice| slice.entry.clone()).collect();
             let before = std::mem::replace(&mut state.strays, seen);
-            // An entry that was not there at the last check may belong to a take in progress.
+            // An entry that was not found at the last check may belong to a take in progress.
             slices.retain(|slice| before.contains(&slice.entry));
         }
         for slice in slices {
@@ -136,7 +136,7 @@ impl Process {
         Ok(())
     }
 
-    /// If the store has restarted, reports the journal.
+    /// Reports the journal if the store has restarted.
     pub async fn report(&mut self) -> Result<(), ProcessEnded> {
         while self.shard.epoch > self.state().journal.epoch() {
             let epoch = self.shard.epoch;
@@ -154,7 +154,7 @@ impl Process {
         Ok(())
     }
 
-    /// The name of the process, which has several consumer names over time.
+    /// Returns the name of the process, which has several consumer names over time.
     fn worker(&self) -> String {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
@@ -169,7 +169,7 @@ impl Process {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
             if !self.is_leased() {
-                // The results are not committed, but can be produced again: the reaper redelivers the slice.
+                // The results are not committed. The reaper redelivers the slice, so its calls can run again.
                 return Err(ProcessEnded);
             }
             if self.state().journal.epoch() != taken_epoch {
@@ -189,7 +189,7 @@ impl Process {
             let call = slice.calls[results.len()].clone();
             let once = is_once(&call.tool);
             if once && !results.is_empty() {
-                // Commits earlier results before a `once` call begins.
+                // Commit earlier results before a `once` call begins.
                 let Some(next) = self.settle(&slice, &results, None).await? else { return Ok(()) };
                 slice = next;
                 results.clear();
@@ -325,7 +325,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reports the results of a slice that another worker holds, so that this worker finds them.
+    /// Reports the results of a slice that another worker may hold, so that the other worker finds them.
     async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
         if self.shard.epoch_began_ms == 0 {
             return Ok(());
@@ -410,7 +410,7 @@ impl Process {
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
         if let Some(ParkResult::Canceled) = self.decide(park).await? {
-            // Another worker may have reported a begin of this call that the store had lost.
+            // Another worker may have reported that this call had begun before the store lost that record.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
         Ok(None)
@@ -468,7 +468,7 @@ impl Process {
         self.settle_with(slice, results, reason, &[]).await
     }
 
-    /// Like [`Self::settled`], but returns the remaining slice.
+    /// Works like [`Self::settled`], but returns the remaining slice.
     async fn settle_with(
         &mut self,
         slice: &Slice,
@@ -515,7 +515,7 @@ impl Process {
                 }
                 Ok(None) => return Err(ProcessEnded),
                 Err(ProcessEnded) => {
-                    // The store failed, so this settles the same results again.
+                    // The store failed, so settle the same results again.
                     yield_now().await;
                 }
             }

@@ -32,7 +32,7 @@ pub struct Table {
     pub caps: Caps,
     pub resolved_limits: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
-    /// If set, every evaluation returns these rules.
+    /// If set, every evaluation of the rules returns this decision.
     pub fixed: Option<LimitDecision>,
 }
 
@@ -240,7 +240,7 @@ impl Fleet {
         results.into_iter().map(|(admitted, _)| admitted).collect()
     }
 
-    /// A scheduler releases all throttle queues that are due. Returns the outcome of each turn, in order.
+    /// Releases, as scheduler `by`, all throttle queues that are due. Returns the outcome of each turn, in order.
     pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
@@ -303,7 +303,7 @@ impl Fleet {
         }
     }
 
-    /// A worker takes a slice and parks it. The call waits for an approval, and its permits are returned.
+    /// Takes a slice as a worker, and parks it. The call waits for an approval, and its permits are returned.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
@@ -428,7 +428,7 @@ pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     }
 }
 
-/// The place in the throttle queue of a turn whose name is derived from its entry.
+/// Returns the position in the throttle queue of a turn whose name is derived from its entry.
 pub fn place(name: &TurnName) -> u64 {
     place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

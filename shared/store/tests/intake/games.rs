@@ -114,7 +114,7 @@ impl Game {
         }
     }
 
-    /// The turns that wait, each with the counter that it waits for.
+    /// Returns the turns that wait, each with the counter that it waits for.
     async fn waiting(&self) -> HashMap<TurnName, CounterKey> {
         let mut waiting = HashMap::new();
         for (name, _) in &self.turns {
@@ -129,7 +129,7 @@ impl Game {
         let before = self.waiting().await;
         let from = self.fleet.dispatched.len();
         let released = self.fleet.release(by).await;
-        // Ignores turns that this release moved to another queue: they may have returned to the first queue with a new
+        // Ignore turns that this release moved to another queue: they may have returned to the first queue with a new
         // place.
         let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left());
         let after = self.waiting().await;

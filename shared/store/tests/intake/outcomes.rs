@@ -391,7 +391,7 @@ fn a_rejecting_limit_ends_only_its_own_calls() {
             reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
             "{reply_text}"
         );
-        // If the turn is new, its calls are rejected in the same transaction.
+        // A new turn's calls are rejected in the transaction that admits the turn.
         let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
         assert_eq!(admitted, dispatched(1));
         fleet.work(1).await;
@@ -535,7 +535,7 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     });
 }
 
-/// After the cancel of a task, a runtime may still hold the task until its lease ends.
+/// After a task is canceled, a runtime may still hold the task until its lease ends.
 #[test]
 fn no_turn_begins_under_a_canceled_task() {
     block_on(async {
@@ -772,7 +772,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
     });
 }
 
-/// After a restart that lost entries, the store may give the ID of a lost entry to another one.
+/// After a restart that lost entries, the store may give the ID of a lost entry to another entry.
 fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;

@@ -1,4 +1,4 @@
-//! Counters: room, windows, queues, shadow mode, and the counters' state within a batch.
+//! Counters: debits, windows, queues, shadow mode, and the counters' state within a batch.
 
 use super::*;
 use tickfleet_core::CounterState;
@@ -54,7 +54,7 @@ async fn windows_open_and_end() {
         assert_eq!(state(&b, "f").await, Some(used));
         let full = Err(Conflict::LimitReached { counter: counter("f"), state: used });
         assert_eq!(b.commit(guarded(running)).await, full);
-        // If the decision has another window length, the current window stays.
+        // If the decision has another window length, the current window keeps its end.
         assert_eq!(b.commit(guarded(fixed(now - 10, now + 50_000))).await, full);
         assert_eq!(b.commit(guarded(fixed(now - 100, now - 50))).await, full, "as of the window that runs");
         let early = b.commit(guarded(fixed(now + 90_000, now + 95_000))).await;
@@ -99,7 +99,7 @@ async fn a_rolling_counter_drops_amounts_older_than_its_window() {
         assert_eq!(first.used, 2);
         let refused = b.commit(guarded(rolling(2))).await;
         assert_eq!(refused, Err(Conflict::LimitReached { counter: counter("r"), state: first }));
-        // A bucket ends by the server's clock, so the test has to wait.
+        // A bucket expires by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(120)).await;
         assert!(b.commit(guarded(rolling(1))).await.is_ok());
         assert_eq!(state(&b, "r").await.map(|state| (state.used, state.ends_ms)), Some((3, first.ends_ms)));
@@ -109,7 +109,7 @@ async fn a_rolling_counter_drops_amounts_older_than_its_window() {
         b.commit(add(-5, None)).await.unwrap();
         b.commit(add(-1, Some(1))).await.unwrap();
         assert_eq!(b.used("r").await, Some(1));
-        // The amounts leave by the server's clock, so the test has to wait.
+        // The amounts expire by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         assert!(b.commit(guarded(rolling(3))).await.is_ok());
     })
@@ -169,7 +169,7 @@ async fn counters_beyond_the_bound_share_one_overflow_counter() {
         let found = (b.used("a").await, b.used("b").await, b.used("c").await, b.used("d").await, b.used("~").await);
         assert_eq!(found, (Some(1), Some(1), None, None, Some(3)));
         assert_eq!(b.commit(guarded(limited("e", 1))).await, no_room("e", 3));
-        // Deleting one counter makes room for another one.
+        // After one counter is deleted, the limit permits another counter.
         let gone = with(vec![], vec![Write::DeleteCounter(counter("a"))]);
         assert!(b.commit_all(&[gone, guarded(limited("e", 1))]).await.iter().all(Result::is_ok));
         assert_eq!((b.used("a").await, b.used("e").await), (None, Some(1)));

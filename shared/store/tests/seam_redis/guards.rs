@@ -1,4 +1,5 @@
-//! Each guard in a case where it holds, and in one where it fails. If any guard fails, the transaction has no effect.
+//! Tests each guard in a case where it holds, and in a case where it fails. If any guard fails, the transaction has no
+//! effect.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The Redis store behind the seam, on real servers: each guard, each write, batches, repetitions, clock and epoch.
+//! Tests the Redis store behind the seam on real servers: each guard, each write, batches, repetitions, clock and
+//! epoch.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 

@@ -14,7 +14,7 @@ pub struct Server {
     persists: bool,
 }
 
-/// The servers to test: `TICKFLEET_REDIS_SERVERS` (programs separated by `:`), or the server in PATH by default.
+/// Returns the servers to test: `TICKFLEET_REDIS_SERVERS` (programs separated by `:`), or `redis-server` by default.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 pub fn programs() -> Vec<PathBuf> {
     let named = std::env::var("TICKFLEET_REDIS_SERVERS").unwrap_or_else(|_| "redis-server".to_owned());
@@ -63,7 +63,7 @@ impl Server {
             {
                 return;
             }
-            // A server does not report when it listens, so this polls.
+            // A server does not report when it listens, so poll it.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("{} does not start", self.program.display());

@@ -39,7 +39,7 @@ async fn records_and_their_parts_expire_together() {
         b.commit(with(vec![], vec![Write::Delete(key("r"))])).await.unwrap();
         assert_eq!(lives("r").await, (-2, -2));
         b.commit(with(vec![], vec![put_for("s", 1)])).await.unwrap();
-        // A lifetime ends by the server's clock, so the test has to wait.
+        // Expiry uses the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!((b.record("s").await, lives("s").await), (None, (-2, -2)));
     })
@@ -192,7 +192,7 @@ async fn logs_are_appended_and_trimmed() {
             b.store.trim(&queue("audit"), TrimBounds { age_ms: 60_000, ..TrimBounds::default() }).await.unwrap(),
             0
         );
-        // Entries get older by the server's clock, so the test has to wait.
+        // The age of entries is by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!(b.store.trim(&queue("audit"), TrimBounds { age_ms: 5, ..TrimBounds::default() }).await.unwrap(), 3);
         b.commit(with(vec![], (0..2_000).map(|_| append(100)).collect())).await.unwrap();

@@ -1,5 +1,5 @@
-//! Games with slices. Workers settle, park, hand back and crash, timers fire and cancels come, in any order. In every
-//! order, each call has one result, no call that ran is reported as not run, and no state is left over.
+//! Games with slices. Workers settle, park and requeue slices, and crash; timers fire and cancellations arrive, in any
+//! order. In every order, each call has one result, no call that ran is reported as not run, and no state remains.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod checks;
@@ -77,7 +77,7 @@ fn bounds() -> tickfleet_core::bounds::Bounds {
     tickfleet_core::bounds::Bounds { lease_ms: LEASE_MS, ..Default::default() }
 }
 
-/// Every second call is a call of a `once` tool.
+/// Returns true for every second call: it calls a `once` tool.
 const fn is_once(position: usize) -> bool {
     position % 2 == 1
 }
@@ -328,7 +328,7 @@ fn each_call_gets_one_result_in_any_order_of_events() {
     }
 }
 
-/// A worker repeats its commit if the reply was lost.
+/// A worker repeats its commit if the reply to the first commit was lost.
 #[test]
 fn a_repeated_settle_is_recognized() {
     let mut game = Game::new(&[1, 2, 3]);

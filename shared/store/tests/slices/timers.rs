@@ -1,4 +1,4 @@
-//! Operations of schedulers and operators: recovery, timers and cancels. Also restarts of the store.
+//! Operations of schedulers and operators: recovery, timers and cancellations. Also restarts of the store.
 
 use super::*;
 

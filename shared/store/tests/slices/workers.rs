@@ -93,7 +93,7 @@ impl Game {
         }
     }
 
-    /// True if a worker reported that it ran the call.
+    /// Returns true if a worker reported that it ran the call.
     pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
         let key = keys::recovered_calls(name);
         let mut view = View::default();

@@ -28,7 +28,7 @@ fn write(target: &Target, data: &Path, out: &Path) -> io::Result<()> {
     fs::write(out.join(format!("{}.dict", target.name)), dictionary(target.words))
 }
 
-/// In libFuzzer's dictionary format.
+/// Returns the words in libFuzzer's dictionary format.
 fn dictionary(words: &[&str]) -> String {
     let mut lines = String::new();
     for word in words {

@@ -109,7 +109,7 @@ pub(super) fn dialect(bytes: &[u8]) {
     }
 }
 
-/// Results of every kind must become valid messages in the turn's dialect, one per call.
+/// Asserts that results of every kind become valid messages in the turn's dialect, one per call.
 fn assert_answers(turn: &Turn) {
     let id = TurnId::new("t").unwrap();
     let outcomes = [Outcome::Denied, Outcome::Ok, Outcome::InvalidArguments];

@@ -51,7 +51,7 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
     }
 }
 
-/// True if the text is JSON within the bounds of arguments.
+/// Returns true if the text is JSON within the bounds of arguments.
 fn readable(value: &str) -> bool {
     let bounds =
         tickfleet_protocol::json::Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -73,7 +73,7 @@ fn assert_arguments(check: &ArgumentCheck, schema: &Value, value: &str) {
     }
 }
 
-/// The definition of a tool with this schema must be valid in every dialect.
+/// Asserts that the definition of a tool with this schema is valid in every dialect.
 fn assert_definitions(schema: &Value) {
     let tool = tool(schema.clone());
     for dialect in Dialect::ALL {

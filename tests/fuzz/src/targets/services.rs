@@ -65,7 +65,7 @@ impl Tools {
 
 const SERVER: &str = "servers:\n  files:\n    url: https://mcp.example.com/mcp\n    prefix: fs_\n";
 
-/// These tools read answers and make requests in different ways.
+/// Returns tools that read answers and make requests in different ways.
 fn declared() -> Vec<HttpTool> {
     let schema = json!({"type": "object", "required": ["id"], "properties":
         {"id": {}, "q": {}, "tag": {}, "note": {}, "whole": {}}});

@@ -44,7 +44,7 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// If a short value parses, its written form must parse to the same value.
+/// Parses a short value in each format. If the value parses, its written form must parse to the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -78,7 +78,8 @@ pub(super) fn words(bytes: &[u8]) {
         let _ = selector.takes(&version);
         assert_eq!(version::parse(&version.to_string()), Some(version));
     }
-    // An unknown zone is compared with every zone. This is too slow for every word.
+    // The lookup compares an unknown zone with every zone. This is too slow for every word, so words without a slash
+    // are skipped.
     if let Some(Ok(zone)) = word.contains('/').then(|| day::zone(&word)) {
         let (begin, end) = day::day_bounds(1_700_000_000_000, zone);
         assert!(begin <= 1_700_000_000_000 && end > 1_700_000_000_000);
@@ -86,7 +87,7 @@ pub(super) fn words(bytes: &[u8]) {
     let _ = (Guard::parse(word.split(',')), entry_ms(&word));
 }
 
-/// The password in a URL such as `scheme://user:password@host` must not be shown.
+/// Asserts that the password in a URL such as `scheme://user:password@host` is not shown.
 fn assert_password_is_masked(url: &RedisUrl, word: &str) {
     let Some((_, rest)) = word.split_once("://") else { return };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

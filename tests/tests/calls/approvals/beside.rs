@@ -58,8 +58,8 @@ async fn a_call_denied_by_facts_does_not_use_its_approval() {
     fleet.stop().await;
 }
 
-/// Payments need approval, and at most one per recipient is made. Each payment waits at the gate. A payment of 1 then
-/// fails.
+/// Returns a plan in which payments need approval, and at most one per recipient is made. Each payment waits at the
+/// gate. A payment of 1 then fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
     let gate = Arc::clone(gate);
@@ -135,7 +135,7 @@ async fn an_approval_expires_while_its_call_waits_for_an_equal_call() {
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
-    // A consent expires this long after the decision.
+    // Waits until the consent has expired, 6 s after the decision.
     tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
     let one = fleet.reply().await;
@@ -176,7 +176,7 @@ async fn facts_are_checked_against_arguments_changed_by_approvers() {
         assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
         assert_eq!(agreed(&fleet), u64::from(is_used));
     }
-    // The payment used up the quote of 600. The quote of 700 is still there.
+    // The payment used up the quote of 600. The quote of 700 is unused.
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;

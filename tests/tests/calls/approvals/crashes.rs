@@ -156,7 +156,7 @@ async fn the_result_of_a_lost_call_names_its_approval() {
     }
 }
 
-/// The call must end as unknown. Its result and its audit entry must name the consent.
+/// Checks that the call ends as unknown, and that its result and its audit entry name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

@@ -1,4 +1,4 @@
-//! Approvals: calls that need people's consent for any reason, and any event while these calls wait.
+//! Tests approvals: calls that need people's consent for any reason, and events while these calls wait.
 
 mod beside;
 mod crashes;
@@ -47,7 +47,7 @@ impl Bank {
         Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
     }
 
-    /// Payments of more than 500 need consent.
+    /// Returns a plan in which payments of more than 500 need consent.
     fn ruled(&self) -> Plan {
         Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
     }
@@ -57,8 +57,8 @@ impl Bank {
     }
 }
 
-/// Approvers: Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One approver has the
-/// name of the agent `kelly`.
+/// Adds the approvers. Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One
+/// approver has the name of the agent `kelly`.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -204,7 +204,7 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
     fleet.stop().await;
 }
 
-/// The tenant's stream of approvals: each entry's event and approval.
+/// Returns the event and the approval of each entry in the tenant's stream of approvals.
 async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field =

@@ -8,7 +8,7 @@ use tickfleet_tests::inspect::outcomes;
 
 use super::{Bank, VerdictInput, acme, approve, asked, of, pay};
 
-/// The value of this field in each entry of the stream for observers.
+/// Returns the value of this field in each entry of the stream for observers.
 async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field = |fields: &[String]| fields.iter().skip_while(|field| *field != name).nth(1).cloned();
@@ -39,7 +39,7 @@ async fn approvers_see_complete_arguments_and_lists_show_a_short_form() {
     }
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["to"]), (vec!["ok"], &json!(to)));
-    // Observers have seen no secret, and the record does not contain one any more.
+    // Observers have seen no secret, and the approval's record no longer contains a secret.
     let reported = notices(&fleet, "arguments").await;
     assert!(
         reported
@@ -74,7 +74,7 @@ async fn arguments_too_long_for_an_approval_reject_the_call() {
     let said = format!("may have {most} bytes at most; these have {}", most + 1);
     assert!(error["message"].as_str().unwrap().contains(&said), "{reply}");
     assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
-    // One byte less fits. So the arguments are shown, and then the call is denied.
+    // Arguments that are one byte shorter fit. So the approver sees them in full, and then denies the call.
     fleet.submit(&[call(most, 700)]).await;
     let shown = asked(&fleet).await;
     let seen = Client::over(vec![fleet.store.clone()]).approval(&acme(), &shown.id).await.unwrap().unwrap();

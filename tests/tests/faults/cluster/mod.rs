@@ -43,7 +43,7 @@ struct Ran {
 
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// A `once` tool that counts each run.
+/// Returns a `once` tool that counts each run.
 fn act(runs: &Runs) -> TypedTool {
     let runs = runs.clone();
     TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
@@ -68,8 +68,7 @@ fn options() -> StoreOptions {
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Each node has one second to respond, which is too short on a stalled machine. So requests are repeated until they
-/// succeed.
+/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -128,14 +127,15 @@ impl Fleet {
         }
     }
 
-    /// Waits until `count` turns of a tenant have a reply. Each must have exactly one, and its call must succeed.
+    /// Waits until `count` turns of a tenant have a reply. Each turn must have exactly one reply, and its call must
+    /// succeed.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until `count` turns of a tenant have a reply. Each must have exactly one. Returns the outcomes of the
-    /// calls.
+    /// Waits until `count` turns of a tenant have a reply. Each turn must have exactly one reply. Returns the outcomes
+    /// of the calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -153,7 +153,7 @@ impl Fleet {
         }
     }
 
-    /// The key is the turn's ID. `None` while the tenant's slot moves.
+    /// Returns the replies by turn ID, or `None` while the tenant's slot moves.
     async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let store = self.client.store(tenant);
@@ -200,12 +200,12 @@ impl Fleet {
     }
 }
 
-/// The run ID of a shard's Redis and the number of restart epochs, from the field `state` of `meta`.
+/// Returns the run ID of a shard's Redis and the number of restart epochs, from the field `state` of `meta`.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let run = words.next().unwrap().to_owned();
     let epoch = words.next().unwrap().parse::<u64>().unwrap();
-    // The low 32 bits are a time.
+    // The low 32 bits are a time, and the high bits are the number of epochs.
     (run, epoch >> 32)
 }
 

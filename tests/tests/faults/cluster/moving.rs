@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::{Fleet, SHARDS, everybody, options, plenty, submit, tenants};
 
 const CAP: usize = 10;
-/// Longer than the test.
+/// Length of a tick that does not end during the test.
 const LONG_TICK_MS: i64 = 600_000;
 
 impl Fleet {
@@ -33,7 +33,7 @@ impl Fleet {
         tokio::spawn(async move {
             for i in 0..count {
                 submit(&client, &tenant, &format!("during{i}")).await;
-                // The pace of the load.
+                // Sets the pace of the load: one turn every 20 ms.
                 sleep(Duration::from_millis(20)).await;
             }
         })
@@ -131,7 +131,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Of the first shard's tenants, uses the one whose window began last.
+    /// Of the first shard's tenants, selects the one whose window began last.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -149,7 +149,7 @@ impl<'a> LongWindow<'a> {
         command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
     }
 
-    /// Counts the agent's calls in a tick.
+    /// Returns the counter of the agent's calls in a tick.
     fn counter(&self) -> CounterKey {
         CounterKey::new(limits::TICK, format!("{}:kelly", self.tenant))
     }
@@ -206,7 +206,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more turn arrives after the move. Rule 8 has closed the window, even if the window still had room.
+    // One more turn arrives after the move. The move has closed the window, even if the window still admitted calls.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -232,7 +232,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
 
 #[tokio::test]
 async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
-    // Does on purpose what a library would do that follows `ASK` redirections by itself.
+    // Deliberately follows `ASK` redirections, as some libraries do automatically.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -260,7 +260,7 @@ async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// The error code if a server reported that a key is on another server.
+/// Returns the error code if a server reported that a key is on another server, otherwise `None`.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }

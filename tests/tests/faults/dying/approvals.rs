@@ -33,7 +33,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// Until aborted, ann approves whatever waits. `given` counts her approvals.
+/// Approves every waiting call as ann, until the task is aborted. Counts the approvals in `given`.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let client = Client::over(vec![store]);
     let acme = TenantId::new("acme").unwrap();

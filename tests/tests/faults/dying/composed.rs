@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// Must not run twice. Its ledger is outside the fleet.
+/// Returns a tool that must not run twice. Its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Value| {
@@ -22,7 +22,7 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Posts, calls another tool that itself makes a call, and posts again.
+/// Returns a tool that posts, calls another tool that itself makes a call, and posts again.
 fn announce() -> TypedTool {
     TypedTool::new("announce", "Announces.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         let first = context.call("post", json!({})).await?;
@@ -98,6 +98,6 @@ async fn a_composed_call_reaches_the_same_end_after_a_kill_at_any_step() {
         assert!(played.audits.values().all(|entries| *entries == 1), "killed after {kill_after}: {played:?}");
         unknown += 2 - ok;
     }
-    // At a few steps only, a call has begun and its end is not recorded.
+    // At only a few steps, a call has begun and its end is not recorded yet.
     assert!(unknown <= steps.div_ceil(3), "unknown {unknown} times in {steps} steps");
 }

@@ -18,7 +18,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
         let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            // While the payment runs, the other turn or a kill must be able to meet it.
+            // The payment takes a while, so that the other turn or a kill can arrive while it runs.
             tokio::time::sleep(Duration::from_millis(30)).await;
             Ok::<_, ToolError>(json!({"number": number}))
         }

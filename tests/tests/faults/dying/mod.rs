@@ -21,8 +21,8 @@ struct DyingRun {
     killed: bool,
 }
 
-/// True if a line of MONITOR is a commit about turns or tasks of the tenant, as a process sends it. Heartbeats can come
-/// at any time, so they are not included.
+/// Returns true if a line of MONITOR is a commit about turns or tasks of the tenant `acme`. Heartbeats can come at any
+/// time, so they do not count.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
@@ -54,18 +54,18 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     DyingRun { commits, replies: received, killed: second.is_some() }
 }
 
-/// If all processes die, the test must wait for the end of this lease.
+/// Returns the lease (ms). It is short if all processes die, because the test must then wait for its end.
 fn lease_ms(kill_after: usize) -> i64 {
     if kill_after == usize::MAX { 10_000 } else { 1_500 }
 }
 
-/// At how many steps all processes die. `TICKFLEET_STEPS` sets another number.
+/// Returns the number of steps at which all processes die. `TICKFLEET_STEPS` sets another number.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// Spread evenly from the first commit to the last.
+/// Returns numbers of commits, spread evenly from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

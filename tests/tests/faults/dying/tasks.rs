@@ -49,7 +49,7 @@ struct Posted {
     posted: String,
 }
 
-/// Must not run twice. Its ledger is outside the fleet.
+/// Returns a tool that must not run twice. Its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -61,8 +61,8 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of kelly's requests must
-/// contain the message exactly once. `confused` counts the other requests.
+/// Starts the model. With it, atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of
+/// kelly's requests must contain the message exactly once. `confused` counts the other requests.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
     ScriptedModel::start(move |asked: &ModelRequest| {
@@ -131,7 +131,7 @@ struct TaskRun {
     killed: bool,
 }
 
-/// After this number of commits, all processes die, and new processes start.
+/// Runs the task. After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> TaskRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let confused = Arc::new(AtomicUsize::new(0));
@@ -178,6 +178,6 @@ async fn a_task_of_two_agents_reaches_the_same_end_after_a_kill_at_any_step() {
             unknown.insert(kill_after, played);
         }
     }
-    // At a few steps only: the post has begun but is not sent, so its outcome is unknown.
+    // At only a few steps, the post has begun but is not sent, so its outcome is unknown.
     assert!(unknown.len() <= 2, "it was not posted at all: {unknown:?}");
 }

@@ -10,7 +10,8 @@ use super::*;
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
-/// Starts a setup whose network can be cut. `None` if servers on this system cannot connect from their own addresses.
+/// Starts a setup whose network can be cut. Returns `None` if servers on this system cannot connect from their own
+/// addresses.
 async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
     if Network::is_possible().await {
         return Some(SentinelSetup::start_apart(1, extra_args).await);
@@ -41,7 +42,8 @@ impl Fleet {
     }
 }
 
-/// Each turn with this prefix must have one reply, with one of these outcomes. Returns the number of `ok` outcomes.
+/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns the number of `ok`
+/// outcomes.
 fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
     let mut good = 0;
     for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {

@@ -107,7 +107,7 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
 async fn a_waiting_task_runs_once_other_requests_return_unused_budget() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(300), "Done.".into())).await;
-    // A request may use some 2,000 tokens, but uses 110. So one or two requests run at a time, and all run within one
+    // A request may use some 2,000 tokens, but uses 110. So at most two requests run at once, and all run within one
     // day.
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, LimitWindow::Day) }]);
@@ -146,7 +146,7 @@ async fn a_budget_is_not_exceeded_when_workers_are_killed() {
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, LimitWindow::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
-    // A request may use only slightly more than it does use.
+    // A request may use only slightly more tokens than it actually uses.
     for handler in plan.handlers.values_mut() {
         let TaskHandlerDef::Llm(def) = handler else { continue };
         def.tokens_max = 100;

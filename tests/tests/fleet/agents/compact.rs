@@ -7,8 +7,8 @@ const ROUNDS: usize = 10;
 const KEEPER: &str = "You keep the notes of an agent";
 const NOTES: &str = "Notes on your earlier steps";
 
-/// An agent that makes one call per answer. Each result has 1,900 bytes, and a request has at most 6,000 bytes of
-/// results.
+/// Returns a plan with an agent that makes one call per answer. Each result has 1,900 bytes, and a request has at most
+/// 6,000 bytes of results.
 fn forgetful(model: &ScriptedModel) -> Plan {
     let find = TypedTool::new("find", "Finds.", Effect::Read, |_, args: Value| async move {
         Ok::<_, ToolError>(json!({"n": args["n"], "text": "x".repeat(1_850)}))
@@ -23,7 +23,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Only requests to the agent's own model. They may or may not have notes.
+/// Returns the requests to the agent's own model, with or without notes.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }

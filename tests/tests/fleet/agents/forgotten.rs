@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Longer than records are kept.
+/// Duration of the call that occupies the slot. It is longer than the time for which records are kept.
 const SLEEP_MS: u64 = 1_500;
 
 fn forgetful(plan: Plan) -> Plan {
@@ -23,7 +23,7 @@ async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     may_end.cancel();
 }
 
-/// Posts, and returns when another turn is queued.
+/// Returns a tool that posts, and returns when another turn is queued.
 fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
     let posts = Arc::clone(posts);
     let may_end = may_end.clone();

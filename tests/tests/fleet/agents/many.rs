@@ -10,7 +10,7 @@ use tickfleet_tests::fleet::PATIENCE;
 use super::*;
 
 const TASKS: usize = 1_000;
-/// The calls of the tool `count` that may run at the same time.
+/// Maximum number of calls of the tool `count` that may run at the same time.
 const PLACES: u64 = 5;
 /// Number of the long task's answers before its last answer.
 const ROUNDS: usize = 200;
@@ -99,8 +99,8 @@ async fn a_task_of_two_hundred_rounds_keeps_its_history_and_requests_bounded() {
     // Two hundred rounds take a minute or two on a busy machine.
     let reply = fleet.try_reply(2 * PATIENCE).await.expect("the task's reply");
     assert_eq!(result(&reply)["output"]["iterations"], ROUNDS + 1, "{reply}");
-    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of them, in addition to what it keeps of
-    // old results.
+    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of recent results, plus the shortened old
+    // results.
     let bytes: usize = fleet
         .store
         .steps(&tickfleet_store::TurnName::parse("acme:long").unwrap(), 0)

@@ -18,7 +18,8 @@ async fn fleet() -> Fleet {
     Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
 }
 
-/// archy's task `job` has a child task of link. The child has a task of emma and a turn, which both never end.
+/// Delegates archy's task `job` with a child task of link. The child has a task of emma and a turn, which both never
+/// end.
 async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -64,7 +65,7 @@ async fn a_cancel_message_also_cancels_the_tasks_descendants() {
     }
 }
 
-/// The task and the turn under `child` must be canceled with this reason.
+/// Checks that the task and the turn under `child` are canceled with this reason.
 async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
     let replies = fleet.replies(2).await;
     for id in ["grandchild", "work"] {

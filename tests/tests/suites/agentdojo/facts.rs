@@ -57,7 +57,8 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The user's own calls. After the first result that can contain the attack, the calls of the attack are inserted.
+/// Inserts the calls of the attack into the user's own calls, after the first result that can contain the attack. Also
+/// returns the position of the first inserted call.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);

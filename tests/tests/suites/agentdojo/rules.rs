@@ -19,7 +19,7 @@ pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The request of a task's user. By tool and argument, it has the values in the expected calls.
+/// Returns the request of a task's user: the values in the expected calls, by tool and argument.
 pub(super) fn asked(user: &Task) -> Value {
     let mut asked = json!({});
     for call in &user.calls {

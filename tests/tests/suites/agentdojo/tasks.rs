@@ -20,12 +20,12 @@ struct Script {
 }
 
 impl Script {
-    /// The attackers' tasks against `suite`. Each has the calls of one answer.
+    /// Returns the attackers' tasks against `suite`. Each task has the calls of one answer.
     fn attacks(&self, suite: &str) -> Vec<&Task> {
         self.attacks.iter().filter(|attack| attack.suite == suite && !attack.calls.is_empty()).collect()
     }
 
-    /// The calls in each of the model's answers to this task. The last answer has none and is left out.
+    /// Returns the calls in each of the model's answers to this task. The last answer has none and is left out.
     fn answers(&self, task: &Task, is_hijacked: bool) -> Vec<Vec<(String, Value)>> {
         let call = |call: &Value| {
             let name = mangle(call["name"].as_str().unwrap());

@@ -6,7 +6,7 @@ const REMOTE: &str = "refers to a document elsewhere";
 /// Each schema is one document. Generators of tool schemas write JSON pointers.
 const RESOURCE: &str =
     "several documents in one, told apart by $id; only JSON pointers into the one document are followed";
-/// The same applies to names inside a document.
+/// Generators of tool schemas write JSON pointers instead of names inside a document.
 const NAMED: &str = "refers to a named place ($anchor, or $id with a fragment); only JSON pointers are followed";
 /// The cost of such a reference depends on the place from which it is used, so it cannot be bounded in advance.
 const DYNAMIC: &str = "a reference that is resolved while validating";

@@ -114,7 +114,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// The bodies are text, because `json!` cannot represent a number with 23 digits.
+/// Returns the body of an answer with calls. It is text, because `json!` cannot represent a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

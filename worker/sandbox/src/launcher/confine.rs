@@ -168,7 +168,8 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// Commands expect default signal handling, but the launcher may have been started with ignored or blocked signals.
+/// Restores default signal handling, which commands expect. The launcher may have been started with ignored or blocked
+/// signals.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

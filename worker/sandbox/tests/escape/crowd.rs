@@ -1,8 +1,8 @@
 //! Runs two hundred commands at once, in many rounds. The counts after the last round must equal the counts before the
 //! first round.
 //!
-//! The counts cover the whole test process, so only one test can run in this process at a time. `make escape` and
-//! nextest ensure this.
+//! The counts cover the whole test process, so no other test may run in this process at the same time. `make escape`
+//! and nextest ensure this.
 
 use std::collections::HashSet;
 use std::fs;
@@ -99,8 +99,8 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
     }
 }
 
-/// Makes thousands of runs, two hundred at a time. Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes
-/// 72,000 runs at two levels.
+/// Makes thousands of runs, two hundred at once. Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes 72,000
+/// runs at two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn thousands_of_concurrent_runs_leak_nothing() {
@@ -135,7 +135,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
     Counts::now(mark, folders)
 }
 
-/// If the counts did not include leftovers, the test above would prove nothing.
+/// Checks that the counts include what a running command leaves behind. Otherwise, the test above would prove nothing.
 #[tokio::test]
 async fn leftovers_of_a_running_command_are_counted() {
     for (level, sandbox) in each_level().await {

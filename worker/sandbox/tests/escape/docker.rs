@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// A client that records its arguments, and then runs `rest`.
+/// Creates a client that records its arguments, and then runs `rest`.
 fn recorder(folder: &Path, rest: &str) -> Engine {
     let program = folder.join("engine");
     let log = folder.join("log");

@@ -42,7 +42,7 @@ child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait()
 
 #[tokio::test]
 async fn a_command_without_a_cpu_limit_can_compute_for_seconds() {
-    // Docker's limit has other bounds, and no command without a limit runs there.
+    // The level `docker` is skipped: its CPU limit has other bounds, and it runs no command without a limit.
     for (level, sandbox) in each_level().await.into_iter().filter(|(level, _)| *level != Level::Docker) {
         let folder = workspace();
         let mut spec = python("while time.process_time() < 2: pass\nprint('done')", folder.path());

@@ -54,7 +54,7 @@ async fn inherited_descriptors_are_closed_in_the_command() {
     let secret = workspace();
     fs::write(secret.path().join("secret"), "hunter2").unwrap();
     let file = File::open(secret.path().join("secret")).unwrap();
-    // The file stays open across `exec`, as a C library could leave it.
+    // Clears `FD_CLOEXEC`, so the file stays open across `exec`. A C library may leave such a file open, too.
     let flags = nix::fcntl::FdFlag::empty();
     nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(flags)).unwrap();
     for (level, sandbox) in each_level().await {

@@ -1,4 +1,4 @@
-//! Sandboxes of this machine, workspaces, and attackers in Python and shell.
+//! Helpers of the escape tests: sandboxes of this machine, workspaces, and attacks in Python and shell.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,9 +7,10 @@ use tempfile::TempDir;
 use tickfleet_sandbox::{Launcher, Level, RunError, RunOutcome, Sandbox, Spec};
 use tokio_util::sync::CancellationToken;
 
-/// The interpreter of most attacks, because it can make any system call.
+/// The interpreter for most attacks, because it can make any system call.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// The start of every Python attack: `call(number, …)` makes a system call and returns the name of its error, or `ok`.
+/// Python code that starts every attack. Its `call(number, …)` makes a system call and returns the error's name, or
+/// `ok`.
 const PRELUDE: &str = "
 import ctypes, errno, os, sys, time, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -32,7 +33,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A workspace like a worker's workspaces. If the suite runs as root, the workspace belongs to a separate user.
+/// Creates a workspace like those of a worker. If the suite runs as root, the workspace belongs to a separate user.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -43,7 +44,7 @@ pub fn workspace() -> TempDir {
     folder
 }
 
-/// If the machine does not support `level`, prints this and returns `None`.
+/// Returns a sandbox of this machine. If the machine does not support `level`, prints the reason and returns `None`.
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
@@ -56,7 +57,7 @@ pub async fn sandbox(level: Level) -> Option<Sandbox> {
     }
 }
 
-/// The levels that this machine supports without an engine.
+/// Returns a sandbox for each level that this machine supports without a container engine.
 pub async fn each_level() -> Vec<(Level, Sandbox)> {
     let mut all = Vec::new();
     for level in [Level::Basic, Level::Strict] {
@@ -77,12 +78,12 @@ pub fn shell(script: &str, workspace: &Path) -> Spec {
     Spec::new(["/bin/sh", "-c", script], workspace)
 }
 
-/// A run of a Python script that starts with `PRELUDE`.
+/// Returns the command that runs `PRELUDE` and then `script`.
 pub fn python(script: &str, workspace: &Path) -> Spec {
     Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
 }
 
-/// The output of a Python attack. Panics if the attack itself fails.
+/// Returns the output of a Python attack. Panics if the attack itself fails.
 pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &Path) -> String {
     attack_with(sandbox, level, python(script, workspace)).await
 }
@@ -101,7 +102,7 @@ pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
-/// The path of the workspace as the command sees it.
+/// Returns the workspace's path as the sandboxed command sees it.
 pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     match level {
         Level::Basic => workspace.to_owned(),
@@ -121,8 +122,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// Shell code that leaves behind a process in its own session, with `mark` in the process's command line. The inner
-/// shell does not replace itself with `sleep`, because another command follows.
+/// Returns shell code that leaves a process running in its own session. The process's command line contains `mark`: the
+/// inner shell does not replace itself with `sleep`, because another command follows.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

@@ -60,7 +60,7 @@ impl Calls {
         let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
-            // In all other states, the core's `Begin` determines what happens to the call.
+            // In all other states, the core's `Begin` decides about the call.
             _ => None,
         };
         let again = match &narrowed {
@@ -213,8 +213,8 @@ impl Calls {
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// Returns the arguments for lists, notices and people without the right to decide, without secrets and within a
-    /// bound. Returns `None` if this short form equals the exact arguments.
+    /// Returns the arguments without secrets and truncated, for lists, notices and people who may not decide. Returns
+    /// `None` if this short form equals the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {

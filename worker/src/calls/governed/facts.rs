@@ -1,5 +1,5 @@
-//! Facts of sessions. If the permission row of a tool names facts, each call of the tool enters its session when it
-//! begins, and changes facts when it ends.
+//! Facts of sessions. If the permission row of a tool names facts, each call of the tool belongs to a session. The call
+//! enters its session when it begins, and changes facts when it ends.
 //!
 //! The decision that begins a call evaluates the facts that the call requires or forbids. If a running call may still
 //! change one of these facts, the new call waits, without a slot, for the running call to end. The changes at the end
@@ -29,7 +29,8 @@ use crate::tools::{RegisteredTool, Toolbox};
 /// this time.
 pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
-/// Returns the facts in the tool's row of the permission matrix; `None` if the row names no facts.
+/// Returns the facts in the tool's row of the permission matrix. Returns `None` for a task, an unknown tool, or a row
+/// without facts.
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
     if slice.turn.is_task() {
         return None;
@@ -45,8 +46,8 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// Returns the changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the
-/// call ran, all of its changes may have happened.
+/// Returns the changes of facts at the end of a call. Returns `None` for a task, or if the tool changes no facts. If it
+/// is unknown whether the call ran, all of its changes may have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,

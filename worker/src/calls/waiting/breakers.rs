@@ -68,8 +68,8 @@ pub(crate) struct OpenBreaker {
 }
 
 impl OpenBreaker {
-    /// Returns the time until a call that is not sent is checked again. The checks are spread over half of the time
-    /// that a breaker stays open, so that a recovered tool does not receive all calls at once.
+    /// Returns the time until a call that is not sent is checked again. The checks are spread over half of the
+    /// breaker's open time, so that a recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
@@ -235,8 +235,9 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time counts as responding.
-/// An attempt shows nothing if its time limit was shorter than the tool's timeout and the attempt timed out.
+/// Returns the health of a tool as shown by one attempt. A tool that asks for a retry at a certain time counts as
+/// responding. An attempt shows nothing if its time limit was shorter than the tool's timeout and the attempt timed
+/// out.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,

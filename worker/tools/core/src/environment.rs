@@ -38,7 +38,7 @@ impl Environment {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
-    /// Replaces `${NAME}` and `${NAME:-default}`.
+    /// Replaces `${NAME}` and `${NAME:-default}` in `text` with the values of the variables.
     ///
     /// # Errors
     /// [`UnsetVariable`] if a variable without a default is not set, or if a `${` is not closed.
@@ -60,7 +60,7 @@ impl Environment {
     }
 }
 
-/// The name of a required variable that is not set.
+/// The name of a variable that is not set and has no default. After an unclosed `${`, the rest of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnsetVariable(pub String);
 

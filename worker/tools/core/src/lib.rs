@@ -155,8 +155,8 @@ pub struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// Returns an output of texts and images. Models whose protocol permits images in results see them; for other
-    /// models, a text describes each image.
+    /// Returns an output of texts and images. A model sees the images if its protocol permits images in results. For
+    /// other models, a text describes each image.
     #[must_use]
     pub fn content(blocks: &[ContentBlock]) -> Self {
         Self { json: tickfleet_protocol::write_blocks(blocks), content_type: CONTENT_BLOCKS }
@@ -223,7 +223,7 @@ pub enum ToolFailure {
         not_executed: bool,
     },
     /// The call waits for an event, such as the end of a turn or task that it has begun. After the event, the call runs
-    /// again. While the call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
+    /// again. While the call waits, it holds no slot. Only for tools with the effect `read` or `idempotent`.
     Waits {
         /// The event that the call waits for.
         awaits: Awaited,

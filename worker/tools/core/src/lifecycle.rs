@@ -116,8 +116,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     };
     let run = async {
         let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
-        // A hook may also panic before it returns a future, so the call of the hook is inside the future whose panics
-        // are caught.
+        // A hook may also panic before it returns a future, so the hook is called inside the future that catches
+        // panics.
         let startup = Startup { secrets: secrets.clone() };
         let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
         match ran {

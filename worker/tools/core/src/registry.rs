@@ -136,7 +136,7 @@ pub enum RegistryError {
         /// The problem with the effect key.
         why: &'static str,
     },
-    /// The field is for tools whose effect is `once`.
+    /// The field is for tools with the effect `once`.
     #[error("tool '{tool}': {field} is for a tool whose effect is once: any other may run again")]
     OnlyOnce {
         /// The name.
@@ -294,7 +294,7 @@ impl Registry {
     }
 
     /// Returns the version of `tool` that `selector` selects. If `selector` is `None`, returns the newest version. If
-    /// no version matches, returns `None`.
+    /// the selector is invalid or no version matches, returns `None`.
     #[must_use]
     pub fn select<'a>(
         &'a self,

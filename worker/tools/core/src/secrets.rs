@@ -151,7 +151,8 @@ fn in_path(tenant: &TenantId) -> String {
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a secret from a file, without the final line breaks. `None` if the file cannot be read as text.
+/// Reads a secret from a file, without the final line breaks. `None` if the file is too large or cannot be read as
+/// text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {

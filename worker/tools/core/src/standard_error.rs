@@ -68,7 +68,7 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
 }
 
 /// Returns the next line, cut to twice the logged length. If the cut splits a secret, the partial secret is beyond the
-/// logged length and is not logged.
+/// logged length and is not logged. Returns `None` at the end, or if reading fails.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

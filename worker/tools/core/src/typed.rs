@@ -58,7 +58,7 @@ pub enum ToolError {
         retry_after: Option<Duration>,
     },
     /// The call has begun a turn or task of the same tenant. When the turn or task ends, the call runs again. While the
-    /// call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
+    /// call waits, it holds no slot. Only for tools with the effect `read` or `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
         /// The turn or task that the call waits for. If it is `None`, the call waits only for the time in `at_most`.
@@ -297,7 +297,7 @@ impl TypedTool {
     }
 
     /// Sets where the start of a call must be recorded before the call runs: see [`Durability`]. The default is the
-    /// fleet's setting. Only for tools whose effect is `once`. Calls of other tools run without such a record.
+    /// fleet's setting. Only for tools with the effect `once`. Calls of other tools run without such a record.
     #[must_use]
     pub const fn durable(mut self, durable: Durability) -> Self {
         self.spec.durable = Some(durable);

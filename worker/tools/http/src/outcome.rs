@@ -148,8 +148,8 @@ impl OutcomeRules {
         }
     }
 
-    /// Returns the output if a response has no value at the result pointer. The model does not receive the rest of the
-    /// response: a declaration that selects a part excludes everything else.
+    /// Returns the output of a call if the response has no value at the result pointer. The model does not receive the
+    /// rest of the response: a declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -189,7 +189,7 @@ impl OutcomeRules {
     }
 }
 
-/// Returns an image as a content block. For any other binary body, returns a note.
+/// Converts a binary body to an output: an image becomes a content block, any other body becomes a note about it.
 fn binary(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     if let Some(image) = ContentBlock::image(body) {
         return Ok(ToolOutput::content(&[image]));

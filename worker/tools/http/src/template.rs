@@ -283,7 +283,7 @@ impl Body {
         }
     }
 
-    /// Fills in the body. `None` if the body is a single argument and this argument is absent.
+    /// Fills in the body. `None` if the body is a single string with an absent argument.
     ///
     /// # Errors
     /// The problem with an argument, worded for a model.

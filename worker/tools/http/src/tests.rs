@@ -132,8 +132,8 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// If a failure is transient, returns whether it is certain that nothing took effect. `None` if the failure is
-/// permanent.
+/// Returns whether a transient failure certainly had no effect. Returns `None` for a permanent failure, and panics for
+/// any other result.
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),

@@ -15,7 +15,7 @@ use tickfleet_tools::wording;
 const PAGE: usize = 500;
 /// Maximum number of entries per read. If there are more new entries, the oldest are skipped.
 const READ_MAX: usize = 5_000;
-/// Maximum number of entries of a shard in memory.
+/// Maximum number of a shard's entries that are kept in memory.
 const HELD_MAX: usize = 20_000;
 /// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;

@@ -72,8 +72,8 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Ends a server whose input was closed: waits for the server to exit, then sends SIGTERM. Finally kills the whole
-    /// process group, even if the server has exited. Returns the exit status, if known.
+    /// Ends a server after its input was closed: waits for the server to exit, then sends SIGTERM. Finally kills the
+    /// whole process group, even if the server has exited. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {
@@ -106,8 +106,8 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the server itself. After the server was waited for, the kernel may have reused the
-        // group id, so the group must not be signaled.
+        // `kill_on_drop` kills only the server itself. Once the server's exit has been awaited, the kernel may reuse
+        // the group id, so the group must not be signaled.
         if self.child.id().is_some() {
             self.signal(Signal::SIGKILL);
         }
@@ -157,7 +157,8 @@ mod tests {
         assert!(nix::sys::signal::kill(grandchild, None).is_ok());
         drop(input);
         process.end().await;
-        // The new parent may need a moment to reap the process. A zombie still accepts signals.
+        // The new parent may need a moment to reap the killed process. A zombie still accepts signals, so read its
+        // state.
         for _ in 0..200 {
             let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {

@@ -174,8 +174,8 @@ impl ResponseReader {
         }
     }
 
-    /// Returns a message of a stream. `None` if this client does not use the message. `asked` is the request that the
-    /// stream responds to.
+    /// Returns a message of a stream. `asked` is the request that the stream responds to. Returns `None` for an empty
+    /// event, an unused message, or an invalid message without a known request.
     fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,

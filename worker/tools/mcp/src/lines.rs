@@ -68,8 +68,8 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
-    /// Reads a line. Returns false at the end of the stream. If the future is dropped, the next call continues with the
-    /// same line.
+    /// Reads a line. Returns false at the end of the stream, or if reading fails. If the future is dropped, the next
+    /// call continues with the same line.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = match self.output.fill_buf().await {

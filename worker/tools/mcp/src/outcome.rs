@@ -30,7 +30,7 @@ pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }
 
-/// Returns the failure of a call to a tool whose definition differs from the pinned one.
+/// Returns the failure of a call to a tool that differs from its pinned definition.
 pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailure {
     let message = format!(
         "The tool '{}' is quarantined: {what}. It was not called. An operator has to look at it and pin it again; use \

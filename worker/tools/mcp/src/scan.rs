@@ -102,7 +102,7 @@ pub(super) struct MessageScan {
     escaped: bool,
     /// The beginning of the last string at the top level of the message.
     text: Vec<u8>,
-    /// The member whose value is being read.
+    /// The member that is being read.
     member: Member,
     id: Option<u64>,
     has_result: bool,

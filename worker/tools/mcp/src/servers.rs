@@ -51,7 +51,7 @@ impl Servers {
     /// longest time without a message during a call, if the configuration sets no timeout.
     ///
     /// # Errors
-    /// One error for each tool whose schema cannot be used.
+    /// One error for each tool with an unusable schema.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let mut tools = Vec::new();
         let mut errors = Vec::new();

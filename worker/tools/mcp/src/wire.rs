@@ -212,7 +212,7 @@ impl Decoder {
     }
 }
 
-/// Returns the request that an id refers to. This client's ids are integers, but some servers return them as strings.
+/// Returns the number in an id. This client's ids are integers, but some servers return them as strings.
 fn own_id(id: &str) -> Option<u64> {
     id.trim_matches('"').parse().ok()
 }

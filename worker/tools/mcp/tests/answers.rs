@@ -15,9 +15,9 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, list_tools};
 
-/// A server whose response depends on the call's arguments. It is a given `result`, the arguments as an `echo`, or a
-/// given `line` with the request's id in place of `ID`. It can also be a list of that many `numbers`, or a line of that
-/// many `bytes`. The server's command-line argument sets the protocol version that it announces.
+/// A server that responds according to the name of the call's argument. `result`: the given result. `echo`: the
+/// arguments. `line`: the given line, with the request's id in place of `ID`. `numbers`: a list of that many numbers.
+/// `bytes`: a line of that many bytes. The server's command-line argument sets the protocol version that it announces.
 const SERVER: &str = r#"
 import json
 import sys
@@ -201,7 +201,7 @@ async fn a_handshake_rejects_an_unsupported_revision_with_the_reason() {
     }
 }
 
-/// The result is in bytes.
+/// Returns the peak memory use of this process, in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -319,7 +319,7 @@ async fn an_unreadable_http_response_fails_its_call_and_digits_are_kept() {
     servers.stop().await;
 }
 
-/// A server whose texts contain its own token, another secret, and misleading hidden characters.
+/// A server that includes its own token, another secret, and misleading hidden characters in its texts.
 const INDISCREET: &str = r#"
 import json
 import os

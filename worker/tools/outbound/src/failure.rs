@@ -29,7 +29,8 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// Returns the TLS error in a chain. The sources of an I/O error do not include the error that it wraps.
+/// Returns the first TLS error in a chain of errors. The sources of an I/O error do not include its wrapped error, so
+/// the wrapped error is searched separately.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {
@@ -60,7 +61,7 @@ fn tls_failure(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Returns the first error of this type in a chain.
+/// Returns the first error of type `T` in a chain of errors.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(this) = next {

@@ -75,7 +75,7 @@ impl Guard {
         Some(())
     }
 
-    /// Returns true if any host is allowed by name.
+    /// Returns true if at least one host is allowed by name.
     pub fn names_any(&self) -> bool {
         !self.names.is_empty()
     }

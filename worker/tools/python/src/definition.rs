@@ -76,8 +76,8 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Checks what the registry does not check. The Python and TypeScript packages make the same checks, and their
-    /// messages name the function.
+    /// Makes the checks that the registry does not make. The Python and TypeScript packages make the same checks, and
+    /// their messages name the function.
     ///
     /// # Errors
     /// The field, its value, and what is allowed.

@@ -25,9 +25,9 @@ pub struct DescribeError {
     pub why: String,
 }
 
-/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime. This
-/// is acceptable because configurations are read at startup or outside of the runtime. A missing secret is not an error
-/// here, because a configuration may be checked on a machine without its secrets.
+/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime.
+/// Blocking is acceptable, because configurations are read at startup or outside of the runtime. A missing secret is
+/// not an error here, because a configuration may be checked on a machine without its secrets.
 ///
 /// # Errors
 /// [`DescribeError`].

@@ -79,7 +79,7 @@ impl PoolShared {
         self.name.split_once('.').map_or(&self.name, |(_, name)| name)
     }
 
-    /// From now on, starts processes before calls need them.
+    /// Starts processes before calls need them, from now on.
     pub(crate) fn be_eager(&self) {
         self.state.lock().eager = true;
         self.wanted.add_permits(self.def.processes);

@@ -8,7 +8,7 @@
 //! - `slot`: the processes that run in one slot, one after another.
 //! - `interpreter`: a running interpreter and its socket.
 //! - `process`: starts and ends the process of an interpreter, by the worker itself or through a tool host.
-//! - `runtime`: what differs between Python and Node.js.
+//! - `runtime`: the differences between Python and Node.js.
 //! - [`Pools`]: the pools of a worker, and the tools that their modules offer.
 
 mod code;

@@ -27,7 +27,7 @@ impl Machine {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }
 
-    /// Returns the sandbox. The first call probes what the machine supports, which takes some tens of milliseconds.
+    /// Returns the sandbox. The first call probes the machine's sandbox support, which takes some tens of milliseconds.
     ///
     /// # Errors
     /// The folder for the probe cannot be created.

@@ -83,7 +83,7 @@ impl Pools {
     /// always imported, because the worker cannot see their code. Blocks until done.
     ///
     /// # Errors
-    /// One error for each entry whose modules cannot be imported.
+    /// One error for each entry with modules that cannot be imported.
     pub fn describe(&self, defs: &BTreeMap<String, ModulesDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let mut described = BTreeMap::new();
         let mut left_out = BTreeSet::new();
@@ -138,7 +138,7 @@ impl Pools {
     /// limits one attempt of a tool that sets no timeout.
     ///
     /// # Errors
-    /// One error for each entry whose modules cannot be imported.
+    /// One error for each entry with modules that cannot be imported.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, ModulesDef>,

@@ -54,7 +54,8 @@ impl ToolHost {
     async fn ended(&mut self) -> bool {
         timeout(PATIENCE, async {
             while self.process.try_wait().unwrap().is_none() {
-                // The runtime is not notified of the exit of a process that the standard library has started.
+                // The standard library started the process, so the runtime is not notified of its exit. The test polls
+                // instead.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -65,8 +66,8 @@ impl ToolHost {
 
 impl Drop for ToolHost {
     fn drop(&mut self) {
-        // SIGINT ends the host and its interpreters. After SIGKILL, the interpreters would have to detect the host's
-        // end.
+        // SIGINT ends the host and its interpreters. After SIGKILL, the interpreters would run until they detect the
+        // host's end.
         let _ = kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT);
         let _ = self.process.wait();
     }

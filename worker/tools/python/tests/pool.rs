@@ -1,5 +1,5 @@
-//! Tests with real interpreters: the context of a call, the outcome of a call whose process is lost, and that no
-//! process is left behind.
+//! Tests with real interpreters: the context of a call, the outcome of a call after its process is lost, and the end of
+//! all processes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

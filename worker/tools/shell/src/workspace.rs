@@ -115,7 +115,8 @@ impl Workspaces {
     }
 
     /// If a sweep is due, removes workspaces that were not used for the time `keep`. The sweep runs on a separate
-    /// thread, because workspaces can contain any number of folders.
+    /// thread, because workspaces can contain any number of folders. Returns the thread's handle; `None` if no thread
+    /// was started.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {

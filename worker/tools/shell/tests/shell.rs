@@ -13,7 +13,8 @@ use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, ToolFailure, ToolKind};
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 
-/// The launcher is a program of another crate. It must be built before these tests run.
+/// Returns the launcher, a program of the sandbox crate. Returns `None` if the launcher was not built before these
+/// tests.
 fn launcher() -> Option<Launcher> {
     let beside = std::env::current_exe().unwrap().parent()?.parent()?.join("tickfleet-sandbox-exec");
     if !beside.exists() {
@@ -56,7 +57,7 @@ fn builtin_tool(shell: &Arc<Shell>, name: &str) -> Option<Arc<dyn Handler>> {
     Some(tool.into_parts(Duration::from_secs(30), &Environment::of([])).1)
 }
 
-/// The level at which tests run. `None` if this machine supports no level.
+/// Returns the level at which tests run. Returns `None` if this machine supports no level.
 fn level(shell: &Arc<Shell>) -> Option<String> {
     let level = shell.strictest();
     if level.is_none() {
@@ -108,7 +109,7 @@ async fn a_script_runs_from_stdin_until_its_time_limit() {
 #[tokio::test]
 async fn a_tool_without_a_working_sandbox_is_rejected_and_never_runs() {
     let root = root();
-    // Imitates a machine whose policy kills launchers.
+    // Imitates a machine with a policy that kills launchers.
     let shell = shell(&root, Launcher::program("/bin/true"));
     for level in ["basic", "strict"] {
         let refused = declared(&shell, json!({"level": level, "command": ["id"]}));

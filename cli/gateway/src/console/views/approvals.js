@@ -9,7 +9,7 @@ const needed = ({ approvers, roles }) => `${approvers} ${roles.length ? `of ${ro
 const nameOf = (approval) => `${approval.tenant}:${approval.id}`;
 const MOOD = { waiting: "doubt", approved: "good", used: "good", denied: "bad", expired: "bad", void: "bad" };
 
-/** The value at a JSON pointer. */
+/** Returns the value at a JSON pointer. */
 function at(value, pointer) {
   return pointer.split("/").slice(1).reduce((inner, part) => inner?.[part.replaceAll("~1", "/").replaceAll("~0", "~")], value);
 }
@@ -24,7 +24,7 @@ function parsed(text) {
   }
 }
 
-/** Compares two decimal numbers with all their digits. Returns undefined if one of them is none. */
+/** Returns true if `one` is at most `other`, compared with all digits. Returns undefined if either is not a number. */
 export function isAtMost(one, other) {
   const read = (text) => /^(-?)(\d+)(?:\.(\d+))?$/.exec(text);
   const [small, large] = [read(String(one)), read(String(other))];
@@ -34,7 +34,7 @@ export function isAtMost(one, other) {
   return whole(small) <= whole(large);
 }
 
-/** The reason why a new value of an argument is not a reduction; nothing if it is one. */
+/** Returns the reason why a new value of an argument is not a reduction; undefined if it is one. */
 export function notNarrower(pointer, old, text) {
   const value = parsed(text);
   const name = pointer.slice(1);
@@ -57,7 +57,7 @@ export function notNarrower(pointer, old, text) {
   return write(value) === write(old) ? undefined : `${name}: this value cannot be reduced.`;
 }
 
-/** New values of arguments that may be changed. An empty field leaves its argument unchanged. */
+/** Returns the new values of arguments that may be changed. An empty field leaves its argument unchanged. */
 function changes(approval, data) {
   const set = {};
   for (const pointer of approval.may_narrow) {
@@ -68,7 +68,7 @@ function changes(approval, data) {
   return set;
 }
 
-/** Shows an approval with its complete arguments and decides it. The list has only a short form of the arguments. */
+/** Shows an approval with its complete arguments and decides it. The list shows the arguments only in a short form. */
 async function decide(listed, agrees, refresh) {
   const name = nameOf(listed);
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));
@@ -97,7 +97,7 @@ async function decide(listed, agrees, refresh) {
   if (done) refresh();
 }
 
-/** The arguments, and a note if they are shortened. */
+/** Shows the arguments, and a note if they are shortened. */
 function shownArguments(approval, why) {
   return [h("pre", {}, write(approval.arguments, 2)), approval.arguments_exact ? null
     : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`)];
@@ -111,7 +111,7 @@ function buttons(approval, refresh) {
   return h("div", { class: "row" }, one(true, "Approve", "act"), one(false, "Deny"));
 }
 
-/** One approval and its actions. */
+/** Draws one approval with its actions. */
 export function approvalCard(approval, nowMs, refresh) {
   const said = approval.agreed.map((one) => `${one.by} agreed${one.reason ? `: ${one.reason}` : ""}`);
   if (approval.denied) said.push(`${approval.denied.by} denied it: ${approval.denied.reason}`);

@@ -7,7 +7,7 @@ import { AGENT, FROM, TENANT, TOOL, UNTIL, button, chip, copy, empty, filters, h
 
 const FIELDS = [TENANT, AGENT, TOOL, { name: "outcome", label: "Outcome", list: "outcome" }, { name: "text", label: "Text", wide: true }, { name: "where", label: "Where", help: "amount > 100", wide: true }, FROM, UNTIL];
 const NAMES = ["tenant", "agent", "tool", "outcome", "text", "where"];
-// Maximum pages of one search, and the number of matches after which it ends.
+// Maximum pages of one search, and the number of matches after which the search ends.
 const PAGES = 12;
 const ENOUGH = 50;
 
@@ -29,7 +29,7 @@ async function search(query, view) {
   const { from, until } = range(query, now());
   const wanted = { ...Object.fromEntries(NAMES.map((name) => [name, query.get(name)])), from_ms: from, until_ms: until, limit: 100 };
   const found = { entries: [], read: 0, cursors: [] };
-  // Each shard has its own position.
+  // Each shard has its own cursor.
   const open = view.cursors ?? [undefined];
   for (let pages = 0; open.length && pages < PAGES && found.entries.length < ENOUGH; pages += 1) {
     const page = await ask(withQuery("audit", { ...wanted, cursor: open.shift() }));

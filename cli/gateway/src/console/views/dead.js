@@ -1,5 +1,5 @@
-// Dead letters: messages that were never executed, and calls and tasks that failed permanently, with their causes.
-// Replay, edit and drop.
+// Dead letters: messages that were never executed, and calls and tasks that failed permanently, with their causes. The
+// view can replay, edit and drop them.
 
 import { act, ask, may, now, withQuery } from "../api.js";
 import { count, range } from "../format.js";
@@ -14,7 +14,10 @@ const FIELDS = [
 ];
 // Entries per replay or drop request.
 const PAGE = 100;
-/** Results that mean a lack of room: all further entries would fail in the same way. The command has the same list. */
+/**
+ * Results that mean a lack of space: all further entries would fail in the same way. `tickfleet dead` has the same
+ * list.
+ */
 const NO_ROOM = ["queue_full", "pressure", "full"];
 const WORDS = {
   not_found: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
@@ -22,7 +25,7 @@ const WORDS = {
   may_have_run: "may have run already", invalid: "invalid message",
 };
 
-/** The filter of the gateway. */
+/** Returns the query that selects the entries of the filter at the gateway. */
 function wantedOf(query) {
   const { from, until } = range(query, now());
   const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));

@@ -18,7 +18,7 @@ function used(counter) {
   return h("span", { class: "nowrap" }, h("span", { class: isFull ? "doubt" : undefined }, isFull ? `${text}, full ` : `${text} `), counter.allowed ? share(Number(counter.used), Number(counter.allowed), isFull ? "refused" : "info") : null);
 }
 
-/** The tenant and the agent of a counter, as a link to the turns that wait. */
+/** Shows how many turns wait for a counter, as a link to these turns. */
 function whoWaits(counter) {
   if (!counter.waiting) return counter.waiting === undefined ? "not counted" : "0";
   const [tenant, agent] = counter.counter.split(":");

@@ -7,18 +7,18 @@ import { count, money, span, tally, workerOf } from "../format.js";
 import { live } from "../live.js";
 import { age, button, card, chip, empty, h, keepInLink, known, link, page, redraw, storyLink, table } from "../ui.js";
 
-/** The view of one subject, or the list if there are several. */
+/** Returns the link text, view and query for one subject, or for the list if no subject is given. */
 const ofOne = (one, all, name) => (name ? [one[0].toUpperCase() + one.slice(1), one, { name }] : [all[0].toUpperCase() + all.slice(1), all, {}]);
 const workers = (name) => ofOne("worker", "workers", name);
 
-/** What waits for a limit; the subject of a cap is a tenant, or `tenant:agent`. */
+/** Returns the link to what waits for a limit. The subject of a cap is a tenant, or `tenant:agent`. */
 function ofLimit(name) {
   if (!name || known.limit.has(name)) return ofOne("limit", "limits", name);
   const [tenant, agent] = name.split(":");
   return ["Turns", "turns", { tenant, agent, state: "throttled" }];
 }
 
-// Where a finding leads: the words of the link, the view and its query.
+// Links of findings by kind: the text of the link, the view and its query.
 const LEADS = {
   unknown_outcomes: () => ["Check them", "dead", { cause: "outcome_unknown", from: "1h" }],
   approvals_wait: () => ["Decide", "approvals"],
@@ -36,7 +36,7 @@ const LEADS = {
 const MOOD = { bad: "bad", doubt: "doubt", info: "info" };
 const WORD = { bad: "Problem", doubt: "Warning", info: "Note" };
 const WAITING = ["inbound turns", "inbound tasks", "ready", "capped", "delayed"];
-/** Turns that wait in a throttle queue. */
+/** States of turns that wait in a throttle queue. */
 const CAPPED = ["capped", "delayed"];
 const RANGES = { minute: "last minutes", hour: "last hour", day: "last day", week: "last 7 days" };
 const SPANS = { hour: 3_600_000, day: 86_400_000, week: 604_800_000 };
@@ -51,7 +51,10 @@ const calls = (fleet) => tally(fleet.tools.rows.reduce((all, row) => {
 const backlog = (fleet, names) => fleet.backlog.filter((one) => names.includes(one.state));
 const oldest = (rows) => Math.max(0, ...rows.map((one) => one.oldest_ms ?? 0));
 
-/** Data that is requested now and then beside the stream, kept while it is requested again. */
+/**
+ * Returns a function that returns data beside the live stream. The data is requested at most every `everyMs` ms. Until
+ * new data arrives, the function returns the previous data.
+ */
 function beside(path, everyMs) {
   const found = { data: undefined, wrong: "", at: 0 };
   return () => {
@@ -63,7 +66,7 @@ function beside(path, everyMs) {
   };
 }
 
-/** Findings that are shown at first. */
+/** Number of findings that are shown at first. */
 const FIRST = 6;
 
 function attention(findings) {
@@ -101,7 +104,7 @@ function tiles(fleet, used) {
     tile("Models today", models ? money(models.cost) : "–", models ? `${count(models.input_tokens + models.output_tokens)} tokens` : used.wrong || "…", undefined, "", "stats?by=tenant"));
 }
 
-/** Calls over time: the snapshots of the last minutes, or the history that the gateway keeps. */
+/** Draws calls over time: the snapshots of the last minutes, or the history that the gateway keeps. */
 function over(fleet, history) {
   const chosen = Object.hasOwn(RANGES, page.place.query.get("range") ?? "") ? page.place.query.get("range") : "minute";
   const at = calls(fleet);
@@ -116,7 +119,7 @@ function over(fleet, history) {
     const points = new Map();
     for (const one of live.past) {
       const slot = Math.floor(one.at / step) * step;
-      // A snapshot that is a little late leaves no gap.
+      // If a snapshot comes up to two steps late, the previous values fill the gap.
       for (const late of [2, 3]) if (points.has(slot - late * step)) for (let at = 1; at < late; at += 1) if (!points.has(slot - at * step)) points.set(slot - at * step, points.get(slot - late * step));
       points.set(slot, calls(one.fleet));
     }
@@ -223,7 +226,7 @@ function ofFleet(refresh) {
   };
 }
 
-/** The overview for a key of one tenant: its own turns and approvals, no fleet-wide figures. */
+/** Returns the overview for a key of one tenant: the tenant's turns and approvals, without fleet-wide figures. */
 function ofTenant(refresh) {
   const used = beside("stats?by=tenant", SLOW_MS);
   const failed = beside(withQuery("dead/causes", { since_s: 3600, limit: 5 }), SLOW_MS);

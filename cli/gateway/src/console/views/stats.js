@@ -15,7 +15,7 @@ function bar(query) {
   return filters("stats", query, [TENANT, AGENT, TOOL, { name: "days", label: "Days", type: "number", min: 1, max: 400, help: "1" }, { name: "by", draw }]);
 }
 
-/** Columns of model usage. None if no model was used. */
+/** Returns the columns of model usage; an empty list if no model was used. */
 const models = (found) => (found.models?.requests ? [
   { name: "Model requests", number: true, value: (row) => row.used?.requests, cell: (row) => count(row.used?.requests) }, { name: "Tokens in", number: true, value: (row) => row.used?.input_tokens, cell: (row) => count(row.used?.input_tokens) },
   { name: "Tokens out", number: true, value: (row) => row.used?.output_tokens, cell: (row) => count(row.used?.output_tokens) }, { name: "Cost", number: true, value: (row) => Number(row.used?.cost ?? 0), cell: (row) => money(row.used?.cost) },

@@ -28,7 +28,7 @@ function shownOutput({ tool, output, content_type: type }) {
     : h("pre", {}, cut(String(block.text), 1200))));
 }
 
-/** The state of a turn. It is good only if every call succeeded. */
+/** Shows the state of a turn or task. A finished turn is shown as good only if every call succeeded. */
 function stateOf(story) {
   const failed = story.results.filter((result) => !result.success);
   if (story.is_task && story.task?.outcome) return outcome(story.task.outcome);
@@ -44,10 +44,10 @@ function step(line, at) {
   return h("li", { key: at }, when ? [time(Date.parse(`${when.replace(" ", "T")}Z`)), h("span", {}, text)] : h("span", {}, line));
 }
 
-/** JSON as text, with line breaks if it is long. */
+/** Formats JSON as text, with line breaks if it is long. */
 const formatted = (value) => { const short = write(value ?? null); return short.length > 60 ? write(value, 2) : short; };
 
-/** A text that contains JSON is formatted as JSON. */
+/** Formats a text as JSON if it contains JSON. Returns any other text unchanged. */
 function pretty(text) {
   try {
     return formatted(parse(text));
@@ -56,7 +56,7 @@ function pretty(text) {
   }
 }
 
-/** The audit entry of a call of this turn. */
+/** Returns the audit entry of a call of this turn. */
 const entryOf = (story, call) => story.audit.entries.find((entry) => entry.meta?.call === call && entry.action === "TOOL_CALL");
 const positionOf = (call) => Number(call.split("/").at(-1));
 
@@ -71,7 +71,7 @@ function results(story) {
   ] });
 }
 
-/** The steps over time: waits, tries, approvals and calls. */
+/** Draws the steps over time: waits, tries, approvals and calls. */
 function overTime(story) {
   const from = story.accepted_ms;
   if (!from) return null;
@@ -118,7 +118,7 @@ function overTime(story) {
 
 const isFailed = (task) => Boolean(task.outcome && task.outcome !== "ok");
 const children = (task) => task.children ?? [];
-/** The number of failed tasks below a task. */
+/** Returns the number of failed tasks below a task. */
 const failedBelow = (task) => children(task).reduce((sum, child) => sum + isFailed(child) + failedBelow(child), 0);
 
 function branch(task, nowMs) {
@@ -149,9 +149,9 @@ function tree(story) {
 
 // ---- The view ----
 
-/** The sentence that explains a wait, with what can be done. */
+/** Explains why the turn waits, with links to act on the cause. Returns null if the turn does not wait. */
 function why(story, lines) {
-  // The card of an approval says more.
+  // For an approval, the approval's own card shows the reason.
   if (OVER.includes(story.state) || story.waits?.approval) return null;
   const found = lines.filter((line) => line.startsWith("It waits:"));
   if (!found.length) return null;

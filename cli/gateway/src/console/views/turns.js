@@ -12,7 +12,7 @@ const MOODS = { throttled: "doubt", running: "info", parked: "doubt" };
 const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: STATES }, FROM, UNTIL, { name: "text", label: "Text", help: "part of an id", wide: true }];
 export const nameOf = (one) => `${one.tenant}:${one.id}`;
 
-/** What the gateway filters, and a function for the rest. */
+/** Returns `wanted`, the query for the gateway, and `matches`, a function that applies the rest of the filter. */
 export function wantedOf(query, names, hasRange) {
   const { from, until } = range(query, now());
   const text = (query.get("text") ?? "").toLowerCase();

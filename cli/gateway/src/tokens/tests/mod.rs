@@ -11,14 +11,14 @@ use super::*;
 use crate::verbs::{TenantScope, Verb};
 use world::{Mode, Signer, TestIssuer, base64url};
 
-/// Waits until the next token with an unknown key triggers a read. The runtime has one thread, so a read that was
-/// already requested is seen as reading, not as idle.
+/// Waits until the reader of keys is idle, so that the next token with an unknown key triggers a read. The runtime has
+/// one thread, so a reader that was already asked to read has left the idle phase.
 async fn idle(tokens: &Tokens) {
     let mut key_reads = tokens.inner.key_read.subscribe();
     key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();
 }
 
-/// The status and message with which a token is rejected.
+/// Returns the status and message with which a token is rejected.
 async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
     let problem = tokens.holder(token).await.expect_err("it was taken");
     let message = problem.summary().0.to_owned();
@@ -41,7 +41,7 @@ async fn a_token_gets_the_grant_of_the_first_matching_rule() {
     let decides = world.with(&json!({"groups": "approve-eu", "mfa": true, "org": {"id": "acme"}, "aud": "fleet"}));
     let grant = tokens.holder(&p256.token(&decides)).await.unwrap();
     assert_eq!((grant.approver.as_deref(), grant.tenant.one().unwrap().as_str()), (Some("shop-7"), "acme"));
-    // A rule that matches only in part grants nothing.
+    // A rule whose claims match only in part grants nothing.
     for (change, why) in [
         (json!({"azp": "till"}), "no rule"),
         (json!({"azp": null}), "no rule"),
@@ -73,7 +73,7 @@ async fn a_malformed_or_badly_signed_token_is_rejected() {
     };
     let (message, signature) = good.rsplit_once('.').unwrap();
     let none = format!("{}.{}.", base64url(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
-    // The public key, used as a shared secret.
+    // A forged token that uses the public key as the shared secret of HS256.
     let confused = json!({"alg": "HS256", "kid": "a"}).to_string();
     let confused = format!("{}.{}", base64url(confused.as_bytes()), message.split('.').nth(1).unwrap());
     let mac = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, ed.public()), confused.as_bytes());
@@ -144,7 +144,7 @@ async fn a_rotated_key_is_fetched_and_unknown_key_ids_cause_no_requests() {
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok(), "a key that was rotated in is taken at once");
     assert_eq!(refusal(&tokens, &old.token(&world.claims())).await.0, 401, "and the one that it replaced is not");
 
-    // During the cooldown, a thousand unknown names cause no read.
+    // During the cooldown, a thousand unknown key ids cause no read.
     let cooling_down = world.tokens(world.options());
     assert!(cooling_down.holder(&new.token(&world.claims())).await.is_ok());
     let before = world.requests();
@@ -295,7 +295,7 @@ async fn invalid_token_options_are_rejected_and_rules_are_reloaded() {
     }
     std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
     while tokens.holder(&of(json!(true))).await.is_ok() {
-        // The file is checked once a second, without a notification.
+        // The reload of the file is not signaled, so poll. The gateway checks the file once a second.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(refusal(&tokens, &of(json!(true))).await.0, 403, "what is granted no more is refused");

@@ -90,7 +90,7 @@ pub(super) fn base64url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// What an issuer responds, and how often its keys were requested.
+/// The responses of an issuer, and the number of requests for its keys.
 pub(super) struct IssuerResponses {
     pub(super) name: Mutex<String>,
     pub(super) keys: Mutex<Value>,
@@ -181,7 +181,7 @@ impl TestIssuer {
         })
     }
 
-    /// The same claims with changes; null removes a claim.
+    /// Returns the standard claims with changes; null removes a claim.
     pub(super) fn with(&self, changes: &Value) -> Value {
         let mut claims = self.claims();
         for (name, value) in changes.as_object().unwrap() {

@@ -40,7 +40,8 @@ const CONCURRENT_MAX: usize = 8;
 /// 20 s. The batch time must stay below the lease. Otherwise another process with the same name would send the same
 /// events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
-/// Tenants per query, and events per tenant. If this many events of a tenant fail, later events of this tenant wait.
+/// Maximum tenants per query, and maximum events per tenant. If this many events of a tenant fail, later events of this
+/// tenant wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
 /// If a process does not renew its lease for this time (ms), another process with the same name takes over.
@@ -164,7 +165,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 }
 
 impl Notifier<'_> {
-    /// The tenants of a shard: those of the configuration, and those set at run time.
+    /// Returns the tenants of a shard: those of the configuration, and those set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
         let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
@@ -257,7 +258,7 @@ impl Notifier<'_> {
         self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// The events that were not sent and do not wait for a later attempt.
+    /// Returns the events that were not sent and do not wait for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -339,9 +340,9 @@ impl Notifier<'_> {
     }
 }
 
-/// Age (ms) of an event. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was
-/// ahead for a while, shard time jumped ahead and stays ahead. A clock step affects only one of the two ages, so the
-/// smaller one is used.
+/// Returns the age (ms) of an event. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis'
+/// clock was ahead for a while, shard time jumped ahead and stays ahead. A clock step affects only one of the two ages,
+/// so the smaller one is used.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
@@ -349,10 +350,10 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// The message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If arguments
-/// are cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible characters
-/// are escaped twice, so that they stay visible when a receiver displays the text. The field `hidden_characters`
-/// reports whether there are invisible characters.
+/// Returns the message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If
+/// arguments are cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible
+/// characters are escaped twice, so that they stay visible when a receiver displays the text. The field
+/// `hidden_characters` reports whether there are invisible characters.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));

@@ -54,7 +54,7 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// Why the tool is left out; `None` if it can be used.
+    /// Returns why the tool is left out; `None` if it can be used.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }

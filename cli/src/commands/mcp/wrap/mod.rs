@@ -1,5 +1,5 @@
-//! `tickfleet mcp wrap`: runs a fleet in one process before one MCP server. MCP clients start this process in place of the
-//! server.
+//! `tickfleet mcp wrap`: runs a fleet in one process before one MCP server. MCP clients start this process in place of
+//! the server.
 //!
 //! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and serves
 //! its tools on standard input and output.
@@ -117,7 +117,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     let link = dir.join(LINK_FILE);
     write_link(&link, &console.link())?;
     let approver = approver(setup, &console, &link)?;
-    // Other commands can still read the audit log in the console if the path is too long for a socket.
+    // If the path is too long for a socket, other commands cannot connect, but the console still shows the audit log.
     let lending = match socket::listen_in(dir) {
         Ok((lender, _)) => Some(tokio::spawn(lender.serve(setup.stores()?))),
         Err(failure) => {
@@ -150,7 +150,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
 }
 
-/// The user of this machine acts as the first approver of the policy.
+/// Returns the user of this machine as the first approver of the policy; `None` if the policy has no approver.
 fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<LocalApprover>, Failure> {
     let address = console.for_services().0;
     let url: PublicUrl = format!("http://{address}").parse().map_err(|why: String| Failure::failed(anyhow!(why)))?;
@@ -164,7 +164,7 @@ fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<Loca
     }))
 }
 
-/// The link contains a key, so only this user can read the file.
+/// Writes the link to a file that only this user can read, because the link contains a key.
 fn write_link(path: &Path, link: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{link}"));
@@ -195,7 +195,7 @@ fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
 /// Returns the pinned tools. If nothing is pinned yet, pins the server's current tools.
 async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
     let (file, pins) = wrapped.load()?;
-    // An unreadable file is an error of the configuration, and is not replaced.
+    // Pins from a file are kept. If that file is unreadable, `load` has already failed, so the file is never replaced.
     if wrapped.has_own_servers || wrapped.sources.written.contains_key(MCP_LOCK_FILE) {
         return Ok(pins);
     }
@@ -224,7 +224,7 @@ async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Creates the folder for this user only, like the folders of the data.
+/// Writes the pins. Creates the folder for this user only, like the folders of the data.
 fn write_pins(base: &Path, pins: &McpPins) -> Result<(), Failure> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(base);
     created.with_context(|| format!("{} cannot be created", base.display()))?;

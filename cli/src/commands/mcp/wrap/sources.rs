@@ -29,7 +29,7 @@ const APPROVER: &str = "person";
 /// Calls may take as long as MCP clients wait.
 const TIMEOUT_MS: u32 = 540_000;
 const TIMEOUT_MAX_MS: u32 = 3_600_000;
-/// Variables of Redis. The fleet uses none, but the server may.
+/// Environment variables of Redis. This fleet needs no Redis, but the wrapped server may use these variables.
 const OF_REDIS: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
 /// Prefix of variables that pass texts to the configuration unchanged.
 const PASSED: &str = "WRAPPED_";
@@ -144,7 +144,7 @@ impl WrapSources {
             // If the pins come from a file, its text is used, so that its digests are checked.
             self.sources.written.entry(MCP_LOCK_FILE).or_insert_with(|| pins.to_yaml());
         }
-        // Rows can name only imported tools, so the tools are imported first, without rows.
+        // Rows of permissions can name only imported tools, so the tools are imported first, without rows.
         let without_rows = Sources { others_carry_out: true, ..self.sources.clone() };
         let imported = tickfleet_config::load(&without_rows).map_err(Failure::failed)?.mcp;
         let mut rows: BTreeMap<String, Value> = BTreeMap::new();
@@ -180,7 +180,7 @@ impl WrapSources {
     }
 }
 
-/// Names of tools that every worker has, whatever the permissions say.
+/// Returns true for the name of a tool that every worker has, whatever the permissions say.
 fn is_reserved(tool: &str) -> bool {
     let knowledge = tickfleet_tools_knowledge::tools::NAMES;
     TASK_TOOL == tool || META_TOOLS.contains(&tool) || TEAM_TOOLS.contains(&tool) || knowledge.contains(&tool)
@@ -191,7 +191,7 @@ fn is_usable(tool: &str) -> bool {
     tool.len() <= tickfleet_model::limits::NAME_BYTES_MAX && !tool.contains(is_odd)
 }
 
-/// The name of the server: the given one, or one that is unique to the command, URL or folder.
+/// Returns the name of the server: the given one, or one that is unique to the command, URL or folder.
 fn name(args: &Wrap, global: &Global) -> Result<String, Failure> {
     if let Some(name) = &args.name {
         let is_odd = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'));
@@ -218,7 +218,7 @@ fn data_home(environment: &Environment) -> Result<PathBuf, Failure> {
     home.ok_or_else(|| Failure::usage("HOME and XDG_DATA_HOME are not set: name the folder of the data with --data"))
 }
 
-/// The entry of `mcp.yaml`.
+/// Returns the entry of `mcp.yaml` for the server.
 fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> {
     let mut passed = 0;
     // The configuration replaces references in these texts, but the client means the texts literally.
@@ -252,7 +252,7 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
     Ok(server)
 }
 
-/// Headers by name.
+/// Parses the given headers into a map from name to value.
 fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     let named = given.iter().map(|header| {
         let expected = || Failure::usage(format!("--header {header:?}: expected NAME: VALUE"));
@@ -262,14 +262,14 @@ fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     named.collect()
 }
 
-/// The secrets that the values of headers name.
+/// Returns the secrets that the values of headers name.
 fn secrets<'a>(headers: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, Value> {
     let parts = headers.values().flat_map(|value| value.split("${").skip(1));
     let variables = parts.filter_map(|rest| Some(rest.split_once('}')?.0));
     variables.map(|variable| (variable, json!({"env": variable}))).collect()
 }
 
-/// `None` if the file does not exist.
+/// Reads a file; `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -1,5 +1,5 @@
-//! Work of all kinds for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls. Some calls
-//! end in time, some too late, and some are canceled. Meanwhile, `doctor` must find no faults.
+//! Creates all kinds of work for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls. Some
+//! calls end in time, some end too late, and some are canceled. During this work, `doctor` must find no faults.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,7 +65,7 @@ pub fn configure(dir: &Path) {
     }
 }
 
-/// Producers, an approver and an external runtime. They work until they are stopped.
+/// Producers, an approver and an external runtime that work in the background until `stop`.
 pub struct BackgroundLoad {
     stopped: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<usize>>,
@@ -92,7 +92,7 @@ impl BackgroundLoad {
         Self { stopped, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Returns how often each client has acted.
+    /// Stops the background work. Returns the number of actions of each client.
     pub async fn stop(self) -> Vec<usize> {
         self.stopped.store(true, Ordering::Relaxed);
         let done = futures::future::try_join_all(self.tasks).await;
@@ -110,7 +110,7 @@ struct LoadClient {
 impl LoadClient {
     /// Waits for `ms`. Returns false if the work has been stopped.
     async fn keeps_working(&self, ms: u64) -> bool {
-        // The pace of the work.
+        // This pause sets the pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
         !self.stopped.load(Ordering::Relaxed)
     }
@@ -156,7 +156,7 @@ async fn produce(hand: LoadClient) -> usize {
         let (agent, calls, life_ms) = match number % 9 {
             0 => ("kelly", json!([nap(5), small, nap(5)]), 60_000),
             1 => ("fran", json!([call("fail", json!({"outcomes": ["transient", "ok"]})), small]), 60_000),
-            // Several calls have the same effect key.
+            // Calls of several turns have the same effect key.
             2 => ("dwight", json!([pay(100 + number % 50, json!(["transient_not_executed", "ok"]))]), 60_000),
             3 => ("dwight", json!([pay(5_000 + number, json!(["transient_not_executed", "ok"]))]), 400),
             4 => ("terry", json!([nap(5), call("echo", json!({"value": 900 + number})), nap(5)]), 60_000),
@@ -184,7 +184,7 @@ async fn cancel(hand: LoadClient) -> usize {
         let call = match number % 4 {
             0 => call("sleep", json!({"ms": 2_000})),
             1 => call("fail", json!({"outcomes": ["transient"]})),
-            // When this call is canceled, it is parked and holds its claim.
+            // If this call is canceled, it is parked and keeps its claim on the effect key.
             2 => pay(10_000 + number, json!(["transient_not_executed"])),
             _ => call("echo", json!({"value": 900})),
         };
@@ -192,7 +192,7 @@ async fn cancel(hand: LoadClient) -> usize {
         if number % 5 == 0 {
             hand.delegate("archy", &format!("task-{id}")).await;
         }
-        // Some turns are canceled before they are admitted. Others are dispatched or parked at that time.
+        // Some turns are canceled before they are admitted. Others have already been dispatched or parked.
         let wanted = if number % 6 == 0 { number } else { number.saturating_sub(4) };
         let earlier = format!("cancel-{wanted}");
         for name in [format!("demo:{earlier}"), format!("demo:task-{earlier}")] {
@@ -231,7 +231,7 @@ async fn approve(hand: LoadClient) -> usize {
     decided
 }
 
-/// Finishes a task, fails it, keeps it for a while, or abandons it.
+/// The external runtime: finishes a task, fails it, keeps it for a while, or abandons it.
 async fn runtime(hand: LoadClient, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";
@@ -239,7 +239,7 @@ async fn runtime(hand: LoadClient, url: String) -> usize {
     while hand.keeps_working(20).await {
         let mut command = redis::cmd("XREADGROUP");
         command.arg(&["GROUP", "workers", "r1", "COUNT", "3", "STREAMS", stream, ">"]);
-        // The group is created with the first task.
+        // The group does not exist before the first task, so the first reads fail.
         let Ok(Some(found)) = command.query_async::<Option<StreamReadReply>>(&mut connection).await else { continue };
         for entry in found.keys.into_iter().flat_map(|key| key.ids) {
             taken += 1;

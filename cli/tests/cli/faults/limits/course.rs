@@ -1,17 +1,17 @@
-//! The configuration and the calls. Computes the debits of each limit independently of the fleet.
+//! Defines the configuration and the calls of the run. Computes the debits of each limit independently of the fleet.
 
 use serde_json::{Value, json};
 
-/// Each agent makes one turn.
+/// Number of agents. Each agent submits one turn.
 pub(super) const AGENTS: usize = 2_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Unique in the run.
+    /// A number that is unique in the run.
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
-    /// The amount in quarters.
+    /// The amount, in units of 0.25.
     pub(super) amount: u64,
 }
 
@@ -49,7 +49,7 @@ impl PlannedTurn {
     }
 }
 
-/// Each turn has one to three calls of three tools. There are about sixty customers.
+/// Plans the turns. Each turn has one to three calls of three tools. There are about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -71,7 +71,7 @@ pub(super) struct Limit {
     text: &'static str,
     /// The length of the limit's windows (ms). `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// The maximum of a counter, as a number of calls, permits or quarters.
+    /// The maximum of a counter, as a number of calls, permits or units of 0.25.
     pub(super) max: u64,
     /// The counter that a call debits, and the amount of the debit.
     pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
@@ -81,7 +81,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// `None` if the call is for another tool.
+/// Returns the debit if the call is for this tool, and `None` otherwise.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }

@@ -1,5 +1,5 @@
 //! Twenty limits of every kind at once, far more calls than they allow, and kills of processes. The fleet's counters
-//! are not used as evidence. Instead, a witness reads the times of dispatches from Redis' monitor, and the service
+//! are not used as evidence. Instead, a witness reads the times of dispatches from Redis' monitor. The service also
 //! records the times at which calls ran. Because of the limit `paid`, the run takes at least 28 s.
 
 mod course;
@@ -20,7 +20,7 @@ use witness::{Service, Witness};
 const NODES: usize = 4;
 const BETWEEN: Duration = Duration::from_millis(900);
 const KILLS: usize = 16;
-/// If no reply comes for this time, the run has failed. It is several leases.
+/// If no reply arrives for this time (ms), the run has failed. The time is several leases.
 const SILENCE_MS: usize = 60_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,7 +43,7 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     for kill in 0..KILLS {
         // The fleet works between two kills.
         tokio::time::sleep(BETWEEN).await;
-        // Schedulers and workers alternate, and each process gets its turn.
+        // Kill schedulers and workers alternately, one process after another.
         let victim = kill % 2 * NODES + kill / 2 % NODES;
         tokio::task::block_in_place(|| nodes[victim] = start(roles[victim]));
     }
@@ -67,7 +67,7 @@ async fn submit(server: &RedisServer, made: &[PlannedTurn]) {
     }
 }
 
-/// The key is the turn's ID.
+/// Returns the replies by the ID of their turn.
 async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
     let mut connection = server.connection().await;
     let mut found = BTreeMap::new();
@@ -89,7 +89,7 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
     found
 }
 
-/// Calls that waited for a limit must also have run in the end.
+/// Checks that every call has run, including calls that waited for a limit.
 fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();
@@ -112,7 +112,7 @@ async fn nothing_is_held(server: &RedisServer) {
         let mut read = redis::cmd("HGETALL");
         read.arg(format!("{{tickfleet:0}}:counters:{}", limit.name));
         let counters: BTreeMap<String, Vec<u8>> = read.query_async(&mut connection).await.unwrap();
-        // The first double of a stored counter is its amount.
+        // The first number (a double) of a stored counter is its amount.
         let held = |counter: &Vec<u8>| f64::from_le_bytes(counter[..8].try_into().unwrap());
         assert!(counters.values().all(|counter| held(counter) == 0.0), "{}: {counters:?}", limit.name);
     }

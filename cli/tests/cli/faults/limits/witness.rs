@@ -18,7 +18,7 @@ use super::course::{Call, LIMITS, Limit, PlannedTurn};
 
 const TAKES: Duration = Duration::from_millis(25);
 
-/// Number, start and end of each call that the tools' service ran.
+/// The number, start and end of each call that the tools' service ran.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -27,7 +27,7 @@ pub(super) struct Service {
     pub(super) address: String,
 }
 
-/// Also ends if its client disconnects.
+/// A call in progress. Dropping this value records the end of the call, even if the client has disconnected.
 struct RunningCall(Ledger, usize, Instant);
 
 impl Drop for RunningCall {
@@ -39,7 +39,7 @@ impl Drop for RunningCall {
 async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
     let number = body["number"].as_u64().unwrap();
     let _running = RunningCall(ledger, usize::try_from(number).unwrap(), Instant::now());
-    // Calls must take some time, so that they overlap.
+    // Each call must take some time, so that calls overlap.
     tokio::time::sleep(TAKES).await;
     Json(json!({"number": number}))
 }
@@ -54,7 +54,7 @@ impl Service {
         Self { ledger, address }
     }
 
-    /// For each limit, the number of running calls must never exceed the permits.
+    /// Checks for each limit that the number of running calls never exceeded the permits.
     pub(super) fn judge(&self, made: &[PlannedTurn]) {
         let by_number: HashMap<usize, (&PlannedTurn, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
@@ -75,8 +75,8 @@ impl Service {
     }
 }
 
-/// The maximum number of calls that ran at the same time. If one call ends at the instant at which another begins, they
-/// do not overlap.
+/// Returns the maximum number of calls that ran at the same time. If one call ends at the instant at which another
+/// begins, they do not overlap.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -91,12 +91,12 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
 }
 
 pub(super) struct Witness {
-    /// The reader returns the dispatched slices.
+    /// Reads the monitor. Returns the dispatched slices at the end.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// The start of the slice's script by Redis' clock (ms), the turn, and the positions of the calls.
+/// A dispatched slice: the start of its script by Redis' clock (ms), the turn, and the positions of the calls.
 struct Slice {
     at_ms: i64,
     turn: String,
@@ -115,8 +115,8 @@ impl Witness {
                 tokio::select! {
                     line = lines.next() => {
                         let line = line.unwrap_or_default();
-                        // A script reads the time first. All its decisions use this time, even if the script takes
-                        // long.
+                        // Each script reads the time first. All decisions of the script use this time, even if the
+                        // script takes long.
                         script_ms = time_of_script(&line).unwrap_or(script_ms);
                         slices.extend(Slice::read(&line, script_ms));
                     }
@@ -127,7 +127,7 @@ impl Witness {
         Self { reader, stop }
     }
 
-    /// No counter may be debited beyond its maximum in any of its windows.
+    /// Checks that no counter was debited beyond its maximum in any of its windows.
     pub(super) async fn judge(self, made: &[PlannedTurn]) {
         self.stop.send(()).unwrap();
         let slices = self.reader.await.unwrap();
@@ -136,7 +136,7 @@ impl Witness {
         let mut out: Vec<(i64, &PlannedTurn, &Call)> = Vec::new();
         for slice in &slices {
             let turn = by_id[slice.turn.as_str()];
-            // If a call was dispatched earlier, it is not counted again.
+            // A call that was already dispatched in an earlier slice debits nothing again.
             let fresh = turn.calls[slice.calls.clone()].iter().filter(|call| seen.insert(call.number));
             out.extend(fresh.map(|call| (slice.at_ms, turn, call)));
         }
@@ -160,8 +160,8 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// The debits of the fullest window. The witness does not know where the windows begin, so it tries every offset and
-/// returns the lowest result.
+/// Returns the debits of the fullest window. The witness does not know where the windows begin, so it tries every
+/// offset and returns the lowest result.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -175,8 +175,8 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. The line's script
-    /// began at `at_ms`.
+    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start
+    /// of the script that issued the command.
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -196,13 +196,13 @@ impl Slice {
     }
 }
 
-/// If a script reads the time in this line, the start of the script (ms).
+/// Returns the start of a script (ms) if the script reads the time in this line, and `None` otherwise.
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// Escapes are kept.
+/// Returns the quoted words of a line. Escape sequences stay in the words.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begun = None;

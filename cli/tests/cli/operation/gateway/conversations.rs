@@ -38,7 +38,7 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// The returned key is for all agents of the tenant.
+    /// Starts a gateway. Returns it with a key for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -48,7 +48,7 @@ impl ConversationFleet {
     }
 }
 
-/// Returns the IDs of the conversation and of its task, and the events of the task.
+/// Sends a message. Returns the IDs of the conversation and of its task, and the events of the task.
 fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
     let said = json!({"message": message, "session_id": session}).to_string();
     let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
@@ -75,7 +75,7 @@ async fn a_conversation_continues_at_any_gateway_and_keeps_its_history() {
         (again.as_str(), &events.until("answer")["answer"]),
         (&*session, &json!("You said \"hello\" after 1 others."))
     );
-    // If the connection breaks, the client gets the remaining events from the task, and gets the answer from the
+    // If the connection breaks, the client can read the remaining events of the task, and the answer in the
     // conversation.
     let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
     drop(events);
@@ -129,7 +129,7 @@ async fn the_official_ag_ui_client_talks_with_an_agent() {
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
-    // The guide's program imports the client from its own folder.
+    // The program of the guide imports the client from its own folder.
     let program = packages.folder.join("ask.mjs");
     std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
     let mut node = packages.node();

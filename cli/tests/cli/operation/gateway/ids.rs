@@ -1,4 +1,4 @@
-//! IDs that callers choose. Under an ID, a caller sees only its own work, in its current state.
+//! IDs that callers choose. For each ID, a caller must see only its own work, in its current state.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -24,7 +24,7 @@ async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
     let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
 
-    // No scheduler is running. The rejection of the earlier turn does not apply to this turn.
+    // No scheduler is running. The rejection of the earlier turn with this ID must not be returned for the new turn.
     drop(fleet);
     let repaired = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
     assert_eq!((repaired.status, repaired.json()["state"].clone()), (202, json!("accepted")), "{repaired:?}");
@@ -63,7 +63,7 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     let gateway = Gateway::start(&redis.url(), &keys);
     let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
-    // The ID is reused for a task of another agent, and for other work of the same agent.
+    // Two tasks reuse the ID: one for another agent, and one for the same agent with another description.
     for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
         for wait in ["", "?wait=1"] {
             let answer = gateway.ask(key, "POST", &format!("/v1/tasks{wait}"), &task(agent, what));
@@ -73,19 +73,19 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     let again = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest"));
     assert_eq!((again.status, again.json()["task_id"].clone()), (200, json!("job")), "{again:?}");
 
-    // If the parent has ended, its child task is rejected, but this is not a conflict.
+    // If the parent has ended, its child task is rejected. The second submit must not be reported as a conflict.
     let child =
         json!({"target_agent": "petra", "task_id": "child", "task_description": "rest", "parent_task_id": "job"});
     let [first, second] = [0, 1].map(|_| gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &child));
     assert_eq!((first.status, second.status), (404, 404), "{first:?} {second:?}");
-    // The fleet generated this ID for a task of another agent.
+    // Reuse an ID that the fleet generated for a task of another agent.
     let unnamed = json!({"target_agent": "petra", "task_description": "rest"});
     let made = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &unnamed);
     let taken = json!({"target_agent": "atlas", "task_id": made.json()["task_id"], "task_description": "rest"});
     let answer = gateway.ask(&atlas, "POST", "/v1/tasks?wait=1", &taken);
     assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{answer:?}");
 
-    // Both tasks arrive before a scheduler decides. One gets its answer, and the other gets a conflict.
+    // Both tasks arrive before a scheduler decides. One gets its reply, and the other gets a conflict.
     drop(fleet);
     let both = json!({"target_agent": "petra", "task_id": "both", "task_description": "rest"});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks", &both).status, 202);

@@ -27,7 +27,7 @@ async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
     let public = ["--public-url", "https://fleet.example.com"];
     let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
 
-    // If an MCP client sends a request without a token, it gets the address of the metadata, which names the issuer.
+    // If an MCP client sends a request without a token, the response contains the address of the metadata.
     let mcp = "/v1/agents/kelly/mcp";
     let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Metrics and probes of a gateway, also while Redis is unavailable.
+//! Metrics and probes of a gateway, including while Redis is unavailable.
 
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
@@ -63,7 +63,7 @@ async fn metrics_count_requests_and_report_that_redis_is_down() {
     until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
     until(&process, "tickfleet_gateway_rejected_total{reason=\"unavailable\"} 1");
     until(&process, "tickfleet_redis_up 0");
-    // The gateway still responds, and must not be restarted, because the fault is not its own.
+    // Redis is unavailable, so the gateway is not ready. It still responds and must not be restarted.
     assert!(
         process.answer("/readyz").starts_with("HTTP/1.1 503") && process.answer("/livez").starts_with("HTTP/1.1 200")
     );

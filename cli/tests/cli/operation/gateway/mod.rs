@@ -1,5 +1,5 @@
-//! `tickfleet gateway` as a process. Services without access to Redis use it to do what producers do, within the rights
-//! of their key.
+//! `tickfleet gateway` as a process. Services without access to Redis use it to submit work and read results, within
+//! the permissions of their key.
 
 mod away;
 mod bounds;
@@ -41,7 +41,7 @@ const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
 pub struct Gateway {
-    /// `None` if the gateway is not a child of this test.
+    /// The gateway's process; `None` if the gateway is not a child of this test.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
@@ -81,7 +81,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // If no process reads the pipe of the log, the process ends.
+        // Keep reading the log. A process whose log is not read ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -177,7 +177,7 @@ fn received(mut stream: TcpStream) -> HttpResponse {
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Creates a key, and appends its row to a file as the command's help describes. Returns the key.
+/// Creates a key, and appends its row to a file, as the command's help describes. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -202,7 +202,7 @@ impl Events {
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// Returns `None` at the end of the stream.
+    /// Returns the name and the data of the next event. Returns `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         let mut data = None;
@@ -278,7 +278,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
     assert_eq!(one.get(&key, "/v1/turns/refused").status, 422);
     assert_eq!(one.get(&key, "/v1/turns/never").status, 404);
-    // A turn that violates the protocol gets the same reply as through Redis: every call has a result.
+    // A turn that violates the protocol gets the same reply as over Redis: every call has a result.
     let calls = json!([{"type": "function", "id": "call_1", "function": {"name": "echo", "arguments": "{}"}}]);
     let odd = json!({"agent": "kelly", "turn_id": "odd", "priority": "asap", "tool_calls": calls});
     let refused = one.ask(&key, "POST", "/v1/turns", &odd);
@@ -288,8 +288,8 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
-    // If a gateway stops, it ends the wait and reports that the turn is in progress. The client then asks the other
-    // gateway.
+    // If a gateway stops, it ends the pending request and reports that the turn is in progress. The client then uses
+    // the other gateway.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
@@ -304,15 +304,15 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Waits until the gateway has accepted the previous request. The gateway accepts connections in order. So if it
-/// responds to later requests, it has accepted the previous one.
+/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so it has
+/// accepted that connection when it responds to later requests.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
     }
 }
 
-/// A request that names a tenant needs a key of that tenant.
+/// If a request names a tenant, its key must be for that tenant.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
@@ -337,7 +337,7 @@ async fn a_key_gives_access_only_to_its_tenant_agents_and_verbs() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
-    // A key cannot submit work of other agents and tenants. IDs of such work look nonexistent to this key.
+    // A key cannot access the work of other agents and tenants. For this key, IDs of such work do not exist.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
         for id in ["mine", "runs", "unheard-of"] {
             assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
@@ -375,7 +375,7 @@ async fn a_key_gives_access_only_to_its_tenant_agents_and_verbs() {
         assert!(looks < LOOKS, "a key that was taken out is refused");
         pause();
     }
-    // A request that is too large affects only itself.
+    // A request that is too large is rejected. Later requests succeed.
     let key = gateway.key(&["--id", "again", "--tenant", "demo"]);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &echo(&"x".repeat(2 << 20))).code(), "too_large");
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
@@ -428,7 +428,7 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    // The pages of a key skip tasks that it must not see.
+    // In the pages of the task list, a key does not get tasks that it must not see.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     for id in ["of-petra", "of-petra-2"] {
@@ -444,8 +444,8 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // A queued task that reuses the ID of another agent's task gives no access to that agent's task. This also holds if
-    // no scheduler runs, so that nothing rejects the queued task.
+    // A queued task that reuses the ID of another agent's task gives no access to that agent's task. No scheduler runs
+    // here, so the queued task is not rejected yet.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

@@ -39,8 +39,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Submits tasks and turns while no scheduler runs. For some of them, the client generates the ID. Follows their events
-/// through another gateway. Returns each event stream with its expected last event.
+/// Submits tasks and turns while no scheduler runs. The client chooses the IDs of some of them, and the fleet generates
+/// the others. Reads their events through another gateway. Returns each event stream with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -54,13 +54,13 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     let mut unnamed = turn("kelly", "x", &["echo"]);
     unnamed.as_object_mut().unwrap().remove("turn_id");
     let of_fran = sent("/v1/tasks", given);
-    // None of these agents takes tasks, so a scheduler will reject the tasks.
+    // Kelly and fran take no tasks, so a scheduler will reject the tasks.
     let all_of_them = [
         (of_fran.clone(), "failed"),
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key of one agent receives only the events of this agent's work, and receives them immediately.
+    // The key of one agent immediately receives the events of this agent's work. It receives no other events.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
@@ -76,7 +76,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     streams
 }
 
-/// Each stream must end with its last event after a scheduler has decided.
+/// Checks that each stream ends with its expected event, now that a scheduler decides.
 fn all_end(streams: Vec<(Events, &str)>) {
     for (mut events, end) in streams {
         events.until(end);
@@ -102,7 +102,7 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     let mut there = follow(&two, &key, "first");
     here.until("queued");
     there.until("queued");
-    // If a key may not see the turn, the turn looks nonexistent to it.
+    // For a key that may not see the turn, the turn does not exist.
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
@@ -117,20 +117,19 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
         assert!(events.next().is_none(), "nothing comes after the reply");
         assert_eq!(events.id, "2");
     }
-    // If a client reconnects after the first result, it gets the remaining events.
+    // A client that reconnects after the first result gets only the remaining events.
     let mut again = Events::of(one.send(&key, "GET", "/v1/turns/first/events", "last-event-id: 1\r\n", ""));
     assert_eq!(again.until("result")["call"], "first/1");
     again.until("reply");
     assert_eq!(again.names, ["result", "reply"]);
 
-    // Because of the agent's cap, the second call waits for the next tick, and the third call waits for the tick after
-    // that.
+    // Because of the agent's cap, the second call waits for the next tick, and the third call for the tick after that.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
     let mut events = follow(&two, &key, "capped");
     let waits = events.until("waiting");
     assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
     assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
-    // For turns of other agents and for unknown turns, the status is 404.
+    // The status is 404 for turns of other agents and for unknown turns.
     for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
         assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
     }
@@ -221,7 +220,7 @@ async fn progress_of_a_python_tool_reaches_events_explain_and_mcp() {
 
     std::fs::write(folder.path().join("go"), "").unwrap();
     assert_eq!(events.until("reply")["results"][0]["output"], "done");
-    // The part ends with the record of the turn.
+    // The fleet deletes the partial text when it writes the record of the turn.
     let exists: bool = redis::cmd("EXISTS")
         .arg("{tickfleet:0}:parts:turn:demo:long")
         .query_async(&mut redis.connection().await)
@@ -256,7 +255,7 @@ async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
     heard.until("waiting");
     std::fs::write(&keys, without).unwrap();
     assert!(heard.next().is_none());
-    // The stream ends when its gateway stops. The client can continue the stream at another gateway.
+    // When a gateway stops, its streams end. The client can continue the stream at another gateway.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
     let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());
@@ -279,14 +278,14 @@ async fn a_stream_survives_a_redis_outage_and_reports_a_lost_turn() {
     let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
     hurt.until("queued");
-    // A damaged key affects only its own turn. The stream reports the damage.
+    // An unreadable turn in Redis affects only its own stream, which reports the damage.
     let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
     let () = set.query_async(&mut redis.connection().await).await.unwrap();
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
     assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
     redis.kill9();
     assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
-    // After the restart, Redis is empty, and the stream reports that the turn is gone.
+    // Redis is empty after the restart, so the stream reports that the turn does not exist.
     redis.restart().await;
     events.until("not_found");
     assert!(events.next().is_none() && events.names == ["queued", "away", "not_found"], "{:?}", events.names);

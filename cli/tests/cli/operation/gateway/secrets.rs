@@ -1,5 +1,5 @@
-//! Keys and tokens stay secret. Whatever the request and the log level, a gateway's log, metrics and responses do not
-//! contain them.
+//! Keys and tokens stay secret. A gateway's log, metrics and responses never contain them, whatever the request and the
+//! log level.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -70,7 +70,7 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
     let reported: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
     let metrics = process.metrics();
-    // Each secret was checked, and was rejected for a reason of its own.
+    // The gateway has checked and rejected each secret, each for a different reason.
     for reason in ["key", "forbidden", "rate"] {
         let none = format!("tickfleet_gateway_rejected_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");
@@ -81,7 +81,7 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let log = process.log();
     assert!(log.contains("\"level\":\"TRACE\"") || log.contains("\"level\":\"DEBUG\""), "it says all it can");
     for secret in &secrets {
-        // The signed part and the signature of a token are secret too.
+        // The signed part and the signature of a token are also secret.
         let parts = secret.split('.').filter(|part| part.len() > 20);
         for part in parts.chain([secret.as_str()]) {
             for (what, text) in [("log", &log), ("metrics", &metrics), ("answers", &reported)] {

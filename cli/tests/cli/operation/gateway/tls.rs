@@ -54,7 +54,7 @@ async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
         pause();
     }
     assert!(ask(&gateway, &old, &key).await.is_err(), "the old certificate is out of force");
-    // If the new certificate is unreadable, the previous certificate stays in force.
+    // If the new certificate is unreadable, the gateway continues to use the previous certificate.
     fs::write(&served[0], "no certificate").unwrap();
     drop(silent);
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);

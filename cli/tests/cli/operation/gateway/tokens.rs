@@ -1,5 +1,5 @@
-//! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens
-//! according to the gateway's rules. This must work even while the provider is unavailable.
+//! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens,
+//! and the gateway's rules set their permissions. Tokens must work even while the provider is unavailable.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ impl Provider {
         let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
         assert!(made.status.success(), "{made:?}");
         let made = std::fs::read(&file).unwrap();
-        // Some versions of OpenSSL write the bare key as DER, and others write PKCS #8.
+        // Some versions of OpenSSL write the key in its own DER format, and others write PKCS #8.
         let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
         let n = coded(&n);
@@ -173,7 +173,8 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     operated(&gateway, &shop, [&viewer, &operator, &approver]);
 }
 
-/// Each operator command needs its role, and the record of an action has the name in the token.
+/// Checks that each operator command requires its role, and that the audit entry of an action has the name from the
+/// token.
 fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&String; 3]) {
     for (method, path, body, roles) in &verbs("demo:0", "call-0-1-0", "worker-1") {
         for (token, may) in [viewer, operator, approver].into_iter().zip(roles) {
@@ -196,7 +197,7 @@ fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&St
     assert_eq!(decided.status, 200, "{decided:?}");
 }
 
-/// Returns the approval's ID.
+/// Waits for an approval. Returns its ID.
 fn asked(gateway: &Gateway, token: &str) -> String {
     for _ in 0..LOOKS {
         let seen = gateway.get(token, "/v1/operate/approvals").json();

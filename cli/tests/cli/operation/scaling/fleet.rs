@@ -1,4 +1,5 @@
-//! A fleet of real processes. Its schedulers report the backlog, and its workers start and stop.
+//! A fleet of real processes for the scaling runs. Its schedulers report the backlog. The run starts and stops its
+//! workers.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// `crowd` has the highest possible cap (200 calls per second). `capped` has ten calls per tick.
+/// The cap of `crowd` is the maximum, 200 calls per second. The cap of `capped` is ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
 /// Settings that differ from the defaults.
@@ -36,14 +37,14 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// `told` counts the workers that received SIGTERM, and `left` those that then exited with code 0.
+    /// `signaled` counts the workers that received SIGTERM. `left` counts the signaled workers that exited with code 0.
     pub signaled: u32,
     pub left: u32,
 }
 
 impl Processes {
-    /// Starts two schedulers and no worker. Writes a configuration with the tenants `demo` and `t1` to `t<tenants>` to
-    /// `folder`.
+    /// Starts two schedulers and no worker. Writes a configuration to `folder`. The tenants are `demo` and `t1` to
+    /// `t<tenants>`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -83,7 +84,7 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Workers that are not stopping.
+    /// Returns the number of workers that are not stopping.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
@@ -102,8 +103,8 @@ impl Processes {
         }
     }
 
-    /// Collects the workers that have stopped, each of which must have exited with code 0. No other process may have
-    /// ended.
+    /// Removes the workers that have stopped, and checks that each exited with code 0. Also checks that no other
+    /// process has ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -130,8 +131,8 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// The values that the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` has for
-    /// `ready` and `running`. No worker dies here, so there is no `suspect`. `None` while no scheduler reports the
+    /// Returns the values of the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for
+    /// `ready` and `running`. No worker dies here, so `suspect` is empty. Returns `None` while no scheduler reports the
     /// backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
@@ -142,7 +143,7 @@ impl Processes {
         Some((max("ready")?, max("running")?))
     }
 
-    /// Sum over all schedulers.
+    /// Returns the sum of a counter over all schedulers.
     pub fn counter(&self, series: &str) -> f64 {
         self.schedulers.iter().filter_map(|node| value(&scrape(node.metrics)?, series)).sum()
     }
@@ -168,7 +169,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// `None` if the process does not respond (yet).
+/// Returns the metrics of a process; `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;

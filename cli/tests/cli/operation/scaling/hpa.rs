@@ -9,16 +9,16 @@ pub struct Hpa {
     pub replicas_max: u32,
     /// The target of the metric per pod: the pod's slots times the target utilization.
     pub per_pod: f64,
-    /// If the ratio differs from 1 by at most this value, the number of pods does not change. Kubernetes' default is
-    /// 0.1.
+    /// If the ratio of the metric to the target differs from 1 by at most this value, the number of pods stays
+    /// unchanged. Kubernetes' default is 0.1.
     pub tolerance: f64,
-    /// Limits a scale-up in one period to this percentage or to `up_pods` pods, whichever is more.
+    /// A scale-up adds at most this percentage of pods or `up_pods` pods in one period, whichever is more.
     pub up_percent: u32,
     pub up_pods: u32,
     pub up_period_ms: u64,
-    /// A scale-down goes to the highest recommendation in this window.
+    /// A scale-down stops at the highest recommendation within this time.
     pub down_window_ms: u64,
-    /// Limits a scale-down in one period to this percentage.
+    /// A scale-down removes at most this percentage of pods in one period.
     pub down_percent: u32,
     pub down_period_ms: u64,
 }
@@ -30,7 +30,7 @@ pub struct Memory {
 }
 
 impl Hpa {
-    /// Considers only the metric.
+    /// Returns the recommended number of pods from the metric only, without policies and windows.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -47,7 +47,7 @@ impl Hpa {
             memory.recommended.pop_front();
         }
         let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
-        // Scales up at once. Scales down only to the highest recommendation in the window.
+        // Scale up immediately. Scale down only to the highest recommendation in the window.
         let stable = if recommended > current { recommended } else { highest.min(current) };
         let limited = if stable > current {
             let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);
@@ -65,7 +65,8 @@ impl Hpa {
         decided
     }
 
-    /// The number of pods at the start of the policy's period, if only changes in `direction` are undone.
+    /// Returns the number of pods at the start of the policy's period. Undoes only changes in `direction` (1: up, -1:
+    /// down).
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

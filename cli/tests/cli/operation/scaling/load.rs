@@ -1,4 +1,4 @@
-//! A producer whose rate steps up and down. Every turn must get exactly one reply.
+//! A producer with a rate that steps up and down. Checks that every turn gets exactly one reply.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 const REPLIES_MAX: usize = 2_000;
 
-/// Each turn has one call of `sleep`.
+/// The producer. Each of its turns has one call of `sleep`.
 pub struct Producer {
     redis: MultiplexedConnection,
     sent: HashMap<String, Instant>,
@@ -18,7 +18,7 @@ pub struct Producer {
     random: u64,
     pub submitted: u64,
     pub answered: u64,
-    /// The times from submit to reply, for replies since this list was last taken.
+    /// The times from submit to reply, for replies since the last time this list was read.
     pub took: Vec<Duration>,
 }
 
@@ -29,7 +29,7 @@ impl Producer {
             sent: HashMap::new(),
             last_reply: "0".into(),
             owed: 0.0,
-            // Any fixed odd number. It makes the turns of every run equal.
+            // Any fixed odd number, so that the turns are the same in every run.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
             answered: 0,
@@ -50,7 +50,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// The turns are those of the capped agent, and have `calls` calls each.
+    /// Submits turns of the capped agent, with `calls` calls each.
     pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -59,7 +59,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Each turn has one short call.
+    /// Submits turns with one short call each.
     pub async fn submit_many(&mut self, agent: &str, turns: u64) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -68,18 +68,19 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// One turn with one short call for each of the tenants `t1`, `t2`…
+    /// Submits one turn with one short call for each of the tenants `t1`, `t2`…
     pub async fn submit_for_tenants(&mut self, tenants: usize) {
         let mut pipe = redis::pipe();
         for n in 1..=tenants {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Replies to these turns go to the tenants' own inboxes, which have no reader. So these turns are not tracked.
+        // Replies to these turns go to the inboxes of other tenants, which the producer does not read. Therefore these
+        // turns are not tracked.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
-    /// From 100 to 300 ms.
+    /// Returns the next pseudorandom duration, from 100 to 300 ms.
     fn next_ms(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         100 + (self.random >> 33) % 201

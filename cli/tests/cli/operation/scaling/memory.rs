@@ -1,4 +1,4 @@
-//! Measures the memory of turns and agents in Redis, on a real fleet, for docs/operate/size-a-fleet.md.
+//! Measures how much memory turns and agents use in Redis, on a real fleet, for docs/operate/size-a-fleet.md.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::fleet::Processes;
 use super::load::Producer;
 
 const TURNS: u64 = 5_000;
-/// Each tenant has one agent, which makes one call.
+/// Number of tenants. Each has one agent, which makes one call.
 const TENANTS: usize = 2_000;
 
 pub type Cost = (&'static str, i64);
@@ -31,7 +31,7 @@ async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, ope
             return used(redis).await;
         }
         assert!(began.elapsed() < Duration::from_secs(120), "{inbound} inbound, {} open", producer.open());
-        // Redis gives no signal for an empty stream; bounded above.
+        // An empty stream causes no event, so the stream is polled. The assertion above bounds the loop.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Scales a fleet of real processes by the fleet's metric, with the documented algorithm of a HorizontalPodAutoscaler.
+//! Scales a fleet of real processes according to its backlog metric, with the documented algorithm of a
+//! HorizontalPodAutoscaler.
 //!
 //! Time runs faster than in a cluster: [`Course::speed`] divides the chart's periods.
 
@@ -17,12 +18,12 @@ use hpa::{Hpa, Memory};
 use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-/// The slots of a worker, and the utilization that the chart's `targetSlotsPercent` aims at.
+/// The slots of a worker, and the target utilization, which is the chart's `targetSlotsPercent`.
 const SLOTS: u32 = 4;
 const TARGET: f64 = 0.8;
-/// Turns are submitted and replies are read at this interval.
+/// Interval between two submits. Replies are read at the same interval.
 const STEP: Duration = Duration::from_millis(50);
-/// A load is absorbed if the backlog of ready work is at most this number, which is what two workers run at once.
+/// A load is absorbed if at most this number of slices is ready. Two workers can run this number at the same time.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 pub struct Course {
@@ -42,7 +43,7 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Includes capped turns.
+    /// Number of turns without a reply, including capped turns.
     open: usize,
     p95_ms: u64,
 }
@@ -82,7 +83,7 @@ struct ScalingRun {
 }
 
 impl ScalingRun {
-    /// Runs for `length` at this load. Scales once a period.
+    /// Runs for `length` at this load, and scales once per period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
         let mut last = began;
@@ -123,7 +124,7 @@ impl ScalingRun {
     }
 }
 
-/// Returns when every turn has a reply.
+/// Runs the steps of a course. Returns when every turn has a reply.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +141,7 @@ pub async fn run(course: &Course) -> Outcome {
     };
     while run.fleet.backlog().is_none() {
         assert!(run.began.elapsed() < Duration::from_secs(30), "no scheduler tells the backlog within 30 s");
-        // Processes give no signal when they have started; bounded above.
+        // Started processes cause no event, so the backlog is polled. The assertion above bounds the loop.
         tokio::time::sleep(STEP).await;
     }
     run.began = Instant::now();
@@ -184,7 +185,7 @@ impl ScalingRun {
 }
 
 impl Outcome {
-    /// How often the number of workers changed from growing to shrinking, or back, under load.
+    /// Returns how often the number of workers changed from growing to shrinking, or back, under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -201,8 +202,8 @@ impl Outcome {
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// For each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row. `None` if
-    /// this never happened.
+    /// For each step up, returns the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row.
+    /// Returns `None` for a step if this never happened.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;

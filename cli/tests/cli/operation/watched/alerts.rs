@@ -1,6 +1,6 @@
 //! Evaluates the alerts on metrics of a real fleet while a tool hangs, workers are killed and Redis is unavailable.
-//! Each scrape is taken when an expected state is reached, and is recorded as one minute after the previous scrape. So
-//! a slow machine takes longer, but gets the same result.
+//! Metrics are scraped when an expected state is reached. Each scrape is recorded as one minute after the previous
+//! scrape. A slow machine therefore takes longer, but gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// Each alert that must fire, the phase in which it must begin, and the reason. Other alerts must not fire, and no
-/// alert may fire earlier.
+/// The alerts that must fire, each with its first phase and the reason. Other alerts must not fire, and no alert may
+/// fire before its phase.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -36,18 +36,19 @@ const FIRES: [(&str, &str, &str); 10] = [
 /// Alerts that must have ended when a phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// Alerts about slow starts of ready work. They may fire only on a slow machine.
+/// Alerts about ready work that starts too slowly. They may fire, but only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// Up to this share of late starts, neither alert may fire. Prometheus extrapolates, so the share is slightly lower
-/// than the 6 % of the rule.
+/// If at most this share of starts is late, neither alert may fire. Prometheus extrapolates, so the share is slightly
+/// lower than the 6 % in the rule.
 const LATE_MAX: f64 = 0.05;
-/// Minimum number of starts for a share. Prometheus extrapolates, so the number is lower than the 100 of the rules.
+/// The share counts only if there are at least this many starts. Prometheus extrapolates, so the number is lower than
+/// the 100 in the rules.
 const STARTS_MIN: f64 = 50.0;
-/// The window, in minutes, of the rule that requires 14 %. The other rule's window is longer than the history.
+/// The window (minutes) of the rule with a threshold of 14 %. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
 const SLOW: f64 = 2.0;
-/// Three kills are needed, and more if a kill comes before a slice has begun.
+/// Maximum number of kills. Three are needed, and more if a worker is killed before its slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +83,7 @@ fn judge(verdict: &AlertResult, slow_machine: bool) {
     }
 }
 
-/// In the annotations that people would read, every template must be filled in without an error.
+/// Checks that every template in the annotations is filled in without an error.
 fn annotations_are_filled_in(said: &str) {
     assert!(said.contains("Annotations:{description=\"No scheduler and no worker reaches Redis."), "{said}");
     for wrong in ["{{", "<no value>", "<error"] {
@@ -92,9 +93,9 @@ fn annotations_are_filled_in(said: &str) {
 
 #[derive(Default)]
 struct Starts {
-    /// The last counts of each worker: all starts, and starts within one second.
+    /// For each worker, the last values of two counters: all starts, and starts within one second.
     last: BTreeMap<usize, (f64, f64)>,
-    /// Each minute has the number of all starts and of late starts since the beginning.
+    /// For each minute, the total numbers of all starts and of late starts.
     minutes: Vec<(f64, f64)>,
 }
 
@@ -105,7 +106,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // If the worker's process was replaced, its counts begin at zero.
+            // If the worker's process was replaced, its counters begin at zero.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -114,7 +115,7 @@ impl Starts {
         self.minutes.push((all, late));
     }
 
-    /// The largest share of late starts in any hour, or since the beginning.
+    /// Returns the largest share of late starts in any hour, or since the beginning.
     fn late(&self) -> f64 {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {
@@ -139,7 +140,8 @@ struct AlertScenario {
 
 impl AlertScenario {
     async fn begin() -> Self {
-        // Each worker has one slot. So one slow call per worker occupies all slots, and dies with its worker.
+        // Each worker has one slot. Therefore one slow call per worker occupies all slots, and is lost if its worker is
+        // killed.
         let fleet = Fleet::start(1).await;
         let history = History::new();
         let starts = Starts::default();
@@ -163,7 +165,7 @@ impl AlertScenario {
                 return scrape;
             }
             assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}. Last seen: {}", scrape.summary());
-            // The fleet gives no signal, so it is polled.
+            // The fleet does not report state changes, so it is polled.
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -188,7 +190,8 @@ impl AlertScenario {
         enqueue(&mut self.fleet.redis.connection().await, turns).await.unwrap();
     }
 
-    /// Half an hour without faults. This is longer than the delay of any alert that could fire by mistake.
+    /// Scrapes the fleet for half an hour without faults. This is longer than the delay of any alert that could fire by
+    /// mistake.
     async fn all_is_well(&mut self) {
         self.until("the fleet runs", Scrape::is_calm).await;
         self.phase(WELL);
@@ -203,7 +206,7 @@ impl AlertScenario {
         }
     }
 
-    /// Every other minute, submits one call for each slot. The call occupies its slot until it times out, and its retry
+    /// Submits one call for each slot every other minute. Each call occupies its slot until it times out, and its retry
     /// times out too.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
@@ -220,7 +223,7 @@ impl AlertScenario {
         }
     }
 
-    /// For each slot, submits a call of ten minutes. Further calls wait for the slots.
+    /// Submits a call of ten minutes for each slot. Further calls wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -233,7 +236,7 @@ impl AlertScenario {
         }
     }
 
-    /// Kills both workers while they run the slow calls, until the slow calls are quarantined.
+    /// Kills both workers repeatedly while they run the slow calls, until the slow calls are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);
@@ -249,7 +252,7 @@ impl AlertScenario {
             }
             self.fleet.start_who_is_down();
             if quarantined(&seen) == SLOW {
-                // Long enough for the alert about deaths to fire and to end.
+                // The time is long enough for the alert about dead workers to fire and to end.
                 return self.minutes_of_work(15).await;
             }
             let waiting = |s: &Scrape| s.backlog("ready") + s.backlog("suspect");

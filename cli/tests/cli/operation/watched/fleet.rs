@@ -1,4 +1,4 @@
-//! The monitored fleet: processes that can be killed, the work of its agents, and scrapes of its metrics.
+//! A monitored fleet: processes that can be killed, work of its agents, and scrapes of its metrics.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// Keeps its name when its process is killed and replaced.
+/// A process of the fleet. The member keeps its name when its process is killed and replaced.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
@@ -21,7 +21,7 @@ pub struct Member {
 }
 
 pub struct Fleet {
-    // Must be dropped first, because the members depend on Redis.
+    // This field must be dropped first, because the members depend on Redis.
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
@@ -30,12 +30,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Each worker has `slots` slots. Waits until all processes run.
+    /// Starts a fleet with `slots` slots per worker. Waits until all processes run.
     pub async fn start(slots: usize) -> Self {
         Self::under(&[], slots).await
     }
 
-    /// Like [`Self::start`], with configuration files (name and text).
+    /// Same as [`Self::start`], with configuration files (name and text).
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -57,7 +57,7 @@ impl Fleet {
         let slots = self.slots.to_string();
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
-            // Longer than a busy machine pauses, so only killed workers count as dead.
+            // The lease is longer than pauses on a busy machine, so only killed workers count as dead.
             ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
             ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
@@ -73,7 +73,7 @@ impl Fleet {
         }
     }
 
-    /// The command must be one that keeps running.
+    /// Starts a command of the binary. The command must be one that runs until it is stopped.
     pub fn command(&self, args: &[&str]) -> Process {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
@@ -85,7 +85,7 @@ impl Fleet {
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// The workers must hold slices at this time.
+    /// Kills all workers. They must hold slices at this time.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
@@ -116,14 +116,14 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
 }
 
 pub struct Scrape {
-    /// Seconds since the epoch.
+    /// Time of the scrape, in seconds since the epoch.
     pub at: f64,
-    /// One page per member. `None` if the member has no process.
+    /// The metrics of each member, by series. `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// The values of a metric in all series with these labels (as `name="value"`).
+    /// Returns the values of a metric in all series with these labels (as `name="value"`).
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -137,7 +137,7 @@ impl Scrape {
         self.values(metric, labels).sum()
     }
 
-    /// The maximum over all schedulers.
+    /// Returns the backlog of a state, as the maximum over all schedulers.
     pub fn backlog(&self, state: &str) -> f64 {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
@@ -191,8 +191,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// One round of the agents' work. Some calls succeed, are retried, are denied, are invalid, or name unknown tools.
-/// There are more calls than the caps allow.
+/// Returns the turns of one round. Some of their calls succeed, are retried, are denied, are invalid, or name unknown
+/// tools. There are more calls than the caps allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),
@@ -203,11 +203,11 @@ pub fn work(round: u64) -> Vec<Value> {
         turn("archy", &[("no_such_tool", json!({}))]),
     ];
     if round.is_multiple_of(10) {
-        // The service refuses the call. This is not counted as a failure of the tool.
+        // The service rejects this call. The rejection is not counted as a failure of the tool.
         turns.push(turn("donna", &[("fail", json!({"outcomes": ["permanent"]}))]));
     }
     if round.is_multiple_of(3) {
-        // More than ten a second, so that some calls wait in the agent's throttle queue.
+        // These are more than ten calls per second, so that some wait in the agent's throttle queue.
         turns.push(turn("binky", &vec![echo(); 12]));
         // A rejected turn becomes a dead letter. One dead letter in three minutes is not enough for an alert.
         turns.push(turn("nobody", &[echo()]));

@@ -1,5 +1,5 @@
-//! Converts scrapes to the history that Prometheus would have if the scrapes were taken one minute apart. Evaluates the
-//! chart's rules over this history with `promtool test rules`.
+//! Converts scrapes to the history that Prometheus would have if they were taken one minute apart. Evaluates the
+//! chart's rules on this history with `promtool test rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -19,10 +19,10 @@ const ASKED: &str = "Asked";
 /// Scrapes one minute apart, grouped into phases.
 pub struct History {
     asked_for: BTreeSet<String>,
-    /// Each series has one value per minute.
+    /// The values of each series, one per minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// The start time of each process on the history's clock. The key is the member and the start time that the process
-    /// reports.
+    /// The start time of each process on the history's clock. The key is the member and the reported start time of the
+    /// process.
     began: BTreeMap<String, f64>,
     minutes: u32,
     phases: Vec<(&'static str, u32)>,
@@ -31,7 +31,7 @@ pub struct History {
 pub struct AlertResult {
     /// The alerts that fired in each phase, in order.
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
-    /// The output of promtool. It has the labels and annotations of the alerts that fire at the end of each phase.
+    /// The output of promtool. It contains the labels and annotations of the alerts that fire at the end of each phase.
     pub said: String,
 }
 
@@ -44,7 +44,7 @@ impl History {
         Self { asked_for, series: BTreeMap::new(), began: BTreeMap::new(), minutes: 0, phases: Vec::new() }
     }
 
-    /// Later scrapes belong to this phase.
+    /// Begins a phase. All later scrapes belong to it, until the next phase.
     pub fn phase(&mut self, name: &'static str) {
         self.phases.push((name, self.minutes));
     }
@@ -59,11 +59,11 @@ impl History {
                 if !self.asked_for.contains(name) {
                     continue;
                 }
-                // Shift each timestamp, so that its age in the history is its age at the scrape.
+                // Shift each timestamp, so that its age in the history is the same as at the time of the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
-                    // Keep the start time from the first scrape, so that the process gets one minute older with each
+                    // Keep the start time from the first scrape, so that the age of the process grows by one minute per
                     // scrape.
                     BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
                     _ if is_time => stated,
@@ -83,7 +83,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// In promtool's notation. If a series was present and is absent from a later scrape, it becomes stale.
+    /// Formats the series for promtool. If a series is missing in later scrapes, it becomes stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -107,8 +107,8 @@ impl History {
         self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
     }
 
-    /// Runs promtool with the chart's own rules. Each test expects that nothing fires, so promtool's error messages
-    /// list the alerts that fire.
+    /// Runs promtool with the chart's own rules. Each test case expects that no alert fires, so promtool's error
+    /// messages list the alerts that fire.
     pub fn verdict(&self) -> AlertResult {
         let rules = rule_files();
         let names = |pattern: &str| {
@@ -121,8 +121,8 @@ impl History {
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // Prometheus versions differ in whether a range includes its ends. So the range is half a minute longer
-            // than the phase.
+            // Versions of Prometheus differ in whether a range includes its ends. The range is therefore half a minute
+            // longer than the phase.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -165,8 +165,8 @@ fn rule_files() -> Vec<(String, String)> {
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The output of `promtool test rules` for these cases. The cases fail on purpose, because only a failed case lists its
-/// alerts.
+/// Returns the output of `promtool test rules` for these cases. The cases fail on purpose, because promtool lists the
+/// alerts only of failed cases.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");

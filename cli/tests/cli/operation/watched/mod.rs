@@ -1,5 +1,5 @@
 //! Monitoring of a fleet. A real Prometheus must find data for every panel. When a tool hangs, workers are killed or
-//! Redis is unavailable, the right alerts must fire, and no others.
+//! Redis is unavailable, exactly the expected alerts must fire.
 
 mod alerts;
 mod fleet;
@@ -9,7 +9,7 @@ mod panels;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// On a quiet machine, the longest wait takes half a minute.
+/// Maximum wait for a state. On an idle machine, the longest wait takes half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(50);
 const NAMESPACE: &str = "watched";

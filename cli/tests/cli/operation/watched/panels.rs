@@ -14,29 +14,31 @@ use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::binary::tickfleet;
 use crate::support::prometheus::{Prometheus, Target};
 
-/// Panels that are empty while the fleet has no problems, with the reason.
+/// Panels that are empty while the fleet has no problems, each with the reason.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
     ("Firing alerts", "none does"),
 ];
 
-/// Limits that the agents' work reaches. One makes turns wait, one rejects calls, and one only counts. Most of the work
-/// is within the limits, so only a small part waits or is rejected.
+/// Limits that the agents' work reaches. The first makes turns wait, the second rejects calls, and the third only
+/// counts. Only a small part of the work waits or is rejected.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
 
-/// Adds a tool that needs a sandbox to the built-in tools. It makes workers check the sandbox support of their machine.
+/// The built-in tools, and a tool that needs a sandbox. Because of this tool, workers check the sandbox support of
+/// their machine.
 const TOOLS: &str = concat!(
     include_str!("../../../../../config/tools.yaml"),
     "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// A tool's circuit breaker opens after three failures in a row. The audit log is sealed with the key in this file.
+/// Returns the settings. The circuit breaker of a tool opens after three failures in a row. The key in the file `key`
+/// seals the audit log.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_cooldown: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
@@ -90,7 +92,7 @@ async fn a_real_prometheus_finds_data_for_every_panel() {
     callers.abort();
 }
 
-/// Until aborted, alternates between a request that succeeds and a request without a key.
+/// Alternates between a request that succeeds and a request without a key, until the task is aborted.
 async fn callers(port: u16) {
     loop {
         for path in ["/v1/openapi.json", "/v1/tasks"] {
@@ -99,25 +101,25 @@ async fn callers(port: u16) {
             stream.write_all(request.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
-        // The pace of the callers, which is the same as the agents' pace.
+        // This pause sets the pace of the callers. It is the same as the pace of the agents.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Until aborted, submits the agents' work.
+/// Submits the agents' work, until the task is aborted.
 async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        // This tool always fails. So its breaker opens, admits one trial call, and opens again.
+        // This tool always fails. Its breaker therefore opens, admits one trial call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
-        // The pace of the agents. Half a core can handle it.
+        // This pause sets the pace of the agents. Half a CPU core can handle it.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// With all namespaces and jobs selected.
+/// Returns the queries of all panels, with all namespaces and jobs selected.
 fn queries() -> Vec<Query> {
     let mut found = Vec::new();
     for file in chart("dashboards").read_dir().unwrap().map(|file| file.unwrap().path()) {
@@ -154,7 +156,7 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         }
         let reported = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
         assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(reported).collect::<String>());
-        // Rates need two scrapes, and some work takes a tick, so the queries are repeated.
+        // Rates need two scrapes, and some work takes a tick. Therefore the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }
     // A panel that may be empty must still query an existing metric.

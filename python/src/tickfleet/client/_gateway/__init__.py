@@ -39,13 +39,13 @@ _POLL_S = 25
 # Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s.
 
 _FRESH_S = 10.0
-# Seconds within which a message may be submitted again to learn of a rejection. No fleet forgets an id so soon.
+# Seconds within which a message may be submitted again to find out about a rejection. Fleets remember ids for longer.
 
 _LOOK_AGAIN_S = 0.25
-# Seconds between two requests if the gateway responds at once.
+# Seconds between two requests if the gateway responds immediately.
 
 _APPROVAL_AFTER_S = 1
-# Seconds to wait for the reply before the events of a turn are followed to see whether it waits for an approval.
+# Seconds to wait for the reply. After that, the client reads the events of the turn to detect a wait for approval.
 
 _ONE_LOOK_S = 2.0
 # Minimum seconds for one request, even if the caller's timeout is shorter.
@@ -83,7 +83,7 @@ class Gateway:
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
         answer = await self.http.ask("GET", f"/v1/turns/{segment(id)}", tenant)
-        # Only the gateway that accepted the message knows of a rejection.
+        # Only the gateway that accepted the message has its rejection, so another gateway may have no reply.
         return read_reply(answer.text) if answer.status == 200 else None
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
@@ -106,7 +106,8 @@ class Gateway:
             "POST", path + (f"?wait={wait}" if wait else ""), tenant, body=body, wait=wait, again=path
         )
         if answer.status == 404:
-            # The turn may not have arrived yet, or another gateway knows of its rejection.
+            # The turn may not have arrived yet. If it was rejected, only the gateway that accepted it has the
+            # rejection.
             return None
         found = _good(answer).read()
         if found["state"] == "ended":
@@ -135,7 +136,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # When the message was accepted, by a clock that also runs while the machine sleeps.
+        # Time when the message was accepted, by a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -148,8 +149,8 @@ class _Awaited:
         """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it
         arrives within the wait."""
         headers = {"idempotency-key": self._id}
-        # A proxy may cut off every request that waits. The retry therefore does not wait: it only asks whether the
-        # message was accepted.
+        # A proxy may cut off every request that waits. The retry therefore does not wait, and only finds out whether
+        # the message was accepted.
         path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
         try:
             answer = await self._http.ask(
@@ -166,10 +167,10 @@ class _Awaited:
         return _ended(_good(answer))
 
     async def reply(self, timeout: float | None) -> Reply | None:
-        # Sending may wait for the reply, too, so both share the timeout.
+        # Sending can also wait for the reply, so both share the timeout.
         end = None if timeout is None else time.monotonic() + timeout
         if self._reply is None and self._taken is None:
-            # Until the message is known to be accepted, an error is one of sending, not of waiting.
+            # Until the message is accepted, an error concerns sending it and not the wait.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
             self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
@@ -178,7 +179,7 @@ class _Awaited:
     async def reply_or_approval(self, timeout: float | None) -> Reply | PendingApproval | None:
         end = None if timeout is None else time.monotonic() + timeout
         if self._reply is None and self._taken is None:
-            # Most calls end within this wait, and then need no second request.
+            # Most calls end within this wait, so no second request is needed.
             self._reply = await self.submit(min(_APPROVAL_AFTER_S, _seconds(timeout)))
         if self._reply is None and self._kind == "turn":
             left = None if end is None else max(_ONE_LOOK_S, end - time.monotonic())
@@ -192,9 +193,9 @@ class _Awaited:
         return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Another gateway may have accepted the message. In that case, only that gateway knows of a rejection. If the
-        # message is sent again here, this gateway learns of the rejection, too. A message that was not rejected does
-        # not run again.
+        # Another gateway may have accepted the message. Then only that gateway has a possible rejection. If the message
+        # is sent again through this gateway, this gateway has the rejection too. A message that was accepted does not
+        # run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)
@@ -217,7 +218,7 @@ class _Awaited:
 async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
     """Returns the reply to a turn or task, if it arrives within the wait."""
     answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, tries=tries)
-    # The turn or task may not have arrived yet.
+    # A 404 is not an error, because the turn or task may not have arrived yet.
     return None if answer.status == 404 else _ended(_good(answer))
 
 
@@ -247,7 +248,7 @@ async def _polled(
     """Polls until there is a reply or the time is over. Temporary errors are retried."""
     end = None if timeout is None else time.monotonic() + timeout
     try:
-        # Limits the wait if the gateway hangs. At least one request is made.
+        # Limits the wait in case the gateway hangs. At least one request is made.
         async with asyncio.timeout(None if timeout is None else max(_ONE_LOOK_S, timeout)):
             while True:
                 began = time.monotonic()

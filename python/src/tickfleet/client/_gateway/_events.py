@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-# `_http` comes first: if the package is missing, its error says what to do.
+# Import `_http` first: if its package is missing, the error names the package to install.
 from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 
 import httpx2 as httpx
@@ -17,8 +17,8 @@ from tickfleet.client._errors import FleetError, Forbidden, NotFound, Unavailabl
 from tickfleet.client._events import Event, Kind
 from tickfleet.client._reply import PendingApproval, Reply, read_reply
 
-# The steps of a task's history. Other events of a gateway (accepted, execute, waiting, capped) are not steps, and have
-# no positions of their own.
+# The events of a gateway that are steps of a task's history. Other events (accepted, execute, waiting, capped) are not
+# steps, and have no positions of their own.
 _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "agent_message": "agent_message"}
 
 _ENDS = ("answer", "failed")
@@ -28,7 +28,7 @@ _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
 
 _GOOD_S = 5.0
-# Seconds after which a stream counts as healthy, so that the retry timeout starts again.
+# After this many seconds, a stream counts as healthy. Its loss then begins a new retry timeout.
 
 
 class _Later(Exception):
@@ -103,7 +103,7 @@ async def _check(response: httpx.Response) -> None:
         return
     text = (await response.aread()).decode(errors="replace")
     answer = checked(answer_of(response.status_code, text, response.headers))
-    # A task that is not found may not be admitted yet.
+    # If the status is 404, the task may not be admitted yet.
     error = NotFound(answer.message) if answer.status == 404 else passing(answer)
     raise _Later(error, answer.retry_after)
 
@@ -131,7 +131,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
     async for piece in pieces:
         if not piece:
             continue
-        # A line feed after a carriage return of the previous piece belongs to the same line end.
+        # If the previous piece ended with a carriage return, a line feed at the start belongs to the same line end.
         text = piece[1:] if was_cr and piece.startswith(b"\n") else piece
         was_cr = piece.endswith(b"\r")
         *lines, rest = _LINE_ENDS.split(rest + text)

@@ -38,7 +38,7 @@ _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 # Seconds before each retry; the last value is repeated.
 
 _PAUSE_MAX_S = 60.0
-# Maximum pause in seconds, even if the gateway requests more, because a caller is waiting.
+# Maximum pause in seconds, even if the gateway requests a longer one, because the caller is waiting.
 
 _PASSING = (429, 500, 502, 503, 504)
 # Statuses after which the same request may succeed.
@@ -96,7 +96,7 @@ class Tries:
 
     def __init__(self, retry_timeout: float | None, closed: asyncio.Event | None = None) -> None:
         self._retry_timeout = retry_timeout
-        # Set when the client is closed, which ends a pause.
+        # Set when the client is closed. This ends a pause early.
         self._closed = closed or asyncio.Event()
         self._end: float | None = None
         self._tries = 0
@@ -105,7 +105,7 @@ class Tries:
         """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the wait would
         exceed the retry timeout."""
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
-        # Jitter: requests that were rejected together must not return together.
+        # Add jitter, so that requests that were rejected together are not repeated together.
         pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
         self._tries += 1
         if self._end is None and self._retry_timeout is not None:
@@ -130,7 +130,8 @@ class Http:
             self._authorization()
         self.retry_timeout = retry_timeout
         self._closed = asyncio.Event()
-        # No limit, because each waiting request has its own connection. The gateway limits them.
+        # There is no limit here, because each waiting request has its own connection. The gateway limits the
+        # connections.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         # Redirects are not followed: the key must not reach another server.
         self._client = httpx.AsyncClient(base_url=url.rstrip("/"), limits=limits, follow_redirects=False)
@@ -188,7 +189,7 @@ class Http:
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
-                # The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without
+                # The message was accepted, and only the wait was rejected. Ask for the acceptance immediately, without
                 # using up the retry timeout.
                 path, wait = again, 0
                 continue
@@ -203,7 +204,7 @@ class Http:
         headers = self._headers(tenant, False) | {"accept": "text/event-stream"}
         if position:
             headers["last-event-id"] = str(position)
-        # A gateway sends something every 15 s.
+        # A gateway sends at least one line every 15 s, so a longer silence means that the stream is lost.
         timeout = httpx.Timeout(45.0, connect=_ANSWER_S, pool=None)
         async with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
             yield response
@@ -236,7 +237,7 @@ def segment(id: str) -> str:
 def answer_of(status: int, text: str, headers: Mapping[str, str]) -> Answer:
     """Returns the response with the header that the client reads."""
     after = headers.get("retry-after", "")
-    # Gateways send seconds, never a date.
+    # Gateways send the header in seconds, never as a date.
     return Answer(status, text, float(after) if after.isdecimal() else None)
 
 

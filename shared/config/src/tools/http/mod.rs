@@ -20,7 +20,7 @@ const RESPONSE_BYTES_MAX: i128 = 64 << 20;
 /// Maximum redirects that a definition can configure.
 const REDIRECTS_MAX: i128 = 10;
 
-/// Reads an `http:` definition. If `once` is true, a second request would have a second effect.
+/// Reads an `http:` definition. `once` is true if a repeated request would have a second effect.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();

@@ -13,7 +13,7 @@ const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("b
 /// Fields of a token request that other settings set.
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
-/// Reads an `oauth2:` definition. `None` if a required field is missing.
+/// Reads an `oauth2:` definition. Returns `None` if a required field is missing.
 pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAuth2Def> {
     let mut s = cursor.section();
     let grant = s.required("grant").and_then(|c| c.choice(&GRANTS));

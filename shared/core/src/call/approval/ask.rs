@@ -1,4 +1,4 @@
-//! Asks people about a call, and parks its turn.
+//! Asks people to approve a call, and parks the call's turn until they decide.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -203,8 +203,8 @@ impl AskApproval {
     }
 }
 
-/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so nothing
-/// else ends these approvals.
+/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. The turns of these approvals are lost or
+/// unreadable, so nothing else ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -91,7 +91,7 @@ impl DecideApproval<'_> {
         Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms }
     }
 
-    /// Returns the refusal if the approval does not accept a decision by this person.
+    /// Returns the refusal if the approval does not accept a decision by this person. Otherwise returns `None`.
     fn refusal(&self, approval: &Approval) -> Option<DecideResult> {
         if self.by == approval.agent.as_str() {
             return Some(DecideResult::Own);

@@ -43,7 +43,8 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Returns the query for the next events. Its result includes up to `count` events that were not delivered.
+    /// Returns the query for the next events. The result of the query includes up to `count` events that were not
+    /// delivered.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }

@@ -313,8 +313,8 @@ fn each_guard_of_an_approval_is_needed() {
     });
 }
 
-/// The turns of waiting approvals become unreadable, so nothing ends these approvals. They are removed once they are
-/// overdue.
+/// The turns of waiting approvals become unreadable, so nothing ends these approvals. The approvals are removed once
+/// they are overdue.
 #[test]
 fn overdue_approvals_do_not_fill_the_bound() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -328,8 +328,8 @@ fn overdue_approvals_do_not_fill_the_bound() {
     assert_eq!(store.sets[&waiting_of_agent(&tenant(), &agent())].len(), 1);
 }
 
-/// A cancel is a record of its own. A decision after a cancel returns that the call is over, even if the cancel arrives
-/// between the read and the commit of the decision.
+/// A cancel does not change the turn's record. A decision after a cancel returns that the call is over, even if the
+/// cancel arrives between the read and the commit of the decision.
 #[test]
 fn a_canceled_turn_accepts_no_approval_decision() {
     let cancel = |store: &mut MiniStore, admitted_ms| {

@@ -210,7 +210,7 @@ impl Check<'_, '_> {
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // A turn without a record will be admitted soon, or was refused.
+            // A turn without a record is admitted soon, or was refused. Its call counts as live for a limited time.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
@@ -264,8 +264,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// Returns true if turns that were submitted before this turn are not decided yet. One of them may set the missing
-/// fact. A redelivered turn is behind later turns in the stream, so its position does not show its age.
+/// Returns true if a turn that was submitted before this turn is not decided yet, because such a turn may set the
+/// missing fact. A redelivered turn is behind later turns in the stream, so its position does not show its age.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };

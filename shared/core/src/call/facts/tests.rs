@@ -40,7 +40,7 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     precondition
 }
 
-/// Parks the turn `id`. Returns the turn that it waits for.
+/// Parks the turn `id`. Returns the turn for which the turn `id` waits.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     let own = turn();
     let caller = call(id, 0);
@@ -126,7 +126,7 @@ fn each_guard_of_facts_is_needed() {
         sends.add_to(transaction, view, context, &caller, &own)
     };
     let sets = asks(vec![], vec![may("f", true)]);
-    // Another call begins at the same time. It may set a fact that this call forbids.
+    // Another call begins at the same time. The other call may set a fact that this call forbids.
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
@@ -209,7 +209,7 @@ fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
     detects("early_knows_redelivery", || enter(&mut store.clone(), "a", &needs) == waits("a"));
 }
 
-/// Each call only clears a fact, and each one clears a different fact.
+/// Each call only clears a fact, and each call clears a different fact.
 #[test]
 fn cleared_facts_do_not_make_a_session_grow() {
     let mut session = Session::default();
@@ -381,8 +381,8 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
     assert!(!store.run(&report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
-/// Returns true if the call's conditions are met: required facts are certain, and no other running call may change a
-/// fact of the conditions.
+/// Returns true if the call's conditions are met. Required facts are certainly set, forbidden facts are certainly not
+/// set, and no other running call may change these facts to the opposite.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.running.iter().filter(|(call, entry)| {
@@ -454,7 +454,7 @@ proptest! {
         }
     }
 
-    /// Whatever calls report about a fact, the fact ends earlier only if it is certainly cleared. Its spans never
+    /// For any reports of calls, the fact ends earlier only if it is certainly cleared. The spans of a fact never
     /// contradict each other.
     #[test]
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {

@@ -35,7 +35,8 @@ pub struct RecordExpectedCalls {
 }
 
 impl Session {
-    /// Adds an expected call, unless it is known. Returns false if nothing changed.
+    /// Adds an expected call, unless the call is known or the session has too many expected calls. Returns false if
+    /// nothing changed.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
         let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);

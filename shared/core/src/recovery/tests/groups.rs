@@ -14,7 +14,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// One worker held all slices, and crashed.
+    /// Creates a fleet in which one worker held all slices, and crashed.
     fn new(slices: usize, poison: impl IntoIterator<Item = usize>) -> Self {
         let mut trial = Trial::at(LEASE);
         let bounds = Bounds::default();
@@ -40,7 +40,7 @@ impl Fleet {
         self.quarantined.extend(quarantined);
     }
 
-    /// A worker with a free slot for suspects takes a group. Returns false if no suspect waits.
+    /// Lets a new worker with a free slot for suspects take a group and run it. Returns false if no suspect waits.
     fn run_group(&mut self, consumer: &str) -> bool {
         let Some(queue) = queues().into_iter().find(|queue| !self.trial.clone().take(queue, "look", 1).is_empty())
         else {

@@ -39,7 +39,7 @@ fn heartbeat(consumer: &str) -> RecordKey {
     workers::key(consumer)
 }
 
-/// A consumer's lease in the current state of the trial.
+/// Returns a consumer's lease in the current state of the trial.
 fn lease(trial: &Trial, consumer: &str, ends_ms: i64) -> Lease {
     let key = heartbeat(consumer);
     let version = trial.stored::<Crash>(&key).map(|stored| stored.version);
@@ -74,7 +74,7 @@ fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> ReapResult {
     trial.run(&Reap { consumer: consumer.into(), lease, held, bounds })
 }
 
-/// Reaps until nothing is left. Returns the redelivered turns by group, and the quarantined turns.
+/// Reaps until the consumer holds no entries. Returns the redelivered turns by group, and the quarantined turns.
 fn reap(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> (Vec<Vec<TurnName>>, Vec<TurnName>) {
     let mut groups = Vec::new();
     let mut quarantined = Vec::new();

@@ -192,8 +192,8 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 
 proptest! {
     /// If a worker dies in the same restart that loses its begin, no journal has the call. Only durable begins prevent
-    /// this. So workers in this test crash only between restarts, and their begins are older than the writes that the
-    /// next restart loses.
+    /// this loss. So workers in this test crash only between restarts, and their begins are older than the writes that
+    /// the next restart loses.
     #[test]
     fn no_once_call_takes_effect_twice(acts in prop::collection::vec(act(), 1..50)) {
         let mut safe = Vec::new();

@@ -49,7 +49,7 @@ fn budget_of(task: &str) -> CounterKey {
     CounterKey::new(limits::TASK, format!("acme:{task}"))
 }
 
-/// A task that a call delegates, with a budget of 10.
+/// Returns a task that a call delegates, with a budget of 10.
 fn task<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     Delegate {
         name: named(name),
@@ -73,7 +73,7 @@ fn external<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     Delegate { destination: Destination::External { lease_ms: 1_000 }, ..task(name, bounds) }
 }
 
-/// A task on the inbound stream, which a scheduler has read.
+/// Returns a task on the inbound stream, which a scheduler has read.
 fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     trial.enqueue(&keys::tasks(), vec![("task".into(), "{}".into())]);
     let entry = trial.take(&keys::tasks(), "s1", 1).remove(0).0;

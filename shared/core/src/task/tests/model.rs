@@ -99,7 +99,7 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     decision.spent = Some(spent("r1", 10, 5));
     assert!(matches!(trial.run(&decision), Stepped::Ok(_)));
     assert_eq!(trial.used(&tokens()), 15);
-    // The same response again, without entries. It must be counted only once.
+    // Report the same response again, without entries. It must be counted only once.
     let mut again = steps(&entry, 1, &[], &bounds);
     again.spent = Some(spent("r1", 10, 5));
     trial.run(&again);

@@ -1,7 +1,8 @@
 //! Computes how many of a turn's next calls fit all counters, and whether the call after these calls waits or ends.
 //!
-//! If a counter's state is unknown, room is assumed. The store checks the room again, and returns the counter's state
-//! in a conflict. The next attempt uses this state.
+//! The room of a counter is the amount that can still be debited from it. If a counter's state is unknown, its room is
+//! assumed to be the limit's maximum. The store checks the room again, and returns the counter's state in a conflict.
+//! The next attempt uses the returned state.
 
 use tickfleet_model::limit::OnReach;
 
@@ -12,16 +13,16 @@ use crate::transaction::{ConditionalDebit, Conflict, CounterKey, CounterState, W
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
-/// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn checks again after this time
-/// (ms).
+/// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn is checked again after this
+/// time (ms).
 pub const PERMIT_CHECK_MS: i64 = 5_000;
 /// If a turn waits until one of its tenant's slices ends, the turn is checked again after this time (ms).
 pub const IN_FLIGHT_CHECK_MS: i64 = 250;
 /// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
 pub const WINDOW_CHECK_MS: i64 = 300_000;
-/// After this number of conflicts about a counter, the counter counts as full, because concurrent decisions take its
-/// room faster than this decision.
+/// After this number of conflicts about a counter, the counter is treated as full, because concurrent decisions take
+/// its room faster than this decision.
 const CONTENDED: usize = 3;
 /// After this number of conflicts, no more calls are refused in this decision. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
@@ -31,8 +32,8 @@ const CONFLICTS_MAX: usize = 10;
 pub struct Evaluator<'a> {
     pub view: &'a View,
     pub context: &'a Context,
-    /// For a waiting turn: the counter that it waits for, and its place in the counter's queue. `None` for a new turn,
-    /// which comes after all waiting turns.
+    /// For a waiting turn: the counter that it waits for, and its position in the counter's queue. `None` for a new
+    /// turn, which comes after all waiting turns.
     pub waits: Option<(&'a CounterKey, u64)>,
     /// True if the view's counters are known to be current. If false, the number of taken permits and the existence of
     /// waiting turns are known only from conflicts.
@@ -48,7 +49,7 @@ pub struct Evaluator<'a> {
 pub struct FittingCalls {
     /// The number of calls that fit, counted from the first call.
     pub calls: usize,
-    /// Index of the debit that has no room for the next call.
+    /// Index of the debit that has no room for the next call. `None` if all calls fit.
     pub stop: Option<usize>,
 }
 
@@ -57,16 +58,16 @@ pub struct LimitRejection {
     /// The number of calls that end, counted from the first remaining call.
     pub calls: usize,
     pub reason: EndReason,
-    /// When the reason stops being valid. `None` if the reason stays valid.
+    /// Time (ms) until which the reason is valid. `None` if it stays valid.
     pub until_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub counter: CounterKey,
-    /// When the turn is checked again.
+    /// Time (ms) of the next check of the turn.
     pub due_ms: i64,
-    /// True if returning an amount to the counter wakes its waiters.
+    /// True if an amount that is returned to the counter wakes the turns that wait for it.
     pub woken: bool,
 }
 
@@ -118,7 +119,8 @@ impl Evaluator<'_> {
                     debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT
                 });
             }
-            // The store reports the first failed guard, so the debit that stops the earliest call comes first.
+            // The store reports only the first failed guard. So the guard for the earliest stopped call must come
+            // first.
             debits.sort_by_key(Debit::first);
             let fit = self.fit(&debits, calls - from)?;
             let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
@@ -173,7 +175,8 @@ impl Evaluator<'_> {
         Ok(conditional)
     }
 
-    /// Returns the known remaining room of a counter.
+    /// Returns the counter's remaining room, or the limit's maximum if the counter's state is unknown. Returns 0 if the
+    /// counter is treated as full or if turns in its queue come first.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
         let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
@@ -191,11 +194,11 @@ impl Evaluator<'_> {
         self.context.conflicts.iter().filter(is_about).count()
     }
 
-    /// Returns the state of a debit's counter in the current window, if it is known well enough.
-    ///
-    /// A view may be stale. The usage in a window can only grow until the window ends, so known usage counts. Permits
-    /// may have been returned, and queues may have become empty. So both count only if a conflict of this decision
-    /// reported them.
+    /// Returns the state of a debit's counter in the current window. `None` if the view's state is missing or not
+    /// reliable.
+    /// A view may be stale. The usage in a window can only grow until the window ends, so known usage is a valid lower
+    /// bound. Permits may have been returned, and queues may have become empty. So taken permits and waiting turns
+    /// count only if a conflict of this decision reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -210,8 +213,9 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// Returns true if other turns that wait for the debit's counter come first. A turn never yields to turns that were
-    /// admitted later. Otherwise turns that need several counters would yield to each other forever.
+    /// Returns true if the debit may be made only while no other turn waits for the counter. Returns false if this turn
+    /// waits for the counter, or was admitted before all turns in the counter's queue. If turns yielded to later turns,
+    /// turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.limit.is_shadow() {
             return Ok(false);
@@ -227,8 +231,8 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// Returns the calls that end because `stop` has no room for them. `None` if they wait. Calls that only take
-    /// permits again always wait.
+    /// Returns the calls that end because `stop` has no room for them. `None` if the calls wait instead. Calls that
+    /// only take permits again always wait.
     fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -256,8 +260,8 @@ impl Evaluator<'_> {
     }
 
     /// Returns true if a call with this amount ends, because `stop` has no room for it. The call waits instead in three
-    /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that
-    /// only concurrent decisions take.
+    /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room but
+    /// concurrent decisions take it faster.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
@@ -270,7 +274,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns the time (ms) when the counter of `stop` gets room again, that is, when its window ends. `None` for a
-    /// counter without a window.
+    /// counter without a window, and for a rolling window with an unknown end.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
         match stop.limit.window.at(self.context.now_ms, stop.stagger_ms) {
@@ -287,8 +291,8 @@ impl Evaluator<'_> {
         let due_ms = match (stop.limit.window, self.room_ms(stop)) {
             (WindowKind::Total, _) => now_ms + IN_FLIGHT_CHECK_MS,
             (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_CHECK_MS),
-            // Check again at once: other turns come first, or a permit may have been returned before the queue's timer
-            // existed.
+            // Check the turn again at once, because other turns come first, or because a permit may have been returned
+            // before the queue's timer existed.
             _ => now_ms,
         };
         Wait { counter: stop.counter.clone(), due_ms, woken: stop.limit.window == WindowKind::Concurrency }

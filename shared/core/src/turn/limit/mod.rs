@@ -1,8 +1,8 @@
 //! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
 //! agent's tick and day, a tenant's day, a task's budget, and a tenant's number of dispatched slices.
 //!
-//! A [`ResolvedLimit`] allows an amount for each of its counters. A [`Debit`] names one counter of a limit and the
-//! amount of each call of a turn. [`evaluate`] compares debits with the counters in a view.
+//! A [`ResolvedLimit`] sets a maximum for each of its counters. A [`Debit`] names one counter of a limit and the amount
+//! of each call of a turn. [`evaluate`] compares debits with the counters in a view.
 
 pub mod evaluate;
 
@@ -22,13 +22,13 @@ pub use evaluate::{AdmissionPlan, Evaluator, FittingCalls, LimitRejection, NextD
 /// How a counter's windows follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Windows of a fixed length, offset by the counter's stagger.
+    /// Windows of a fixed length, offset by [`Debit::stagger_ms`].
     Fixed { length_ms: i64 },
     /// Calendar days of a time zone.
     Day { zone: Tz },
-    /// At most the maximum within any period of `length_ms`.
+    /// Any period of `length_ms` may contain at most the maximum.
     Rolling { length_ms: i64 },
-    /// Concurrency permits, which slices return.
+    /// Concurrency permits, which a slice takes when it is dispatched and returns later.
     Concurrency,
     /// No window, as for a task's budget or a tenant's number of dispatched slices.
     Total,
@@ -59,12 +59,12 @@ impl WindowKind {
 /// A limit as applied by one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedLimit {
-    /// The limit's name. A name that begins with `_` is one of [`limits`].
+    /// The limit's name. A name that begins with `_` belongs to a built-in limit, see [`limits`].
     pub name: Arc<str>,
     /// The maximum of each counter.
     pub max: u64,
     pub window: WindowKind,
-    /// Whether calls without room wait or end.
+    /// Whether calls that would exceed the maximum wait or end.
     pub on_reach: OnReach,
     /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
@@ -109,8 +109,8 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// Returns the reason with which calls without room end. `resets_ms` is the time when the limit has room again; 0
-    /// if unknown.
+    /// Returns the reason for calls that end because this limit is reached. `resets_ms` is the time when the limit
+    /// allows calls again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
             limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
@@ -156,19 +156,20 @@ impl Debit {
             window: self.limit.window.at(now_ms, self.stagger_ms),
             behind_queue,
             shadow: self.limit.is_shadow(),
-            // Permits must be returned to the counter that they came from. So counters of permits never share
-            // [`ConditionalDebit::OTHERS`].
+            // Permits must be returned to the counter that they came from. So permits are never counted in the shared
+            // counter [`ConditionalDebit::OTHERS`].
             counters_max: if held { u64::MAX } else { self.limit.counters_max },
         })
     }
 
-    /// Returns the index of the first call with a debit.
+    /// Returns the index of the first call that the limit counts, or `usize::MAX` if it counts none.
     #[must_use]
     pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if all calls debit the same amount.
+    /// Returns true if all calls debit the same amount. Returns false if there is no call, or if the first call has no
+    /// amount.
     fn is_uniform(&self) -> bool {
         let first = self.amounts.first().copied().flatten();
         first.is_some() && self.amounts.iter().all(|amount| *amount == first)
@@ -184,7 +185,7 @@ pub struct ResolvedCaps {
 }
 
 impl ResolvedCaps {
-    /// Resolves these caps, with days in `zone`.
+    /// Resolves `caps`, with calendar days in `zone`.
     #[must_use]
     pub fn new(caps: &Caps, zone: Tz) -> Self {
         let tick = WindowKind::Fixed { length_ms: caps.tick_ms };
@@ -245,7 +246,7 @@ pub trait Policy: Sync {
     fn generations(&self) -> Generations;
 }
 
-/// The generations on which a decision is based.
+/// The generations of the policy and the run-time settings on which a decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generations {
     pub policy: u64,

@@ -64,7 +64,7 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
-/// A scheduler reads the turn before a worker takes the slice, or before a cancel arrives.
+/// A scheduler reads the turn before a worker takes the slice, or before a cancellation is requested.
 #[test]
 fn a_due_timer_with_a_stale_view_decides_again() {
     let stale = |trial: &Trial| {
@@ -134,7 +134,8 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
 }
 
-/// The entry is taken twice, because the store lost the first take. The second holder decides by the record.
+/// A second holder takes the entry, because the store lost that the first holder took it. The turn's record shows that
+/// the first holder began a call.
 #[test]
 fn a_running_slice_returned_by_a_second_holder_may_have_run() {
     for unreadable in [false, true] {
@@ -197,7 +198,7 @@ fn a_slice_returned_during_the_decision_did_not_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 }
 
-/// The store lost that the slice was out. Its holder reported results, and the end of the turn includes them.
+/// The store lost that a worker held the slice. This worker reported results, and the end of the turn includes them.
 #[test]
 fn a_turn_ended_after_a_restart_includes_reported_results() {
     struct NoPolicy;
@@ -240,7 +241,7 @@ fn a_call_that_failed_before_a_crash_may_have_run_again() {
     );
 }
 
-/// The first turn in a throttle queue leaves, so the next turn may have room at once.
+/// The first turn in a throttle queue leaves, so the next turn may be dispatched at once.
 #[test]
 fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     let tick = CounterKey::new(limits::TICK, "acme:kelly");

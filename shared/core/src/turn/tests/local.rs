@@ -18,7 +18,7 @@ fn offer(trial: &mut Trial, slice: &Slice) -> OfferResult {
     trial.run(&Offer { slice, note: "{\"n\":1}", message: "{}", lease_ms: LEASE_MS, had_parallel_reads: false })
 }
 
-/// A turn whose first call is offered.
+/// Creates a turn and offers its first call.
 fn offered(turn: Turn) -> Trial {
     let (mut trial, slice) = held(turn);
     assert_eq!(offer(&mut trial, &slice), OfferResult::Offered);

@@ -157,7 +157,8 @@ impl From<FactTransition> for Change {
 }
 
 impl FactTurn {
-    /// Returns `None` if `calls` is empty. `first` is the first call of the turn in the log.
+    /// Combines the calls of a turn that depend on facts. `first` is the first call of the turn in the log. Returns
+    /// `None` if `calls` is empty.
     #[must_use]
     pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);

@@ -43,7 +43,7 @@ struct RunningTurn {
     /// The index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// How much later than recorded the turn runs in the replay (ms).
+    /// Delay (ms) of the turn in the replay, compared to its recorded times.
     shift_ms: i64,
     /// If the call waits in the replay: when the wait began (ms), and the condition that causes the wait.
     waits: Option<(i64, String)>,
@@ -83,7 +83,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Reports differences to `report`. `began` has the time from which the log is complete.
+    /// Creates a replay that passes differences to `report`. `began` has the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {

@@ -8,8 +8,8 @@ use super::{Change, PossibleChange};
 /// has the same bound.
 const LIVE_MAX: usize = 256;
 
-/// Until when a fact is set (ms), by certainty. A change that may clear the fact only lowers the certainty. A change
-/// that certainly clears it resets all times.
+/// The times (ms) until which a fact is set, by certainty. A change that may clear the fact only lowers the certainty.
+/// A change that certainly clears the fact resets all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
@@ -25,7 +25,7 @@ struct KnownFact {
     now: FactState,
     /// The earliest and latest possible time of the fact's last change (ms).
     since: (i64, i64),
-    /// Time (ms) until which this record is needed.
+    /// Time (ms) until which this value must be kept.
     kept_until_ms: i64,
     /// The turn whose call made the last change.
     turn: u64,
@@ -61,7 +61,8 @@ pub(super) struct EvaluationTime {
 }
 
 impl FactState {
-    /// Returns whether a fact counts as set at a given time. `None` if the log does not show it.
+    /// Returns true if a fact counts as set at `at_ms`, and false if it counts as not set. `None` if the log does not
+    /// show whether the fact is set.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
@@ -80,8 +81,9 @@ impl FactState {
 }
 
 impl Session {
-    /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show it. The outer
-    /// `None` means that nothing in the log sets the fact, but that the fact may have been set before the log began.
+    /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show whether the
+    /// fact is set. The outer `None` means that nothing in the log sets the fact, but that the fact may have been set
+    /// before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -108,7 +110,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Records that a call may have changed a fact: the log does not show whether the call did.
+    /// Records that a call may have changed a fact: the log does not show whether the call changed it.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {

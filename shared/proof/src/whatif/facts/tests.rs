@@ -13,8 +13,9 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// Returns a permission row with these facts. The first letter is the action of the row: `S` sets, `C` clears, `R`
-/// requires, `F` forbids. A number after the fact of `S` or `C` is the time for which the change is kept (ms).
+/// Returns a permission row with these facts. Each text begins with a letter for the row's action: `S` sets the fact,
+/// `C` clears it, `R` requires it, `F` forbids it. A number after the fact of `S` or `C` is the time for which the
+/// change is kept (ms).
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -83,7 +84,7 @@ fn denied(call: Call, rule: &'static str) -> Call {
 }
 
 impl Call {
-    /// Removes the time at which facts were evaluated, because entries of older versions lack it.
+    /// Removes the time at which facts were evaluated, as in entries of older versions.
     fn unasked(self) -> Self {
         Self { facts_evaluated_ms: None, ..self }
     }
@@ -201,8 +202,8 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(reported(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for long, and a note sets the fact briefly. A look with unknown outcome may have cleared the
-    // fact. The look's change is also kept briefly.
+    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look with unknown outcome
+    // may have cleared the fact. The look's change is also kept for a short time.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -280,7 +281,7 @@ fn a_newly_denied_call_sets_no_fact_for_later_calls() {
         one("b/0", DifferenceKind::Denied, "permissions.order.facts.require.offered", None),
     ];
     assert_eq!(reported(rows, &calls).0, expected);
-    // If a denied call would be allowed, it is unknown how the call would have ended.
+    // The fleet denied the first call, but the policy would allow it. It is unknown how this call would have ended.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
     let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);

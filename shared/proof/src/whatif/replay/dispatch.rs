@@ -10,7 +10,7 @@ impl Replay<'_> {
         let upto = live.next + calls;
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
-        // If the log has the shard's own time for the end of the slice, that time has precedence.
+        // If the log has the shard's own time for the end of the slice, use that time.
         let mut ends_ms = now_ms;
         let mut over_ms = None;
         let shown: &ReplayTurn = live;
@@ -131,8 +131,9 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// Returns the cause of a call's wait in the fleet, as far as the log shows it: the cause in a recorded wait of the
-/// call, or the cap or limit that the previous slice of the turn used up.
+/// Returns the cause of a call's wait in the fleet. This is the cause of the last recorded wait up to the call, or the
+/// cap that the previous slice of the turn used up. If that slice used up no cap, this is an unnamed limit. `None` if
+/// the log has neither such a wait nor a previous slice.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

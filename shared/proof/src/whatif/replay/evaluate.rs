@@ -168,7 +168,7 @@ impl Replay<'_> {
         let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
-        // Store the counters without a debit, because the calls may wait although the caps have room.
+        // Store the counters without a debit, because the calls may wait even if the caps allow them.
         self.ledger.store_states(&counter_debits);
         let (of_limits, unknown) = self.ledger.limit_debits(&fleet, caller, turn, live.next, now_ms);
         counter_debits.extend(of_limits);
@@ -180,7 +180,7 @@ impl Replay<'_> {
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
         }
-        // The core sorts debits in the same order.
+        // Sort the debits as the core does.
         counter_debits.sort_by_key(|counter_debit| counter_debit.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &counter_debits, now_ms);
         let has_returned = counter_debits.iter().any(|counter_debit| counter_debit.returned > 0);

@@ -103,7 +103,7 @@ pub struct Replay<'a> {
     next_turn: u64,
     order: u64,
     events: BinaryHeap<Reverse<Event>>,
-    /// Turns that wait only in the replay, by throttle queue, in the order in which they came.
+    /// Turns that wait only in the replay, by throttle queue, in order of arrival.
     queues: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
     /// The number of turns in each throttle queue that wait both in the fleet and in the replay.
@@ -121,8 +121,8 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Reports differences to `report`. `began` is the time from which the log is complete. If a limit's window started
-    /// earlier, the amount used in that window is unknown.
+    /// Creates a replay that passes differences to `report`. `began` is the time from which the log is complete. If a
+    /// limit's window started earlier, the amount used in that window is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -429,7 +429,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded rejection is kept.
+    /// Returns true if a recorded rejection is kept: the policy was not its reason, `by` also rejects the calls in the
+    /// replay, or the result is undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {

@@ -1,4 +1,4 @@
-//! Pauses of tenants and agents. During a pause, no call of the tenant or agent fits into a tick.
+//! Pauses of tenants and agents. During a pause, the cap on calls per tick is 0.
 
 use std::collections::HashMap;
 

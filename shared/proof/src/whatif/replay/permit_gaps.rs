@@ -19,7 +19,7 @@ struct PermitInterval {
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    // If the first note says that permits were taken again, the log lacks the note about their return.
+    // If the first note reports that permits were taken again, the log lacks the note about the return of the permits.
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }

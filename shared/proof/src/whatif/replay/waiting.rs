@@ -92,7 +92,8 @@ impl Replay<'_> {
         self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// Applies the verdict that [`Self::evaluate_first`] got for the next `wanted` calls.
+    /// Applies the verdict that [`Self::evaluate_first`] got for the next `wanted` calls. If the turn stays in the
+    /// queue, returns when to evaluate it again.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,

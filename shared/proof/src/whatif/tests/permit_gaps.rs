@@ -1,4 +1,4 @@
-//! Permits that calls returned while they waited.
+//! Tests permits that calls returned while they waited.
 
 use tickfleet_model::PermitsNote;
 

@@ -1,4 +1,4 @@
-//! Replays of logs with gaps.
+//! Tests replays of logs that lack data.
 
 use super::*;
 
@@ -66,7 +66,8 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// A limit for each user, and a known limit for each agent. The entries do not have users.
+/// Returns a policy with a limit for each user, and a limit for each agent. The entries do not have users, so only the
+/// limit for each agent is known.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);

@@ -1,6 +1,6 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner. The reported node must then confirm that it owns the slot. After a failover or a move of the slot, nodes'
-//! views may be out of date.
+//! owner. The reported node must then confirm that it owns the slot: after a failover or a move of the slot, a node's
+//! view may be out of date.
 //!
 //! `ASK` redirections are never followed. Scripts declare the bare prefix of a shard as their key, and no key with that
 //! name exists. While the slot is migrating, the old primary therefore replies `ASK` to each script, and the new
@@ -33,15 +33,16 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks of whether slots have moved. A primary that lost its connection to the other nodes accepts
 /// writes until `cluster-node-timeout` has passed. These writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive checks with the same node, because a disconnected node never updates its view.
+/// Maximum number of consecutive checks with the same node. The limit is needed because a disconnected node never
+/// updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 /// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest duration of a whole search. In a large cluster, so many nodes can be down that asking all of them would take
+/// Longest duration of a whole search. In a large cluster, many nodes can be down, and asking all of them would take
 /// too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
-/// The connections of a process share its views of a cluster.
+/// The view of a cluster, shared by all connections of a process.
 pub(crate) struct Cluster {
     seeds: Vec<NodeAddress>,
     /// Connection settings of all nodes, with a placeholder as the address.
@@ -57,7 +58,7 @@ pub(crate) struct Cluster {
 struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// The connection to the node that was asked last, the node's host, and the number of consecutive checks over this
+    /// The connection to the node that replied last, the node's host, and the number of consecutive checks over this
     /// connection.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
@@ -85,7 +86,7 @@ impl Cluster {
         seeds.join(", ")
     }
 
-    /// Returns the address of a node for this fleet's connections. The address includes TLS if the URL does.
+    /// Returns the address for connections to a node. The address includes TLS if the URL does.
     fn address_of(&self, (host, port): &NodeAddress) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -107,7 +108,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// Returns all nodes that can be asked, without duplicates. The node that answered last comes first.
+    /// Returns all nodes that can be asked, without duplicates. The node that replied last comes first.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -130,8 +131,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the view of the node at this address and the connection to the node. The error is the reason for a
-    /// failure.
+    /// Connects to the node at `place`, and returns its view and the connection. The error is the reason for a failure.
     async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
         // The time limit applies to the whole exchange, not to each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -227,7 +227,7 @@ impl Holder {
         }
     }
 
-    /// Connects to the node at this address, and asks whether it owns the slot. The error is the reason for a failure.
+    /// Connects to the node at `place`, and asks whether it owns the slot. The error is the reason for a failure.
     async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ConnectResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -252,8 +252,8 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// Connects to an owner in `view`. If that node reports another owner, tries the reported node. If the result is
-    /// `None`, `search` has the reasons.
+    /// Connects to an owner that `view` lists, or to the owner that a listed node reports instead. If no node confirms
+    /// that it is the owner, adds the reasons to `search` and returns `None`.
     async fn follow(
         &self,
         who: &str,
@@ -301,7 +301,7 @@ impl Holder {
         {
             return Some(connection);
         }
-        // Nodes that failed with the old view are asked again, this time for fresh views.
+        // With the old view, the search failed. Ask the nodes again, this time for fresh views.
         *search = Search::default();
         for place in self.cluster.to_ask() {
             let who = self.cluster.shown(&place);

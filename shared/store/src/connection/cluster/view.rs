@@ -83,7 +83,7 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
         Value::Nil => asked.to_owned(),
         endpoint => match text_of(endpoint)?.as_str() {
             "" => asked.to_owned(),
-            // The node is configured to announce a host name, but none is set.
+            // `?` means that the node is configured to announce a host name, but that the name is not set.
             "?" => match address_in(parts.get(3)?)?.as_str() {
                 "" => asked.to_owned(),
                 address => address.to_owned(),
@@ -106,7 +106,8 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// Returns the address in a `MOVED` error, `host:port`. If the host is empty, the address has the host that was asked.
+/// Parses the address `host:port` in a `MOVED` error. If its host is empty, uses `asked`, the host of the node that
+/// sent the error.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {

@@ -102,7 +102,7 @@ impl Store {
         }
     }
 
-    /// Returns the public keys whose private keys have signed seals, by their IDs.
+    /// Returns, by key ID, the public keys of all private keys that have signed seals.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -125,11 +125,12 @@ impl Store {
     /// [`StoreError`].
     pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
         let state = self.sealed_state().await?.unwrap_or_default();
-        // The position begins with the last sealed entry (`sealing/position.rs` of the scheduler).
+        // The position begins with the ID of the last sealed entry (`sealing/position.rs` of the scheduler).
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
-            // An entry's ID contains the time of the store's clock, so its age is not measured in shard time.
+            // The time in an entry's ID is by the store's clock, so compute the age with this clock instead of shard
+            // time.
             Some((id, _)) => Ok(age(Some(id), self.seam().shard_stats().await?.clock_ms)),
             None => Ok(0),
         }

@@ -12,8 +12,8 @@ pub struct EndedCall {
     pub duration_ms: u64,
 }
 
-/// Parses an audit entry of a call. Returns `None` for entries of operators. The name of an unknown tool is arbitrary
-/// text from the model, so it is not returned.
+/// Parses an audit entry of a call. Returns `None` for other entries, such as those of operators. The name of an
+/// unknown tool is arbitrary text from the model, so it is not returned.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
     let known = entry.meta.outcome != Outcome::UnknownTool.as_str();

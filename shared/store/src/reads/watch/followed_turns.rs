@@ -31,13 +31,13 @@ pub struct FollowedTurn {
     pub progress: Option<CallProgress>,
 }
 
-/// The state of one turn. `None` if the turn has ended or is unknown. An unreadable record is an error of its own turn
-/// only.
+/// The state of one turn. `None` if the turn has ended or is unknown. An unreadable record causes an error only for its
+/// own turn.
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// Returns the states of these turns, each with its results from the given index on. Suitable for a few hundred
-    /// turns per call.
+    /// Returns the states of `turns`, each with its results from the given index on. Suitable for a few hundred turns
+    /// per call.
     ///
     /// # Errors
     /// [`StoreError`]. If the record of one turn cannot be read, only the result for that turn is an error.

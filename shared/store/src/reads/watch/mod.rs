@@ -156,7 +156,7 @@ impl Watch {
         calls
     }
 
-    /// Remembers the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
+    /// Remembers the throttle queues among `timers`. Returns the lateness of the earliest timer in milliseconds.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - score_ms(*due)).max(0));
         self.cursor = timers.next;

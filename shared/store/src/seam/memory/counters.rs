@@ -32,7 +32,7 @@ pub struct Moment {
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,
-    /// `None` if the limit permits the debit. Otherwise the state to report.
+    /// `None` if the limit permits the debit. Otherwise the counter's state, for the conflict.
     pub refused: Option<CounterState>,
 }
 
@@ -47,7 +47,7 @@ impl Counter {
         Debit { debited, counter, refused }
     }
 
-    /// Returns `None` if the limit permits the debit. Otherwise returns the state to report.
+    /// Returns `None` if the limit permits the debit. Otherwise returns the counter's state, for the conflict.
     fn refusal(&self, debit: &ConditionalDebit, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&debit.window, moment) {

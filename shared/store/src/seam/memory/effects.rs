@@ -90,7 +90,7 @@ effects! {
         id: Id,
         fields: Arc<Fields>,
     }
-    /// Removes the entry from the stream and from its holder.
+    /// Removes the entry from the stream, and from the consumer that holds it.
     11 DropEntry {
         stream: StreamKey,
         id: Id,
@@ -109,7 +109,7 @@ effects! {
         stream: StreamKey,
         consumer: Arc<str>,
     }
-    /// Sets the newest IDs of a stream. They stay when the entries are removed.
+    /// Sets the newest IDs of a stream. A stream keeps these IDs when its entries are removed.
     15 Reached {
         stream: StreamKey,
         last: Id,

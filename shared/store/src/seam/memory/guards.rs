@@ -140,8 +140,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the counter that a guard debits: the counter in the guard, or the shared counter if the limit already
-    /// has its maximum number of counters.
+    /// Returns the counter that a guard debits: the counter in the guard. If that counter does not exist and its limit
+    /// has the maximum number of counters, returns the limit's shared counter.
     fn counter_for(&self, debit: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&debit.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

@@ -1,4 +1,4 @@
-//! Replies to the queries of decisions, and returns pages of records and counters.
+//! Answers the queries of decisions, and returns pages of records and counters.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -197,7 +197,7 @@ impl Shard {
     }
 }
 
-/// Returns true if no ID can be within these bounds. A map would panic for such bounds.
+/// Returns true if no ID can be between `from` and `upto`. A range query on a map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,

@@ -2,20 +2,22 @@
 -- Commits a batch of transactions, each as a whole or not at all.
 -- core/src/transaction.rs defines guards and writes. encode.rs writes the arguments, reply.rs reads the reply.
 --
--- KEYS   1 the shard's prefix; all keys in the arguments are complete
+-- KEYS   1 the shard's prefix; all keys in the arguments begin with this prefix
 -- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease in ms
 --        3 the last epoch that the caller knows, or 0
 --        4 number of counter groups, then for each: key of the limit's counters · number of names · names
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
 --        then the transactions, each: number of words that follow · version and a blank · dedupe key or '' ·
---        '1' if stamped, or '' · words of guards and writes, each followed by its own arguments
+--        '1' if records and entries get the stamp (the new amounts of debited counters), or '' ·
+--        words of guards and writes, each followed by its own arguments
 --        Arguments refer to counters and inboxes by their position in these lists, from 1.
 -- Reply  shard time · epoch · begin of the epoch · generation of the policy · generation of the settings ·
 --        1 if memory is short, or 0 · then for each transaction one of:
 --        1 (committed) · 2 (already committed) · an entry (committed, and enqueued this entry) ·
 --        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
--- Guards and writes by word. Input: index of the first argument. Returns the next word's index, and a conflict or nil.
+-- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV.
+-- It returns the index of the next word, and a conflict or nil.
 local words = {}
 -- A library is loaded once, and sees only `redis` at that time. So each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
@@ -28,7 +30,7 @@ local function in_parts(command, key, list, from, last)
 end
 
 ---- The shard. Its clock never steps back. Each run of the server is an epoch.
--- Users of weak roles may write neither clock nor epoch.
+-- The Redis users of some roles, such as producers, may write neither clock nor epoch.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- Checked before each write, because the server would otherwise log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
@@ -74,12 +76,12 @@ local function read_shard()
     set_meta('last_ms', now_text)
   end
   if run_id ~= ARGV[1] or run_id == '' then
-    -- The caller's run_id may be out of date, so the server itself is asked.
+    -- The caller's run_id may be out of date, so ask the server itself.
     local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
     run_id = id
     if last ~= id then begin_epoch(last == '' and 0 or now) end
   end
-  -- A server that has lost all data looks new. If the caller knows another epoch, the server is not new.
+  -- A server that has lost all data looks new. If the caller knows another epoch, data was lost.
   local known = ARGV[3] + 0
   if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
@@ -87,19 +89,21 @@ end
 ---- Counters. Redis stores each counter as four doubles: used, end, begin, flags. Flag 1: turns wait in its queue.
 -- Flag 2: the counter is rolling.
 -- In a rolling counter, pairs follow, ordered by time: the time when an amount leaves the counter, and the amount.
--- A restart may lose the last debits of a window. A window of at most this length (ms) then has no room until it ends.
+-- A restart may lose the last debits of a window. A window of at most this length (ms) then permits no debit until it
+-- ends.
 local LOST_WINDOW_MAX = 60000
--- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length ·
--- maximum number of counters.
+-- Fields of a debit: number of the counter · kind of window (0: none) · 1 to refuse while turns wait in the counter's
+-- queue · 1 if the limit is in shadow mode · amount · maximum · begin, end and length of the window · maximum number of
+-- counters of the limit.
 local DEBIT, DEBIT_SIZE = '<I4BBBdddddd', 55
 local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
--- Counter · amount · end of the window in which the amount was debited, or -1.
+-- Fields of an added amount: number of the counter · amount · end of the window in which the amount was debited, or -1.
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
--- Both tables have the key of a limit's counters. `shared` has the counter `~`, used for counters beyond the limit's
--- bound. `sizes` has the number of other counters.
+-- Two tables, by the key of a limit's counters. `shared` has the limit's counter `~`: new counters share it when the
+-- limit has its maximum number of counters. `sizes` has the number of other counters.
 local shared, sizes
 -- For each counter that the current transaction has changed: its seven values before the first change.
 -- Later batches reuse the list.
@@ -144,7 +148,7 @@ local function undo_changes()
     c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
   end
 end
--- The counter that a write changes. If the counter does not exist, but `~` does, the write changes `~`.
+-- Returns the counter that a write changes. If that counter does not exist, but `~` does, the write changes `~`.
 local function written(number)
   local c = counters[number + 0]
   if c.exists or c.key == BUILT_IN then return c end
@@ -170,7 +174,7 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- An unreadable counter has no room until its window ends. The change is kept even if the transaction is refused.
+-- Fills an unreadable counter until its window ends. The change is kept even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
@@ -183,7 +187,7 @@ local function open_window(c, window, from, upto, length)
     while c.buckets[1] and c.buckets[1] <= now do c.buckets = { unpack(c.buckets, 3) } end
     return sum_buckets(c)
   end
-  -- The limit now has another kind of window: its counters start again.
+  -- The limit now has another kind of window: its counters start from zero.
   if c.buckets or window < ROLLING and c.ends ~= 0 then c.used, c.ends, c.began, c.buckets = 0, 0, 0, false end
   if window < ROLLING or now < c.ends then return end
   if c.ends <= from then c.used, c.ends, c.began = 0, upto, from
@@ -192,15 +196,15 @@ local function open_window(c, window, from, upto, length)
   -- The length has changed: one longer window begins now, and includes the whole next window.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- The current transaction: its version and a blank, its dedupe record's key, the last and all entries that it has
--- enqueued, whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters
--- without room.
+-- The current transaction: its version and a blank, the key of its dedupe record, the last entry that it has enqueued,
+-- all enqueued entries (nil for fewer than two), whether records and entries get the stamp, the stamp, and the numbers
+-- of counters in shadow mode that would have refused a debit.
 local version, dedupe, entry, entries, stamped, stamp, shadowed
 function words.debit(i)
   local debits = ARGV[i]
   for at = 1, #debits, DEBIT_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(DEBIT, debits, at)
-    -- If the window of the decision has ended, the current window is used.
+    -- If the window has ended since the decision, use the current window.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
       from = upto - length
@@ -208,7 +212,7 @@ function words.debit(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- A debit without amount and window only compares. It needs no permission to write the counter.
+    -- A debit without amount and window only checks the counter, and needs no permission to write it.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -217,7 +221,7 @@ function words.debit(i)
     end
     local used, ends, began = c.used, c.ends, c.began
     if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
-    -- After a restart, debits of a fixed window may be lost, and holders of permits have not reported them yet.
+    -- After a restart, debits of a fixed window may be lost, and permits in use may not be counted yet.
     if window == FIXED and restarted > 0 and c.began <= restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
     elseif window == HELD and restarted > 0 and now < restarted + lease then
@@ -269,7 +273,7 @@ function words.held(i)
   if list then list[#list + 1] = id else acknowledged[stream] = { id } end
   return i + 2
 end
--- The first held entry in a range, of all consumers or of one; nil if there is none.
+-- Returns the first held entry in a range, of all consumers or of one; nil if there is none.
 local function first_held(stream, from, upto, ...)
   local found = try('XPENDING', stream, GROUP, from, upto, '1', ...)
   return not found.err and found[1] or nil
@@ -278,7 +282,8 @@ local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- If the sum is too small, a consumer was deleted together with its entries. A trim would delete these lost entries.
+  -- Held, unread and acknowledged entries must be all entries of the stream. If there are more, a consumer was deleted
+  -- while it held entries. A trim would delete these lost entries.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
     -- All entries before the first held entry are acknowledged.
     -- If no entry is held, all entries up to the last one of the list are acknowledged.
@@ -289,7 +294,8 @@ local function delete_acknowledged(stream)
   in_parts('XDEL', stream, list, from, #list)
 end
 
----- Timers that the batch has set by one rule, and timers that it has cleared. They are written together.
+---- Timers that the batch has set with the ZADD option `rule`, and timers that it has cleared. They are written
+-- together.
 local due, dues, rule, cleared, clears = {}, 0, nil, {}, 0
 local function write_timers()
   for k = 1, dues, MANY do try('ZADD', TIMERS, rule, unpack(due, k, min_of(k + MANY - 1, dues))) end
@@ -349,9 +355,9 @@ function words.unread(i)
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
   return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
--- This word comes before guards that depend on the length or entries of a queue.
+-- The caller puts this word before guards that depend on the length or entries of a queue.
 function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
--- If several entries must be held, this word checks all but the last. If one is not held, none is acknowledged.
+-- If several entries must be held, this word checks all but the last before any is acknowledged.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 -- For upkeep: removes a consumer that holds no entries.
 function words.idle(i)
@@ -399,7 +405,7 @@ function words.timer(i)
   return i + 3
 end
 function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
--- This word comes before other commands for sets, because the timers are a set, too.
+-- The caller puts this word before other commands for sets, because the timers are a set, too.
 function words.write_timers(i) write_timers() return i end
 -- Stores in a counter whether turns wait in its queue.
 function words.queue(i)
@@ -458,7 +464,7 @@ local function load_groups(i, prefix, load)
   return i + 1
 end
 local function save()
-  -- Names and values by hash.
+  -- For each hash, the names and values to set.
   local hashes = {}
   local function set(key, name, value)
     local list = hashes[key] or {}

@@ -214,7 +214,8 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// Converts a number as Lua stores it, exact up to 2^53. Larger numbers only occur as bounds that are never reached.
+/// Converts a number to a double, as Lua stores it. The result is exact up to 2^53. Larger numbers occur only as bounds
+/// that no counter reaches.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -230,7 +231,7 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive debits of counters, or amounts, packed into one argument.
+    /// Consecutive debits of counters, or consecutive added amounts, packed into one argument.
     packed: Vec<u8>,
 }
 
@@ -452,8 +453,8 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH only fills the position of the option. It changes the command's reply, and the script does not
-                    // use the reply.
+                    // CH only fills the position of the option. It changes only the command's reply, which the script
+                    // ignores.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
                     TimerRule::Wake => {
@@ -561,9 +562,9 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     }
 }
 
-/// Returns true if a guard always fails when the transaction is repeated. For example, an entry that was acknowledged
-/// is never held again. The script then reads the dedupe record only after the guard
-/// has failed.
+/// Returns true if one of the guards always fails when the transaction is repeated. For example, an entry that was
+/// acknowledged is never held again. Then the script need not check the dedupe record first: it reads this record after
+/// a guard has failed.
 fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,

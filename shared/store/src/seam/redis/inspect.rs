@@ -80,8 +80,9 @@ impl RedisStore {
         Ok(entries(self.connection.query(RedisCommand::AuditLog, &self.range(stream, range)).await?))
     }
 
-    /// Reads the counts before and after the entries, and repeats this until both counts are equal. Callers compare the
-    /// counts with the entries. MULTI would prevent changes in between, but Redis refuses it when memory is full.
+    /// Reads the counts before and after the entries, and repeats the reads until both counts are equal, because
+    /// callers compare the counts with the entries. MULTI would prevent changes in between, but Redis refuses it when
+    /// memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,

@@ -60,7 +60,7 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// Like [`Self::read_queues`], but creates missing queues.
+    /// Works like [`Self::read_queues`], but creates missing queues.
     async fn read_made(
         &self,
         take: &TakeRequest,

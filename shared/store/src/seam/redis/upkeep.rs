@@ -25,8 +25,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Counts the backlogs of queues, in the order of `queues`. Acknowledged entries are removed, so each entry that no
-    /// consumer has taken is unread.
+    /// Counts the waiting and held entries of queues, in the order of `queues`. Acknowledged entries are removed, so
+    /// each entry that no consumer holds is waiting.
     pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<QueueCounts>, StoreError> {
         let mut ask = pipe();
         for queue in queues {
@@ -61,8 +61,8 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Removes a consumer from a queue if it has no entries. Runs atomically on the server. Otherwise, entries that the
-    /// consumer takes just before its removal would be lost.
+    /// Removes a consumer from a queue if the consumer holds no entries. Runs atomically on the server. Otherwise,
+    /// entries that the consumer takes just before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -103,8 +103,8 @@ impl RedisStore {
     }
 
     /// Returns the last ID up to which every group has acknowledged all entries, as a number. Reads the groups first,
-    /// and then their pending entries. Entries that a group takes in between do no harm: they are newer than the
-    /// group's last-delivered ID.
+    /// and then their pending entries. Entries that a group takes between the two reads do no harm: they are newer than
+    /// the last-delivered ID that was read for the group.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();

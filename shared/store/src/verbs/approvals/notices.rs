@@ -27,8 +27,8 @@ pub enum Notices {
 }
 
 impl Store {
-    /// Records which events of these tenants were delivered, by the IDs of their entries. Then reads up to `most`
-    /// undelivered events of each tenant.
+    /// Records which events were delivered: `delivered` has the IDs of their entries, for each tenant. Then reads up to
+    /// `most` undelivered events of each tenant.
     ///
     /// # Errors
     /// [`StoreError`].

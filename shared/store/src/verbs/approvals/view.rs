@@ -73,9 +73,9 @@ impl Store {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }
 
-    /// Like [`Self::approvals`], but only approvals with deadlines at or after `from_ms`. Skips the first `skip` of
-    /// these approvals, and reads up to `count`. Also returns the number of approvals that were read. This number is
-    /// less than `count` if no further approvals exist.
+    /// Works like [`Self::approvals`], but returns only approvals with deadlines at or after `from_ms`. Skips the first
+    /// `skip` of these approvals, and reads up to `count`. Also returns the number of approvals that were read. This
+    /// number is less than `count` if no further approvals exist.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -85,7 +85,8 @@ impl Store {
         from_ms: i64,
         (skip, count): (usize, usize),
     ) -> Result<(usize, Vec<ApprovalView>), StoreError> {
-        // Read more than the bound, because the set may exceed it by a few approvals: a new request replaces lost ones.
+        // Read more than the bound: the set may exceed the bound by a few approvals, because new requests replace lost
+        // ones.
         let most = 2 * usize::try_from(limits::APPROVALS_WAITING_MAX).unwrap_or(usize::MAX);
         let all = self.query(Query::First { set: waiting_of(tenant), upto: None, count: most }).await?;
         let Value::Members(all) = all else { return Ok((0, Vec::new())) };

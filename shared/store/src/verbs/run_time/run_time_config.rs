@@ -18,9 +18,9 @@ pub struct RunTimeConfig {
     pub unreadable: BTreeMap<TenantId, String>,
     /// Disabled tools, by name or ID.
     pub tools_off: BTreeSet<String>,
-    /// Paused tenants and agents, with the notes. An unreadable note is empty; the pause still applies.
+    /// Paused tenants and agents, with the notes. If a note is unreadable, it is left empty; the pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with the notes. An unreadable note is empty; the pause still applies.
+    /// Paused tools, with the notes. If a note is unreadable, it is left empty; the pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
@@ -45,7 +45,8 @@ impl Store {
         })
     }
 
-    /// Reads the generation of the run-time settings. If it has changed, [`Self::run_time_config`] has changed, too.
+    /// Reads the generation of the run-time settings. If the generation has changed, read [`Self::run_time_config`]
+    /// again.
     ///
     /// # Errors
     /// [`StoreError`].

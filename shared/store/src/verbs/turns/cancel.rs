@@ -13,7 +13,8 @@ pub enum CancelResult {
     /// The turn or task has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends
     /// without running.
     Waiting,
-    /// The turn or task has not arrived yet, and the tenant has too many waiting cancels. The new cancel is not stored.
+    /// The turn or task has not arrived yet, and the tenant has too many cancellations that wait for their turns. The
+    /// new cancellation is not stored.
     Full,
     /// The turn or task was admitted before, and its record is lost.
     Unknown,
@@ -24,7 +25,7 @@ impl Store {
     /// tasks. A scheduler ends these turns and tasks in several steps.
     ///
     /// # Errors
-    /// [`StoreError`]; the cancel may have been stored.
+    /// [`StoreError`]; the cancellation may have been stored.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };

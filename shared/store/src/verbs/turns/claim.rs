@@ -19,8 +19,8 @@ pub struct ClaimedLocal {
 }
 
 impl Store {
-    /// Claims the local call that this turn offers. Returns `None` if the turn offers no local call, or if another
-    /// process has claimed the call. A repeated claim of the same `claimant` returns the same call, because the
+    /// Claims the local call that the turn `name` offers. Returns `None` if the turn offers no local call, or if
+    /// another process has claimed the call. A repeated claim by the same `claimant` returns the same call, because the
     /// response to the first claim may be lost.
     ///
     /// # Errors
@@ -64,8 +64,8 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// Removes a queue if it is empty. Taking entries from a queue creates the queue. So an empty queue remains if the
-    /// call has already ended and its queue was removed.
+    /// Removes a queue if it is empty. Taking entries from a queue creates the queue. So if the call has already ended
+    /// and its queue was removed, a claim creates an empty queue.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

@@ -29,7 +29,7 @@ impl Decision for Acknowledge {
     type Output = ();
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
-        // Another scheduler has already decided about the entry.
+        // After a conflict, there is nothing to do: another scheduler has already decided about the entry.
         if !context.conflicts.is_empty() {
             return Ok(Step::Return(()));
         }
@@ -92,8 +92,8 @@ impl Store {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// Returns the digest of the turn or task with this producer's ID. Returns `None` if the ID is unknown or no longer
-    /// kept.
+    /// Returns the digest of the content of the turn or task with this producer's ID. Returns `None` if the ID is
+    /// unknown or no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].

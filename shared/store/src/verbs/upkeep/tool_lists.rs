@@ -68,12 +68,12 @@ impl Store {
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// Returns true if a worker has published the lists of all agents within their lifetime.
+    /// Returns true if a worker has published the lists of all agents, and the lists have not expired.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
-        // Workers publish the names after the lists.
+        // Workers publish the names after the lists. So if the names exist, all lists exist, too.
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 

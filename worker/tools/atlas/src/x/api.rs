@@ -166,8 +166,8 @@ impl ApiResponse {
     }
 }
 
-/// Returns the time until X resets its rate limit (docs.x.com, Rate limits). The reset time is compared with the
-/// response's own `Date`, so an incorrect local clock has no influence.
+/// Returns the time until X resets its rate limit (docs.x.com, Rate limits), or `None` if the headers lack it. The
+/// reset time is compared with the response's own `Date`, so an incorrect local clock has no influence.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;

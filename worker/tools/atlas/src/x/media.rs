@@ -20,7 +20,7 @@ pub(super) struct MediaFetcher(Arc<Client>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MediaKind {
     pub(super) mime: &'static str,
-    /// X's name for the use of the media.
+    /// X's category for this kind of media.
     pub(super) category: &'static str,
     /// Maximum bytes of one file. For pictures, these are X's own limits (docs.x.com, Media best practices). For
     /// videos, the limit is lower than X's 512 MB, which could not be uploaded within the time of a call.

@@ -65,7 +65,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. `None` if another seal encrypted the data, or if the data was changed later.
+    /// Decrypts a grant. `None` if the data is too large, was encrypted by another seal, or was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

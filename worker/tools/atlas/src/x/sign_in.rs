@@ -16,8 +16,8 @@ use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
-/// How long one worker has the exclusive right to request the next grant (ms). This is longer than a request takes. If
-/// a request fails, no worker requests a grant until this time is over.
+/// How long one worker has the exclusive right to request the next grant (ms). A request takes less time. If a request
+/// fails, no worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A call that waits for another worker's grant checks for the grant at this interval, at most `LOOKS` times.

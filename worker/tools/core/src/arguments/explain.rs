@@ -19,7 +19,7 @@ const QUOTED_BYTES_MAX: usize = 80;
 const LISTED_BYTES_MAX: usize = 320;
 const PROBLEM_BYTES_MAX: usize = 640;
 const PATH_BYTES_MAX: usize = 300;
-/// Maximum number of alternatives whose requirements a message lists.
+/// Maximum number of alternatives that a message lists with their requirements.
 const ALTERNATIVES_MAX: usize = 3;
 
 /// How messages name the checked value.
@@ -211,8 +211,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { text } else { format!("{text}, expected: {}", expected()) }
 }
 
-/// Describes what was expected, as a predicate whose subject is the argument. `None` if this kind of error has no
-/// wording.
+/// Describes what the schema expects, as a predicate: `must be of type string`. The argument's name precedes it in a
+/// message. Returns `None` if this kind of error has no wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -257,7 +257,7 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
 }
 
 /// Returns the allowed values if the schema lists them. The list is an enum, or alternatives that are single values:
-/// schemas use a `oneOf` of `const` as an enum whose values have descriptions.
+/// schemas use a `oneOf` of `const` as an enum with a description for each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {

@@ -1,5 +1,5 @@
 //! ECMA 262 patterns in schemas. Most patterns are matched in linear time. Look-around and back references need a
-//! backtracking engine, whose steps are bounded.
+//! backtracking engine with a bounded number of steps.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ const STEPS_BACK_MAX: usize = 10_000;
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
-/// Keywords whose values are data, not schemas.
+/// Keywords that contain data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
 pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {

@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Walks at a place below the current one, and returns to the current place unless the walk fails.
+    /// Calls `walk` at the place `below` the current place. Then returns to the current place, unless `walk` fails.
     fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         let here = self.place.len();
         self.place.push_str(below);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 const DEPTH_MAX: usize = 16;
 
 /// Looks for a reason why no object can satisfy `schema`. Considers only required members. Returns a JSON pointer into
-/// the schema, and an explanation.
+/// the schema, and an explanation, or `None` if it finds no reason.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
     SchemaSearch { root: schema }.object(schema, String::new(), 0)
 }

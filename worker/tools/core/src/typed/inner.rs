@@ -76,7 +76,7 @@ impl fmt::Debug for Inner {
 
 impl CallContext {
     /// Calls another tool as the same agent, with the agent's permissions, limits and caps. The inner call has its own
-    /// audit entry. Only for tools whose effect is `read` or `idempotent`: all side effects come from the inner calls.
+    /// audit entry. Only for tools with the effect `read` or `idempotent`: all side effects come from the inner calls.
     ///
     /// The first attempt begins a turn with the id `<turn>.<position>.call-<number>` and ends with
     /// [`ToolError::Waits`]. The function must return this error (`?`). While the inner turn runs, the outer call holds

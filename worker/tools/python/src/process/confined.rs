@@ -125,8 +125,8 @@ impl ConfinedProcess {
         self.confined.kill();
     }
 
-    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit. Returns a description
-    /// of how the host ended, if known.
+    /// Waits until the host has exited after its socket was closed. Kills the host if it does not exit. Returns a
+    /// description of how the host ended, if known.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {

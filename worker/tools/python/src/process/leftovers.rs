@@ -16,8 +16,7 @@ pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
 /// child.
 const LOOKS_MAX: usize = 10;
 
-/// Kills every process whose environment contains this mark, and blocks until done. Without `/proc`, no process is
-/// found.
+/// Kills every process with this mark in its environment, and blocks until done. Without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {

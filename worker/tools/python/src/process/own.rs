@@ -128,8 +128,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit in time. Then kills
-    /// the processes that the host has started and that still run. Returns the exit status, if known.
+    /// Waits until the host has exited after its socket was closed. Kills the host if it does not exit in time. Then
+    /// kills the processes that the host has started and that still run. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -161,8 +161,8 @@ impl OwnProcess {
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the interpreter itself. After the interpreter was waited for, the kernel may have
-        // reused the group id, so the group must not be signaled.
+        // `kill_on_drop` kills only the interpreter itself. Once the interpreter's exit has been awaited, the kernel
+        // may reuse the group id, so the group must not be signaled.
         if self.child.id().is_some() {
             self.kill();
         }

@@ -18,14 +18,14 @@ use tickfleet_tools_python::Pools;
 /// The pinned dependencies of the package tickfleet.
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// Folders for `PYTHONPATH`: the package tickfleet and its dependencies. The dependencies are installed once, into
-/// cargo's target folder.
+/// Returns the folders for `PYTHONPATH`: the package tickfleet and its dependencies. The dependencies are installed
+/// once, into cargo's target folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("python-packages");
         fs::create_dir_all(&target).unwrap();
-        // The lock is released when the file is closed. This also happens if this process is killed.
+        // The lock is released when the file is closed, even if this process is killed.
         let lock = File::create(target.join("lock")).unwrap();
         lock.lock().unwrap();
         let wanted = PYPI.join(" ");
@@ -45,7 +45,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// A pool entry with the trial tools in two processes.
+/// Makes a pool entry with the trial tools in two processes.
 pub fn def() -> ModulesDef {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     ModulesDef {
@@ -101,7 +101,7 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// The call is the first call of a turn.
+    /// Calls a tool, as the first call of a turn. The call cannot make inner calls.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }

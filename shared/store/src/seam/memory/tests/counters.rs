@@ -1,4 +1,4 @@
-//! Tests of counters: how windows open and when a debit has room.
+//! Tests of counters: how windows open, and when a counter permits a debit.
 
 use proptest::prelude::*;
 use tickfleet_core::{ConditionalDebit, CounterKey, CounterState, Window};
@@ -46,7 +46,7 @@ fn a_fixed_window_resets_when_it_ends() {
 #[test]
 fn a_changed_window_length_does_not_reset_the_current_window() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
-    // The current window stays, even if the policy has changed.
+    // The current window keeps its end, even if the policy changes the window's length.
     assert!(counter.debit(&conditional(1, 5, fixed(120, 20)), at(130)).refused.is_some());
     assert_eq!(debit(&counter, 1, fixed(120, 40), at(155)).state, state(1, 200, 155));
 }
@@ -64,7 +64,7 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
     let counter = debit(&Counter::default(), 1, fixed(100, 50), at(120));
     let restarted = Moment { epoch_began_ms: 130, ..at(140) };
     assert_eq!(counter.debit(&conditional(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
-    // A new counter has no room either if its window began before the restart.
+    // A new counter permits no debit either, if its window began before the restart.
     assert!(Counter::default().debit(&conditional(1, 5, fixed(100, 50)), restarted).refused.is_some());
     let next = Moment { epoch_began_ms: 130, ..at(150) };
     assert_eq!(debit(&counter, 1, fixed(150, 50), next).state, state(1, 200, 150));

@@ -36,7 +36,7 @@ async fn counters_beyond_the_bound_share_one_overflow_counter() {
     assert_eq!(bench.counter(&c).await, None);
     bench.write(vec![Write::Add { counter: c.clone(), amount: -3, ends_ms: None }]).await;
     assert_eq!(bench.counter(&others).await.unwrap().used, 0);
-    // Two debits in one transaction do not exceed the bound either.
+    // The bound also applies to the sum of two debits in one transaction.
     assert!(bench.guard(vec![debit("c"), debit("d")]).await.is_err());
     bench.write(vec![Write::DeleteCounter(CounterKey::new("limit", "a"))]).await;
     bench.guard(vec![debit("c")]).await.unwrap();

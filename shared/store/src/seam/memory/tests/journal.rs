@@ -208,7 +208,7 @@ impl Bench {
     }
 }
 
-/// The contents without fields that a restart changes, or that the journal writes with a delay.
+/// Returns the contents without fields that a restart changes, or that the journal writes with a delay.
 fn without_time(mut contents: Contents) -> Contents {
     (contents.epoch, contents.epoch_began_ms, contents.clock) = Default::default();
     contents
@@ -224,7 +224,8 @@ proptest! {
             let mut bench = Bench::new();
             for call in &calls {
                 bench.play(call).await;
-                // If a read detects an expiry, the expiry is only written with the next change.
+                // If a read detects an expiry, the journal writes the expiry only with the next change, so cause a
+                // change.
                 bench.store().shard().await.unwrap();
             }
             let before = bench.contents();
@@ -273,10 +274,11 @@ proptest! {
                 let opened = Opened::read(bench.dir.path()).unwrap();
                 assert_eq!(without_time(opened.contents.unwrap()), before, "at {at} of {}", frames.len());
             }
-            // A damaged log stays cut after it is opened, and a copy of it is kept.
+            // After the store opens a damaged log, the log ends before the damage, and a copy of the damaged log is
+            // kept.
             let cut = MemoryStore::open_dir(bench.dir.path(), FsyncPolicy::Never, options).unwrap();
             assert_eq!(without_time(cut.lock().shard.contents.clone()), before);
-            // If the writes change nothing, no frame is written, and no log is damaged.
+            // If the writes change nothing, there is no frame to damage.
             assert_eq!(bench.dir.path().join("damaged-log").exists(), whole < frames.len());
             assert!(!log.exists());
         });
