@@ -45,7 +45,7 @@ impl Credentials {
     ///
     /// # Errors
     /// 401, 403, 503.
-    async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
+    pub(crate) async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
             return Ok(grant);
