@@ -169,8 +169,7 @@ impl Problem {
     /// Returns the error for an address that sent too many invalid keys and tokens. The next key or token is checked
     /// after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
-        let message =
-            "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
+        let message = "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
     }
 

@@ -1,5 +1,6 @@
-//! Sign-in at an identity provider, for the console. These routes need no key. The first returns what a browser needs
-//! to begin. The second exchanges the provider's code for a token, which the console then sends as its key.
+//! Sign-in to the console at an identity provider. Its routes need no key. The first returns the parameters of an
+//! authorization request. The second exchanges the provider's code for a token, which the console then sends as its
+//! key.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(super) struct SignInOffer {
     sign_in: Option<Provider>,
 }
 
-/// What a browser needs for an authorization request. All of it is public.
+/// Parameters of an authorization request. All of them are public.
 #[derive(Debug, Serialize)]
 struct Provider {
     issuer: String,
@@ -135,8 +136,7 @@ impl CompleteRequest {
             return Err(Problem::invalid("code: expected a text"));
         }
         let is_unreserved = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '~');
-        for (name, value, chars) in
-            [("verifier", &self.verifier, VERIFIER_CHARS), ("nonce", &self.nonce, NONCE_CHARS)]
+        for (name, value, chars) in [("verifier", &self.verifier, VERIFIER_CHARS), ("nonce", &self.nonce, NONCE_CHARS)]
         {
             if !chars.contains(&value.len()) || !value.chars().all(is_unreserved) {
                 let (min, max) = chars.into_inner();

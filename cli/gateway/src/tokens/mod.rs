@@ -132,6 +132,8 @@ struct Inner {
     key_requested: Notify,
     waiter_permits: Semaphore,
     exchange_permits: Semaphore,
+    /// Requests without a key may wait for the endpoints. They must not take the permits of requests with tokens.
+    endpoint_permits: Semaphore,
 }
 
 impl Tokens {
@@ -179,6 +181,7 @@ impl Tokens {
             key_requested,
             waiter_permits: Semaphore::new(WAITERS_MAX),
             exchange_permits: Semaphore::new(sign_in::EXCHANGES_MAX),
+            endpoint_permits: Semaphore::new(sign_in::EXCHANGES_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -338,6 +341,7 @@ impl Inner {
         if let Some(endpoints) = self.endpoints.load_full() {
             return Ok(endpoints);
         }
+        let Ok(_one_of_few) = self.endpoint_permits.try_acquire() else { return Err(Problem::sign_in_unavailable()) };
         self.request_keys().await;
         self.endpoints.load_full().ok_or_else(Problem::sign_in_unavailable)
     }

@@ -231,8 +231,7 @@ mod tests {
         assert_eq!(STANDARD.decode(sent).unwrap(), b"con%20sole:a%20b%3A%C3%BC%2F%2B");
         assert!(header.is_sensitive());
         assert_eq!(form_encoded(&[("a", "1&b=2"), ("c", "~._-")]), "a=1%26b%3D2&c=~._-");
-        let options =
-            SignInOptions { client_id: "console".into(), client_secret: Some(secret), scopes: Vec::new() };
+        let options = SignInOptions { client_id: "console".into(), client_secret: Some(secret), scopes: Vec::new() };
         let shown = format!("{options:?}");
         assert!(shown.contains("console") && !shown.contains("a b"), "{shown}");
         assert!(ClientSecret::new(" \n").is_none());

@@ -120,5 +120,7 @@ impl TokenArgs {
 fn scope(text: &str) -> Result<String, String> {
     let is_scope = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
     let is_one = !text.is_empty() && text.chars().all(is_scope);
-    is_one.then(|| text.to_owned()).ok_or_else(|| "expected one scope without spaces; repeat the option for more".into())
+    is_one
+        .then(|| text.to_owned())
+        .ok_or_else(|| "expected one scope without spaces; repeat the option for more".into())
 }

@@ -34,8 +34,20 @@ const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
 const BRIEF_S: u64 = 12;
 /// The accounts of the sign-in page.
 const ACCOUNTS: [&str; 14] = [
-    "otto", "brief", "nobody", "deny", "swapped", "elsewhere", "late", "broken", "hanging", "refused", "tokenless",
-    "nonce", "audience", "issuer",
+    "otto",
+    "brief",
+    "nobody",
+    "deny",
+    "swapped",
+    "elsewhere",
+    "late",
+    "broken",
+    "hanging",
+    "refused",
+    "tokenless",
+    "nonce",
+    "audience",
+    "issuer",
 ];
 
 pub(super) struct Provider {

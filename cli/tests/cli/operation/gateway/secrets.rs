@@ -49,9 +49,8 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
 /// Signs in to the console, and fails to. Returns the secrets, and the responses to the failed sign-ins. The other
 /// response contains the token.
 fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
-    let complete = |body: &Value| {
-        gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body)
-    };
+    let complete =
+        |body: &Value| gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body);
     let good = provider.completion(&provider.code("otto"));
     let session = complete(&good);
     assert_eq!(session.status, 200, "{session:?}");
