@@ -31,7 +31,7 @@ pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefgh
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
 /// Seconds until the token of the account `brief` expires. A browser on a busy machine signs in faster.
-const BRIEF_S: u64 = 12;
+const BRIEF_S: u64 = 30;
 /// The accounts of the sign-in page.
 const ACCOUNTS: [&str; 14] = [
     "otto",
