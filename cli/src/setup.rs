@@ -703,6 +703,19 @@ impl Setup {
     }
 }
 
+/// Parses the place of a secret on a command line.
+///
+/// # Errors
+/// The text names neither a variable nor an absolute path.
+pub(crate) fn parse_secret_place(text: &str) -> Result<SealKey, String> {
+    match text.split_once(':') {
+        Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
+        Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
+        // Do not print the text: it may be the secret itself.
+        _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
+    }
+}
+
 /// Creates the state that shell and file tools share. The sandbox support of the machine is checked when the first such
 /// tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {

@@ -7,6 +7,8 @@ HOST = '"name":"shop","image":"shop:1","modules":["shop"]'
 SHOP = r'config.files={"tools.yaml":"python: {shop: {host: /run/tickfleet/shop.sock, processes: 3}}"}'
 # A user of Redis for each part that always exists.
 OWN = "scheduler.redisSecret.name=s,worker.redisSecret.name=w,test.redisSecret.name=t"
+# Gateways that accept tokens of an issuer.
+SIGN_IN = "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com,gateway.oidc.audience={fleet},gateway.oidc.rules[0].name=x"
 
 REFUSED = [
     # Redis has no default, and must not be ambiguous.
@@ -85,6 +87,11 @@ REFUSED = [
     (["--set", "gateway.enabled=true"], "gateway.keysSecret.name is empty"),
     (["--set", "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com"], "gateway.oidc needs audience"),
     (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.oidc.audience={fleet}"], "gateway.oidc.issuer is empty"),
+    (["--set", f"{SIGN_IN},gateway.oidc.clientId=console"], "gateway.oidc.clientId needs gateway.oidc.issuer and gateway.publicUrl"),
+    (["--set", f"{SIGN_IN},gateway.oidc.scopes={{groups}}"], "gateway.oidc.clientId is empty"),
+    (["--set", f"{SIGN_IN},gateway.oidc.clientSecret.name=x"], "gateway.oidc.clientId is empty"),
+    (["--set", f"{SIGN_IN},gateway.publicUrl=https://fleet.example.com,gateway.oidc.clientId=console,gateway.oidc.jwksConfigMap.name=keys"], "needs the issuer's metadata"),
+    (["--set", "gateway.oidc.scopes={a b}"], "at '/gateway/oidc/scopes/0'"),
     (["--set", "gateway.oidc.issuer=https://me:secret@id.example.com"], "at '/gateway/oidc/issuer'"),
     (["--set", "gateway.oidc.issuer=id.example.com"], "at '/gateway/oidc/issuer'"),
     (["--set", "gateway.ingress.enabled=true"], "gateway.ingress has no gateway to route to"),

@@ -172,9 +172,9 @@ class Pod:
             file.write(next(m for m in configmaps if m["metadata"]["name"] == source)["data"][name])
         self.arguments[at] = path
 
-    def give_secret(self, folder):
-        """Writes the file that a Secret would mount for the notifier."""
-        at = self.arguments.index("--secret") + 1
+    def give_secret(self, option, folder):
+        """Writes the file that a Secret would mount for this option."""
+        at = self.arguments.index(option) + 1
         place, name = os.path.split(self.arguments[at].removeprefix("file:"))
         if place not in {mount["mountPath"] for mount in self.container["volumeMounts"]}:
             raise Wrong(f"{self.name} looks for its secret where none is mounted")
@@ -283,8 +283,9 @@ class Shape:
             if pod.is_gateway():
                 pod.give_keys(os.path.dirname(folder))
                 pod.give_rules(self.of_kind("ConfigMap"), os.path.dirname(folder))
+                pod.give_secret("--oidc-client-secret", os.path.dirname(folder))
             elif "--secret" in pod.arguments:
-                pod.give_secret(os.path.dirname(folder))
+                pod.give_secret("--secret", os.path.dirname(folder))
             yield pod
 
     def run(self, binary):

@@ -46,7 +46,7 @@ impl Credentials {
     /// # Errors
     /// 401: the key or token is unknown, expired or invalid. 403: no rule grants the token a permission, or the token
     /// has the id of a key. 503: the issuer is unavailable.
-    async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
+    pub(crate) async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
             return Ok(grant);

@@ -58,7 +58,7 @@ pub use operator_backend::{BackendFuture, LimitFilter, OperatorBackend};
 pub use serving::gate::Gate;
 pub use serving::public::PublicUrl;
 pub use serving::tls::{TlsError, TlsFiles};
-pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
+pub use tokens::{Algorithm, ClientSecret, SignInOptions, TokenError, TokenOptions, Tokens};
 pub use verbs::{CredentialKind, Grant, Rate, Role, TenantScope, Verb};
 
 use mcp::McpServer;

@@ -138,6 +138,29 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
+    pub(crate) fn no_sign_in() -> Self {
+        Self::not_found("this gateway offers no sign-in at an identity provider: use an API key or a token")
+    }
+
+    pub(crate) fn sign_in_unavailable() -> Self {
+        let message =
+            "the identity provider does not respond as expected; sign in again in a minute, or use an API key";
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
+    }
+
+    /// Returns the error for an identity provider that rejects the gateway itself. Only an operator can fix this.
+    pub(crate) fn sign_in_misconfigured(problem: &str) -> Self {
+        let message = format!(
+            "the identity provider did not accept the request of this gateway: {problem}; fleet operator: check \
+             --oidc-client-id, --oidc-client-secret and the client's settings at the provider"
+        );
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+
+    pub(crate) fn too_many_sign_ins() -> Self {
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "busy", "too many sign-ins at once; sign in again in a minute")
+    }
+
     /// Returns the error for a request that exceeds the rate of its key. The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
@@ -147,7 +170,7 @@ impl Problem {
     /// Returns the error for an address that sent too many invalid keys and tokens. The next key or token is checked
     /// after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
-        let message = "too many invalid API keys from this address: this key was not checked; retry after Retry-After";
+        let message = "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
     }
 

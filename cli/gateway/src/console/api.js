@@ -1,5 +1,5 @@
 // The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header. Other pages
-// therefore cannot make the browser send the key.
+// therefore cannot make the browser send the key. A token of an identity provider is such a key.
 
 import { parse, write } from "./json.js";
 
@@ -21,20 +21,30 @@ export class Refused extends Error {
 export const key = () => sessionStorage.getItem(STORED);
 export const hasKey = () => key() !== null;
 export const whoami = () => me;
+/** Returns true if the key or token of this tab has expired. */
+export const isExpired = () => Boolean(me?.expires) && Date.parse(me.expires) <= now();
 export const may = (verb) => me?.verbs.includes(verb) ?? false;
 /** Returns the gateway's current time (ms), estimated from its latest response. */
 export const now = () => Date.now() + skew;
 
 const headers = () => ({ authorization: `Bearer ${key() ?? ""}` });
 
-/** Sends a request. Returns the JSON of the response, or throws its error message. */
-export async function ask(path, { method = "GET", body, signal, within = method === "GET" ? READ_MS : ACT_MS } = {}) {
+/** Sends a request to the operator API. Returns the JSON of the response, or throws its error message. */
+export async function ask(path, options = {}) {
+  const json = await send(`../v1/operate/${path}`, { ...options, headers: headers() });
+  if (typeof json.now_ms === "number") skew = json.now_ms - Date.now();
+  return json;
+}
+
+/** Sends a request without the key. Returns the JSON of the response, or throws its error message. */
+export async function send(url, { method = "GET", body, signal, headers = {}, within = method === "GET" ? READ_MS : ACT_MS } = {}) {
   const sent = body === undefined ? undefined : write(body);
   const late = AbortSignal.timeout(within);
   const either = signal ? AbortSignal.any([signal, late]) : late;
   let answer, text;
   try {
-    answer = await fetch(`../v1/operate/${path}`, { method, headers: headers(), body: sent, signal: either, cache: "no-store" });
+    const type = sent === undefined ? {} : { "content-type": "application/json" };
+    answer = await fetch(url, { method, headers: { ...headers, ...type }, body: sent, signal: either, cache: "no-store" });
     text = await answer.text();
   } catch (error) {
     if (late.aborted) throw new Refused(0, `No response within ${within / 1000} s.${method === "GET" ? "" : " The action may have taken effect: check before you repeat it."}`);
@@ -43,7 +53,6 @@ export async function ask(path, { method = "GET", body, signal, within = method 
   }
   const json = read(text);
   if (!answer.ok) throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
-  if (typeof json.now_ms === "number") skew = json.now_ms - Date.now();
   return json;
 }
 
@@ -92,7 +101,8 @@ export async function signIn(given) {
   if (given) sessionStorage.setItem(STORED, given.trim());
   try {
     me = await ask("me");
-    if (!may("view")) throw new Refused(403, "This key lacks the permission view.");
+    if (!hasKey()) throw new Refused(401, "Signed out in another tab.");
+    if (!may("view")) throw new Refused(403, "This key or token lacks the permission view.");
   } catch (error) {
     if (error.status !== 0) signOut();
     throw error;

@@ -1,10 +1,11 @@
 // The frame of the page: sign-in, the current view and its refresh, and the sign that shows whether data is live.
 
-import { ask, hasKey, key, may, signIn, signOut, whoami } from "./api.js";
+import { ask, hasKey, isExpired, key, may, signIn, signOut, whoami } from "./api.js";
 import { count, megabytes, span, timeOfDay } from "./format.js";
 import { Find, keys } from "./find.js";
 import { isLive, live, unwatch, watch } from "./live.js";
 import { render } from "./preact.js";
+import { beginSignIn, completeSignIn, isElsewhere, provider, takeResponse } from "./signin.js";
 import { Dialog, h, learn, lists, page, redraw, say } from "./ui.js";
 import { approvals } from "./views/approvals.js";
 import { audit } from "./views/audit.js";
@@ -32,9 +33,12 @@ const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
 const QUIET_MS = 30_000;
 const GATHER_MS = 300_000;
 const GATHER_AGAIN_MS = 15_000;
+/** Time until the gateway is asked again whether it has an identity provider, if it did not say. */
+const PROVIDER_AGAIN_MS = 5000;
 const root = document.getElementById("console");
 const shared = new BroadcastChannel("tickfleet-console");
-const state = { view: undefined, wrong: "", isIn: false, isBusy: false };
+/** `provider` is the identity provider, `null` if there is none. `unknown` is the reason if it is not known. */
+const state = { view: undefined, wrong: "", isIn: false, isBusy: false, provider: null, unknown: "" };
 
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -54,7 +58,7 @@ async function look(view, again) {
     Object.assign(view, { data, at: Date.now(), wrong: "" });
   } catch (error) {
     if (view !== state.view || error.name === "AbortError") return;
-    if (error.status === 401) return leave(error.message);
+    if (error.status === 401) return leave(reasonOf(error));
     if (asked === view.asked) view.wrong = error.message;
   } finally {
     if (asked === view.asked) view.isBusy = false;
@@ -182,17 +186,35 @@ const status = () => h("div", { id: "said", class: page.said ? undefined : "empt
   page.said?.undo ? h("button", { type: "button", onClick: page.said.undo.run }, page.said.undo.label) : null,
   page.said ? h("button", { type: "button", class: "icon", "aria-label": "Close the message", onClick: () => say("") }, "×") : null);
 
+/** Runs a step of a sign-in. The form shows its error. */
+async function tried(step) {
+  Object.assign(state, { isBusy: true, wrong: "" });
+  redraw();
+  await step().catch((error) => { state.wrong = error.message; });
+  state.isBusy = false;
+  redraw();
+}
+
+/** The part of the form for the identity provider. */
+function providerChoice() {
+  if (state.unknown) return h("p", { class: "soft", role: "status" }, `Sign-in at the identity provider is not available: ${state.unknown}`);
+  if (!state.provider) return null;
+  const { host } = new URL(state.provider.issuer);
+  // The provider returns the browser to one address. A sign-in that begins at another address would be lost.
+  if (isElsewhere(state.provider)) return h("p", {}, `To sign in at ${host}, open `, h("a", { href: state.provider.redirect_uri }, state.provider.redirect_uri), ".");
+  return h("p", {}, h("button", { type: "button", class: "act", disabled: state.isBusy, onClick: () => tried(() => beginSignIn(state.provider)) }, `Sign in at ${host}`));
+}
+
 function signInForm() {
-  const enter = async (event) => {
+  const enter = (event) => {
     event.preventDefault();
-    state.isBusy = true;
-    await start(new FormData(event.target).get("key")).catch((error) => { state.wrong = error.message; });
-    state.isBusy = false;
-    redraw();
+    const given = new FormData(event.target).get("key");
+    tried(() => start(given).then(share));
   };
+  const choice = providerChoice();
   return h("main", { id: "main", tabindex: -1 }, h("form", { class: "sign-in card", onSubmit: enter },
-    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key or token"), h("input", { id: "key", name: "key", type: "password", autocomplete: "off", required: true, autofocus: true }),
-    h("p", { class: "bad", role: "alert" }, state.wrong), h("button", { class: "act", disabled: state.isBusy }, "Sign in"),
+    h("h1", {}, "Sign in"), choice, h("label", { for: "key" }, choice ? "Or with an API key or token" : "API key or token"), h("input", { id: "key", name: "key", type: "password", autocomplete: "off", required: true, autofocus: true }),
+    h("p", { class: "bad", role: "alert" }, state.wrong), state.isBusy ? h("p", { class: "soft", role: "status" }, "Signing in …") : null, h("button", { class: choice ? undefined : "act", disabled: state.isBusy }, "Sign in"),
     h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator creates one. Only the tabs of this browser session keep it.")));
 }
 
@@ -220,8 +242,19 @@ function help() {
 
 // ---- The session ----
 
+const reasonOf = (error) => (isExpired() ? "Your session has expired. Sign in again." : error.message);
+
+/** Asks the gateway for its identity provider, while the sign-in form is shown. */
+async function learnProvider() {
+  clearTimeout(state.ask);
+  await provider().then((found) => Object.assign(state, { provider: found, unknown: "" }), (error) => Object.assign(state, { provider: null, unknown: error.message }));
+  if (state.isIn) return;
+  if (state.unknown) state.ask = setTimeout(learnProvider, PROVIDER_AGAIN_MS);
+  redraw();
+}
+
 function leave(why, isOthers) {
-  if (!isOthers) shared.postMessage({ kind: "sign-out" });
+  if (!isOthers) shared.postMessage({ kind: "sign-out", why });
   unwatch();
   signOut();
   clearTimeout(state.gather);
@@ -230,21 +263,27 @@ function leave(why, isOthers) {
   document.title = "Sign in · Tickfleet console";
   say("");
   redraw();
+  learnProvider();
 }
 
 async function start(given) {
   await signIn(given);
+  clearTimeout(state.ask);
   Object.assign(state, { isIn: true, wrong: "" });
-  watch({ fleet: pictured, changed: lookAgain, refused: (error) => leave(error.message, true) });
+  watch({ fleet: pictured, changed: lookAgain, refused: (error) => leave(reasonOf(error), true) });
   show(true);
   gather();
 }
 
+/** Gives the key to the other tabs of this browser session, so that they sign in as well. */
+const share = () => shared.postMessage({ kind: "key", key: key() });
+
 /** Tabs of the same session share the key, without storing it outside the tabs. */
 shared.onmessage = ({ data }) => {
-  if (data.kind === "who" && whoami()) shared.postMessage({ kind: "key", key: key() });
+  if (data.kind === "who" && whoami()) share();
   else if (data.kind === "key" && !state.isIn && !hasKey()) start(data.key).catch((error) => { state.wrong = error.message; redraw(); });
-  else if (data.kind === "sign-out" && state.isIn) leave("Signed out in another tab.", true);
+  // A tab whose sign-in has not ended yet has a key as well.
+  else if (data.kind === "sign-out" && (state.isIn || hasKey())) leave(data.why || "Signed out in another tab.", true);
 };
 
 function theme() {
@@ -269,17 +308,33 @@ function keyOfLink() {
 function begin(isKnown) {
   const found = keyOfLink();
   if (!found && !isKnown) return false;
-  start(found).catch((error) => { state.wrong = error.message; redraw(); });
+  start(found).catch((error) => {
+    state.wrong = error.message;
+    redraw();
+    learnProvider();
+  });
   return true;
 }
 
+/** Completes a sign-in at the identity provider, and shows the view where it began. */
+const complete = (response) => tried(async () => {
+  await start(await completeSignIn(response));
+  share();
+});
+
 const known = localStorage.getItem("tickfleet-theme");
 if (known === "light" || known === "dark") document.documentElement.dataset.theme = known;
+const response = takeResponse();
 page.place = place();
 addEventListener("hashchange", () => begin() || show(true));
 keys({ help, refresh });
 document.title = "Sign in · Tickfleet console";
-if (!begin(hasKey())) {
+// A response that does not belong to this tab must not end a session.
+if (response && (response.begun || !hasKey())) {
+  learnProvider();
+  complete(response);
+} else if (!begin(hasKey())) {
   redraw();
+  learnProvider();
   shared.postMessage({ kind: "who" });
 }

@@ -1,25 +1,32 @@
 //! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the
-//! program and load only from this server. The pages can do no more than the entered key permits.
+//! program and load only from this server. The pages can do no more than the key or token of the user permits.
+//! `sign_in` gets a token from an identity provider.
+
+mod sign_in;
+
+use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Path};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 
+use crate::Shared;
 use crate::problem::Problem;
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 29] = [
+const FILES: [(&str, &str, &str); 30] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
     ("preact.LICENSE.txt", "text/plain; charset=utf-8", include_str!("preact.LICENSE.txt")),
     ("main.js", SCRIPT, include_str!("main.js")),
     ("api.js", SCRIPT, include_str!("api.js")),
+    ("signin.js", SCRIPT, include_str!("signin.js")),
     ("live.js", SCRIPT, include_str!("live.js")),
     ("format.js", SCRIPT, include_str!("format.js")),
     ("json.js", SCRIPT, include_str!("json.js")),
@@ -59,10 +66,12 @@ const GUARDS: [(HeaderName, &str); 4] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    let sign_in = get(sign_in::offer).post(sign_in::complete).layer(DefaultBodyLimit::max(sign_in::BODY_BYTES_MAX));
     Router::new()
         .route("/console", get(async || Redirect::permanent("console/")))
         .route("/console/", get(async || file("")))
+        .route("/console/sign-in", sign_in)
         .route("/console/{*file}", get(named))
 }
 

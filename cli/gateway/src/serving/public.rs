@@ -41,6 +41,16 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
+    /// Returns the URL of the console, to which an identity provider returns the browser.
+    pub(crate) fn console(&self) -> String {
+        format!("{}/console/", self.0)
+    }
+
+    /// Returns true if a browser sends this `Origin` header from a page of this gateway.
+    pub(crate) fn is_origin(&self, origin: &HeaderValue) -> bool {
+        origin.as_bytes() == self.0.as_bytes()
+    }
+
     /// Returns the URL of the metadata for `path`. An agent's MCP server has its own metadata; all other paths use the
     /// gateway's.
     fn metadata(&self, path: &str) -> String {

@@ -1,11 +1,11 @@
-//! Source of an issuer's public keys: a file, or the issuer itself. The issuer's discovery document has the URL of the
-//! keys.
+//! Source of an issuer's public keys: a file, or the issuer itself. The issuer's discovery document has the URLs of the
+//! keys and of the endpoints for sign-in.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use reqwest::{Client, Url};
+use reqwest::{Client, Response, Url};
 use serde::Deserialize;
 
 use super::keyset::{KeySet, SET_BYTES_MAX};
@@ -32,6 +32,39 @@ pub(super) enum Source {
 struct Discovery {
     issuer: String,
     jwks_uri: String,
+    authorization_endpoint: Option<String>,
+    token_endpoint: Option<String>,
+    token_endpoint_auth_methods_supported: Option<Vec<String>>,
+}
+
+/// The issuer's endpoints for sign-in.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    pub(super) authorization: Url,
+    pub(super) token: Url,
+    /// True if the token endpoint accepts a client secret only in the body (`client_secret_post`).
+    pub(super) takes_secret_in_body: bool,
+}
+
+impl Endpoints {
+    fn of(found: &Discovery) -> Result<Self, String> {
+        let endpoint = |name: &str, url: Option<&String>| trusted(url.ok_or_else(|| format!("no {name}"))?);
+        let methods = found.token_endpoint_auth_methods_supported.as_deref();
+        let takes = |method: &str| methods.is_some_and(|all| all.iter().any(|one| one == method));
+        Ok(Self {
+            authorization: endpoint("authorization_endpoint", found.authorization_endpoint.as_ref())?,
+            token: endpoint("token_endpoint", found.token_endpoint.as_ref())?,
+            takes_secret_in_body: takes("client_secret_post") && !takes("client_secret_basic"),
+        })
+    }
+}
+
+/// The result of a read.
+#[derive(Debug)]
+pub(super) struct IssuerRead {
+    pub(super) keys: KeySet,
+    /// An error if sign-in is not possible. Tokens are accepted nevertheless.
+    pub(super) endpoints: Result<Endpoints, String>,
 }
 
 impl Source {
@@ -60,11 +93,11 @@ impl Source {
         Ok(Self::Issuer { client, name: issuer.to_owned(), discovery })
     }
 
-    /// Reads the current keys.
+    /// Reads the current keys and endpoints.
     ///
     /// # Errors
     /// The reason as text.
-    pub(super) async fn read(&self) -> Result<KeySet, String> {
+    pub(super) async fn read(&self) -> Result<IssuerRead, String> {
         match self {
             Self::File(path) => {
                 let failed = |error| format!("{}: {error}", path.display());
@@ -73,7 +106,8 @@ impl Source {
                     return Err(format!("{} has {length} bytes; at most {SET_BYTES_MAX} are read", path.display()));
                 }
                 let text = tokio::fs::read(path).await.map_err(failed)?;
-                KeySet::parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))
+                let keys = KeySet::parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;
+                Ok(IssuerRead { keys, endpoints: Err("a file of keys names no endpoints".into()) })
             }
             Self::Issuer { client, name, discovery } => {
                 let said = get(client, discovery.clone()).await?;
@@ -83,9 +117,11 @@ impl Source {
                 if said.issuer != *name {
                     return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
-                let keys = trusted(&said.jwks_uri)?;
-                let text = get(client, keys.clone()).await?;
-                KeySet::parse(&text).map_err(|problem| format!("{keys}: {problem}"))
+                let endpoints = Endpoints::of(&said).map_err(|problem| format!("{discovery}: {problem}"));
+                let url = trusted(&said.jwks_uri)?;
+                let text = get(client, url.clone()).await?;
+                let keys = KeySet::parse(&text).map_err(|problem| format!("{url}: {problem}"))?;
+                Ok(IssuerRead { keys, endpoints })
             }
         }
     }
@@ -112,18 +148,24 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     if answer.status() != reqwest::StatusCode::OK {
         return Err(format!("{url} returned {}", answer.status()));
     }
+    bounded_body(answer, SET_BYTES_MAX).await.map_err(|problem| format!("{url}: {problem}"))
+}
+
+/// # Errors
+/// The body does not arrive in time, or has more than `bytes_max` bytes.
+pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
-    let mut parts = answer.bytes_stream();
+    let mut parts = response.bytes_stream();
     while let Some(part) = parts.next().await {
-        body.extend_from_slice(&part.map_err(failed)?);
-        if body.len() > SET_BYTES_MAX {
-            return Err(format!("{url} returns more than {SET_BYTES_MAX} bytes"));
+        body.extend_from_slice(&part.map_err(|error| root(&error))?);
+        if body.len() > bytes_max {
+            return Err(format!("it returned more than {bytes_max} bytes"));
         }
     }
     Ok(body)
 }
 
 /// Returns the innermost error. The text of the outer error says only that a request failed.
-fn root(error: &dyn std::error::Error) -> String {
+pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -2,7 +2,8 @@
 //! the service and the validity period of a token. Rules about the token's claims then grant permissions.
 //!
 //! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
-//! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions.
+//! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions. `sign_in` gets tokens
+//! for the console.
 //!
 //! One task of the process reads the keys every few minutes. If a token names an unknown key, the task reads earlier.
 //! Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot flood the issuer with requests. While
@@ -11,6 +12,7 @@
 mod issuer;
 mod keyset;
 mod rules;
+mod sign_in;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use chrono::{DateTime, Utc};
 pub use jsonwebtoken::Algorithm;
 use jsonwebtoken::errors::ErrorKind;
@@ -31,9 +33,11 @@ use tokio_util::sync::CancellationToken;
 use crate::keys::ID_CHARS_MAX;
 use crate::problem::Problem;
 use crate::verbs::Grant;
-use issuer::Source;
+use issuer::{Endpoints, IssuerRead, Source};
 use keyset::KeySet;
 use rules::{Claims, GrantRules, claim, text};
+pub(crate) use sign_in::CodeExchange;
+pub use sign_in::{ClientSecret, SignInOptions};
 
 /// Maximum bytes of a token. Tokens of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
@@ -68,6 +72,9 @@ pub struct TokenOptions {
     pub keys_rest: Duration,
     /// Timeout of one response of the issuer, from connecting to the last byte.
     pub answer_max: Duration,
+    /// The console's client at the issuer. Its ID tokens are accepted as if `audience` named the client. `None` if the
+    /// console offers no sign-in at the issuer.
+    pub sign_in: Option<SignInOptions>,
 }
 
 impl TokenOptions {
@@ -117,11 +124,16 @@ struct Inner {
     options: TokenOptions,
     source: Source,
     keys: ArcSwap<KeySet>,
+    /// `None` until the issuer's metadata is read, or if the metadata is unusable for sign-in.
+    endpoints: ArcSwapOption<Endpoints>,
     rules: ArcSwap<GrantRules>,
     key_read: watch::Sender<KeyRead>,
     /// Notified when a token names an unknown key.
     key_requested: Notify,
     waiter_permits: Semaphore,
+    exchange_permits: Semaphore,
+    /// Requests without a key may wait for the endpoints. They must not take the permits of requests with tokens.
+    endpoint_permits: Semaphore,
 }
 
 impl Tokens {
@@ -129,7 +141,7 @@ impl Tokens {
     ///
     /// # Errors
     /// [`TokenError`].
-    pub fn open(options: TokenOptions) -> Result<Self, TokenError> {
+    pub fn open(mut options: TokenOptions) -> Result<Self, TokenError> {
         if options.audience.is_empty() || options.audience.iter().any(String::is_empty) {
             return Err(TokenError::Options("an audience is expected: a token for another service opens nothing here"));
         }
@@ -141,15 +153,37 @@ impl Tokens {
         if options.leeway > TokenOptions::LEEWAY_MAX {
             return Err(TokenError::Options("the leeway of clocks is 5 minutes at most"));
         }
+        if let Some(sign_in) = &options.sign_in {
+            if options.jwks.is_some() {
+                return Err(TokenError::Options(
+                    "sign-in at the console needs the issuer's metadata: remove the file of keys",
+                ));
+            }
+            if sign_in.client_id.is_empty() {
+                return Err(TokenError::Options("the client id is empty"));
+            }
+            if !options.audience.contains(&sign_in.client_id) {
+                options.audience.push(sign_in.client_id.clone());
+            }
+        }
         signature::install();
         let source = Source::of(&options)?;
         let rules = read_rules(&options.rules).and_then(|text| parse_rules(&options.rules, &text))?;
         let key_read = watch::Sender::new(KeyRead { number: 0, phase: KeyReadPhase::Reading, failed: false });
         let key_requested = Notify::new();
-        let waiter_permits = Semaphore::new(WAITERS_MAX);
-        let keys = ArcSwap::default();
-        let rules = ArcSwap::from_pointee(rules);
-        Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, key_read, key_requested, waiter_permits }) })
+        let inner = Inner {
+            options,
+            source,
+            keys: ArcSwap::default(),
+            endpoints: ArcSwapOption::empty(),
+            rules: ArcSwap::from_pointee(rules),
+            key_read,
+            key_requested,
+            waiter_permits: Semaphore::new(WAITERS_MAX),
+            exchange_permits: Semaphore::new(sign_in::EXCHANGES_MAX),
+            endpoint_permits: Semaphore::new(sign_in::EXCHANGES_MAX),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     #[must_use]
@@ -174,14 +208,22 @@ impl Tokens {
     /// # Errors
     /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
+        let claims = self.verified(token).await?;
+        self.inner.granted(&claims)
+    }
+
+    /// Returns the claims of a token that the issuer signed for this gateway, and that is valid now.
+    ///
+    /// # Errors
+    /// 401: the token is invalid. 503: the issuer's keys are unavailable.
+    async fn verified(&self, token: &str) -> Result<Claims, Problem> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
         }
         let header =
             decode_header(token).map_err(|_| Problem::unauthorized("this is no API key, and no signed token"))?;
         self.inner.acceptable(&header)?;
-        let claims = self.inner.claims(token, &header).await?;
-        self.inner.granted(&claims)
+        self.inner.claims(token, &header).await
     }
 }
 
@@ -291,12 +333,37 @@ impl Inner {
         }
     }
 
+    /// Returns the endpoints for sign-in.
+    ///
+    /// # Errors
+    /// 503: the issuer's metadata was not read yet, or names no usable endpoints.
+    async fn endpoints(&self) -> Result<Arc<Endpoints>, Problem> {
+        if let Some(endpoints) = self.endpoints.load_full() {
+            return Ok(endpoints);
+        }
+        let Ok(_one_of_few) = self.endpoint_permits.try_acquire() else { return Err(Problem::sign_in_unavailable()) };
+        self.request_keys().await;
+        self.endpoints.load_full().ok_or_else(Problem::sign_in_unavailable)
+    }
+
+    /// Stores the endpoints of a read. Unusable endpoints are logged only if the console offers sign-in.
+    fn store_endpoints(&self, endpoints: Result<Endpoints, String>) {
+        if self.options.sign_in.is_none() {
+            return;
+        }
+        if let Err(problem) = &endpoints {
+            tracing::warn!(problem, "the issuer's metadata permits no sign-in at the console");
+        }
+        self.endpoints.store(endpoints.ok().map(Arc::new));
+    }
+
     async fn read_keys(&self) {
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Reading);
         let read = self.source.read().await;
         let failed = read.is_err();
         match read {
-            Ok(keys) => {
+            Ok(IssuerRead { keys, endpoints }) => {
+                self.store_endpoints(endpoints);
                 let before = self.key_read.borrow().failed || self.key_read.borrow().number == 0;
                 if before || keys.len() != self.keys.load().len() {
                     let used = keys.len();

@@ -65,7 +65,7 @@ pub(crate) struct GatewayArgs {
     /// PEM file with the private key of the certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Public URL of the gateway, such as https://fleet.example.com, for MCP discovery and links to approvals.
+    /// Public URL of the gateway, such as https://fleet.example.com, for MCP discovery, links to approvals and sign-in.
     #[arg(long, value_name = "URL")]
     public_url: Option<PublicUrl>,
     /// Address and port of /metrics, /livez and /readyz, which need no key. Keep it private.
@@ -174,9 +174,9 @@ impl Key {
 }
 
 impl GatewayArgs {
-    fn credentials(&self) -> Result<Credentials, Failure> {
+    fn credentials(&self, setup: &Setup) -> Result<Credentials, Failure> {
         let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
-        let tokens = self.tokens.open().map_err(Failure::failed)?;
+        let tokens = self.tokens.open(setup)?;
         if keys.is_none() && tokens.is_none() {
             return Err(Failure::usage("--keys FILE or --oidc-issuer URL is required"));
         }
@@ -211,7 +211,7 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
 /// Keys or rules that cannot be read, an address that cannot be bound, an unreachable Redis.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
     let traces = setup.start_log()?;
-    let credentials = args.credentials()?;
+    let credentials = args.credentials(setup)?;
     let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(ProcessRole::Gateway).map_err(Failure::failed)?);

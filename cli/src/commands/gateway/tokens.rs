@@ -4,7 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tickfleet_gateway::{Algorithm, TokenError, TokenOptions, Tokens};
+use tickfleet_config::SealKey;
+use tickfleet_gateway::{Algorithm, ClientSecret, SignInOptions, TokenOptions, Tokens};
+
+use crate::failure::Failure;
+use crate::setup::Setup;
 
 /// Identity provider, and what its tokens grant.
 #[derive(Debug, Args)]
@@ -30,6 +34,15 @@ pub(super) struct TokenArgs {
     /// Accepted clock difference between issuer and gateway, at most 5m.
     #[arg(long, value_name = "DURATION", requires = "oidc_issuer", default_value = "30s", value_parser = super::duration)]
     oidc_leeway: Duration,
+    /// Client ID of the console at the issuer. Users can then sign in to the console there.
+    #[arg(long, value_name = "ID", requires_all = ["oidc_issuer", "public_url"], conflicts_with = "oidc_jwks")]
+    oidc_client_id: Option<String>,
+    /// Place of the client secret: env:NAME or file:/PATH. If missing, the console is a public client.
+    #[arg(long, value_name = "PLACE", requires = "oidc_client_id", value_parser = crate::setup::parse_secret_place)]
+    oidc_client_secret: Option<SealKey>,
+    /// Scope to request at sign-in in addition to openid. Repeatable. If missing, profile and email.
+    #[arg(long, value_name = "SCOPE", requires = "oidc_client_id", value_parser = scope)]
+    oidc_scope: Vec<String>,
 }
 
 /// Signature algorithm of tokens. Only asymmetric algorithms are safe here.
@@ -67,14 +80,14 @@ impl TokenArgs {
     /// Opens the token check, with its rules. Returns `None` if no issuer is given.
     ///
     /// # Errors
-    /// [`TokenError`] if the rules or keys cannot be used.
-    pub(super) fn open(&self) -> Result<Option<Tokens>, TokenError> {
+    /// The rules, keys or client secret cannot be used.
+    pub(super) fn open(&self, setup: &Setup) -> Result<Option<Tokens>, Failure> {
         let (Some(issuer), Some(rules)) = (&self.oidc_issuer, &self.oidc_rules) else { return Ok(None) };
         let algorithms = match self.oidc_algorithm.as_slice() {
             [] => TokenOptions::ALGORITHMS.into(),
             given => given.iter().map(|signed| (*signed).into()).collect(),
         };
-        Tokens::open(TokenOptions {
+        let tokens = Tokens::open(TokenOptions {
             issuer: issuer.clone(),
             jwks: self.oidc_jwks.clone(),
             audience: self.oidc_audience.clone(),
@@ -84,7 +97,30 @@ impl TokenArgs {
             rules: rules.clone(),
             keys_rest: TokenOptions::KEYS_COOLDOWN,
             answer_max: TokenOptions::ANSWER_MAX,
-        })
-        .map(Some)
+            sign_in: self.sign_in(setup)?,
+        });
+        tokens.map(Some).map_err(Failure::failed)
     }
+
+    fn sign_in(&self, setup: &Setup) -> Result<Option<SignInOptions>, Failure> {
+        const SECRET: &str = "--oidc-client-secret";
+        let Some(client_id) = self.oidc_client_id.clone() else { return Ok(None) };
+        let secret = self.oidc_client_secret.as_ref().map(|place| setup.secret(SECRET, place)).transpose()?;
+        let empty = || Failure::failed(anyhow::anyhow!("{SECRET}: the secret is empty"));
+        let client_secret = secret.map(|text| ClientSecret::new(&text).ok_or_else(empty)).transpose()?;
+        let scopes = match self.oidc_scope.as_slice() {
+            [] => SignInOptions::SCOPES.map(str::to_owned).into(),
+            given => given.to_vec(),
+        };
+        Ok(Some(SignInOptions { client_id, client_secret, scopes }))
+    }
+}
+
+/// Parses one scope (RFC 6749, section 3.3).
+fn scope(text: &str) -> Result<String, String> {
+    let is_scope = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
+    let is_one = !text.is_empty() && text.chars().all(is_scope);
+    is_one
+        .then(|| text.to_owned())
+        .ok_or_else(|| "expected one scope without spaces; repeat the option for more".into())
 }

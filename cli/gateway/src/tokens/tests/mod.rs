@@ -200,6 +200,46 @@ async fn an_issuer_outage_does_not_affect_tokens_with_cached_keys() {
 }
 
 #[tokio::test]
+async fn sign_in_needs_the_issuers_endpoints_and_tokens_do_not() {
+    let key = Signer::ed("a");
+    let world = TestIssuer::start(&[&key]).await;
+    let console = || SignInOptions { client_id: "console".into(), client_secret: None, scopes: vec!["email".into()] };
+    let options = || TokenOptions { keys_rest: Duration::ZERO, sign_in: Some(console()), ..world.options() };
+    for mode in [Mode::NoEndpoints, Mode::UntrustedEndpoint] {
+        world.set_mode(mode);
+        let tokens = world.tokens(options());
+        assert!(tokens.holder(&key.token(&world.claims())).await.is_ok(), "tokens are accepted");
+        let problem = tokens.authorization().await.unwrap_err();
+        assert!(problem.summary().0.contains("does not respond"), "{problem:?}");
+        // The next request after the issuer is fixed finds the endpoints.
+        world.set_mode(Mode::Working);
+        idle(&tokens).await;
+        let found = tokens.authorization().await.unwrap().unwrap();
+        assert_eq!((found.client_id.as_str(), found.scope.as_str()), ("console", "openid email"));
+        assert!(found.authorization_endpoint.ends_with("/authorize"), "{found:?}");
+    }
+    // The first request waits for the first read. Endpoints stay in force while the issuer is unavailable.
+    let tokens = world.tokens(options());
+    assert!(tokens.authorization().await.unwrap().is_some());
+    world.set_mode(Mode::Broken);
+    idle(&tokens).await;
+    assert!(tokens.authorization().await.unwrap().is_some());
+    assert!(world.tokens(options()).authorization().await.is_err());
+    world.set_mode(Mode::Working);
+    assert!(world.tokens(world.options()).authorization().await.unwrap().is_none(), "no client, no sign-in");
+    // An ID token of the console's client is accepted, and one of another client is not.
+    let of = |audience: &str| key.token(&world.with(&json!({"aud": audience})));
+    assert!(tokens.holder(&of("console")).await.is_ok());
+    assert_eq!(refusal(&tokens, &of("console-2")).await.0, 401);
+    assert_eq!(refusal(&world.tokens(world.options()), &of("console")).await.0, 401);
+    let refused = |options: TokenOptions| Tokens::open(options).unwrap_err().to_string();
+    let file = world.folder.path().join("keys.json");
+    assert!(refused(TokenOptions { jwks: Some(file), ..options() }).contains("metadata"));
+    let nobody = SignInOptions { client_id: String::new(), ..console() };
+    assert!(refused(TokenOptions { sign_in: Some(nobody), ..world.options() }).contains("client id"));
+}
+
+#[tokio::test]
 async fn an_oversized_key_set_is_rejected_and_unusable_keys_are_skipped() {
     let key = Signer::ed("a");
     let world = TestIssuer::start(&[&key]).await;

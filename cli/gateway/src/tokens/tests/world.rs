@@ -104,6 +104,9 @@ pub(super) enum Mode {
     Broken,
     Hanging,
     OtherHost,
+    NoEndpoints,
+    /// An endpoint that an attacker on the network could replace.
+    UntrustedEndpoint,
 }
 
 /// An issuer, and the files for a gateway that accepts its tokens.
@@ -152,6 +155,7 @@ impl TestIssuer {
             // No test reads keys twice unless the test changes this interval.
             keys_rest: Duration::from_secs(3_600),
             answer_max: Duration::from_secs(60),
+            sign_in: None,
         }
     }
 
@@ -203,19 +207,24 @@ type IssuerState = State<(Arc<IssuerResponses>, String)>;
 
 pub(super) async fn discovery(State((responses, base)): IssuerState) -> Response {
     let mode = *responses.mode.lock();
+    let mut metadata = json!({
+        "issuer": &*responses.name.lock(),
+        "jwks_uri": format!("{base}/keys"),
+        "authorization_endpoint": format!("{base}/authorize"),
+        "token_endpoint": format!("{base}/token"),
+    });
     match mode {
-        Mode::Hanging => std::future::pending().await,
+        Mode::Hanging => return std::future::pending().await,
         Mode::Broken => {
             responses.requests.fetch_add(1, Ordering::SeqCst);
-            StatusCode::BAD_GATEWAY.into_response()
+            return StatusCode::BAD_GATEWAY.into_response();
         }
-        Mode::OtherHost => {
-            Json(json!({"issuer": &*responses.name.lock(), "jwks_uri": "http://keys.example/k"})).into_response()
-        }
-        Mode::Working => {
-            Json(json!({"issuer": &*responses.name.lock(), "jwks_uri": format!("{base}/keys")})).into_response()
-        }
+        Mode::OtherHost => metadata["jwks_uri"] = json!("http://keys.example/k"),
+        Mode::NoEndpoints => _ = metadata.as_object_mut().unwrap().remove("token_endpoint"),
+        Mode::UntrustedEndpoint => metadata["token_endpoint"] = json!("http://id.example/token"),
+        Mode::Working => {}
     }
+    Json(metadata).into_response()
 }
 
 pub(super) async fn keys_of(State((responses, _)): IssuerState) -> Json<Value> {

@@ -64,7 +64,7 @@ pub(super) struct Notify {
     #[arg(long, value_name = "URL")]
     to: Url,
     /// Place of the signing secret: env:NAME or file:/PATH. Two secrets in it both sign.
-    #[arg(long, value_name = "PLACE", value_parser = parse_secret_place)]
+    #[arg(long, value_name = "PLACE", value_parser = crate::setup::parse_secret_place)]
     secret: SealKey,
     /// Private host, host:port or CIDR block that requests can reach. Repeatable.
     #[arg(long, value_name = "HOST")]
@@ -75,15 +75,6 @@ pub(super) struct Notify {
     /// Time after which an undelivered notification is skipped.
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration)]
     give_up_after: Duration,
-}
-
-fn parse_secret_place(text: &str) -> Result<SealKey, String> {
-    match text.split_once(':') {
-        Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
-        Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
-        // Do not print the text: it may be the secret itself.
-        _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
-    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

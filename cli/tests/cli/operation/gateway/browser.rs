@@ -7,11 +7,19 @@ use crate::support::packages::Packages;
 /// If this environment variable is `1`, the test passes without a browser.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
-#[test]
+/// Prints a message if tests that need a browser are skipped.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
-fn the_console_supports_an_operators_tasks_and_passes_axe() {
-    if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
+pub(super) fn is_skipped() -> bool {
+    let is_skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
+    if is_skipped {
         eprintln!("{SKIP_VARIABLE}=1: the console is not tried in a browser");
+    }
+    is_skipped
+}
+
+#[test]
+fn the_console_supports_an_operators_tasks_and_passes_axe() {
+    if is_skipped() {
         return;
     }
     let Some(packages) = Packages::unless_skipped() else { return };

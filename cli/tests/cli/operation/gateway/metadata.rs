@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::tokens::Provider;
+use super::provider::Provider;
 use super::{Gateway, HttpResponse, add_key};
 
 const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";

@@ -13,7 +13,9 @@ mod mcp_kills;
 mod metadata;
 mod metrics;
 mod progress;
+mod provider;
 mod secrets;
+mod sign_in;
 mod tls;
 mod tokens;
 
@@ -72,7 +74,11 @@ impl Gateway {
     }
 
     pub(super) fn start_with(url: &str, keys: &Path, more: &[&str]) -> Self {
-        let args = ["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()];
+        Self::start_at("127.0.0.1:0", url, keys, more)
+    }
+
+    pub(super) fn start_at(address: &str, url: &str, keys: &Path, more: &[&str]) -> Self {
+        let args = ["gateway", "--address", address, "--keys", keys.to_str().unwrap()];
         let mut command = command(&[&args, more].concat());
         command.env("REDIS_URL", url).env("TICKFLEET_LOG_FORMAT", "json").stdout(Stdio::null());
         let mut child = command.spawn().unwrap();

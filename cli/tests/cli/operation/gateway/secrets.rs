@@ -4,12 +4,14 @@
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::tokens::{Provider, coded, mcp};
+use super::provider::{CLIENT, NONCE, Provider, Registration, VERIFIER, coded};
+use super::tokens::mcp;
 use super::{Gateway, LOOKS, add_key, echo, received};
 use crate::support::process::{Process, pause};
 
 const RULES: &str = "
 - {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [submit, read, cancel]}
+- {name: console, claims: {aud: console}, tenant: demo, role: viewer}
 - {name: slow, claims: {azp: slow}, tenant: demo, agents: ['*'], verbs: [read], rate: {per_second: 1, burst: 2}}
 ";
 
@@ -44,6 +46,27 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
     reported + &odd.head + &odd.body
 }
 
+/// Signs in to the console, and fails to. Returns the secrets, and the responses to the failed sign-ins. The other
+/// response contains the token.
+fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
+    let complete =
+        |body: &Value| gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body);
+    let good = provider.completion(&provider.code("otto"));
+    let session = complete(&good);
+    assert_eq!(session.status, 200, "{session:?}");
+    let token = session.json()["token"].as_str().unwrap().to_owned();
+    let bodies: Vec<Value> =
+        ["nonce", "late", "broken", "refused"].map(|account| provider.completion(&provider.code(account))).into();
+    let answers = std::iter::once(&good).chain(&bodies).map(complete).map(|answer| {
+        assert!(answer.status >= 400, "{answer:?}");
+        format!("{} {}\n", answer.head, answer.body)
+    });
+    let answers = answers.collect();
+    let codes = [good].into_iter().chain(bodies).map(|body| body["code"].as_str().unwrap().to_owned());
+    let others = [VERIFIER, NONCE, &token].map(str::to_owned);
+    (codes.chain(others).collect(), answers)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let redis = RedisServer::start().await;
@@ -55,7 +78,16 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let service = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
     let bounded = add_key(&keys, &["--id", "bounded", "--tenant", "demo", "--rate", "1"]);
     let operator = add_key(&keys, &["--id", "anna", "--tenant", "*", "--role", "operator"]);
-    let tokens = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
+    let public = "https://fleet.example.com";
+    let client_secret = "the-client-secret-0123456789";
+    let redirect_uri = format!("{public}/console/");
+    provider.register(Registration { redirect_uri, secret: Some(client_secret), ..Registration::default() });
+    let place = folder.path().join("client-secret");
+    std::fs::write(&place, client_secret).unwrap();
+    let place = format!("file:{}", place.display());
+    let accepts = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
+    let sign_in = ["--oidc-client-id", CLIENT, "--oidc-client-secret", &place, "--public-url", public];
+    let tokens = [&accepts[..], &sign_in].concat();
     let loud = [("TICKFLEET_LOG_LEVEL", "trace")];
     let (process, port) = Process::start_gateway_with(&keys, &conf, &redis.url(), &tokens, &loud);
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
@@ -68,7 +100,10 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let [wrong, cut] = [format!("tfk_{}", coded(&[7; 32])), service[..40].to_owned()];
     until_known(&gateway, &good);
     let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
-    let reported: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
+    let mut reported: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
+    let (more, answers) = signed_in(&gateway, &provider);
+    reported += &answers;
+    let secrets = [&secrets[..], &more, &[client_secret.to_owned()]].concat();
     let metrics = process.metrics();
     // The gateway has checked and rejected each secret, each for a different reason.
     for reason in ["key", "forbidden", "rate"] {

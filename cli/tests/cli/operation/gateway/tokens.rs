@@ -1,21 +1,11 @@
 //! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens,
 //! and the gateway's rules set their permissions. Tokens must work even while the provider is unavailable.
 
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use axum::routing::get;
-use axum::{Json, Router};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::rand::SystemRandom;
-use ring::rsa::PublicKeyComponents;
-use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
-use tokio::task::JoinHandle;
 
 use super::super::operators::{count, verbs};
+use super::provider::{Provider, coded};
 use super::{DevFleet, Gateway, HttpResponse, LOOKS, add_key, pause};
 
 const RULES: &str = "
@@ -24,52 +14,6 @@ const RULES: &str = "
 - {name: decide, claims: {groups: decide}, tenant: '*', role: approver, approver_claim: approver}
 - {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read, cancel]}
 ";
-
-pub(super) struct Provider {
-    key: RsaKeyPair,
-    pub(super) url: String,
-    serving: JoinHandle<()>,
-}
-
-impl Provider {
-    pub(super) async fn start(folder: &Path) -> Self {
-        let file = folder.join("provider.der");
-        let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-outform", "DER", "-out"];
-        let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
-        assert!(made.status.success(), "{made:?}");
-        let made = std::fs::read(&file).unwrap();
-        // Some versions of OpenSSL write the key in its own DER format, and others write PKCS #8.
-        let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
-        let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
-        let n = coded(&n);
-        let e = coded(&e);
-        let keys = json!({"keys": [{"kty": "RSA", "n": n, "e": e, "kid": "k1", "alg": "RS256", "use": "sig"}]});
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let about = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
-        let router = Router::new()
-            .route("/.well-known/openid-configuration", get(async move || Json(about)))
-            .route("/keys", get(async move || Json(keys)));
-        let serving = tokio::spawn(async { axum::serve(listener, router).await.unwrap() });
-        Self { key, url, serving }
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "a token ends by the clock on the wall")]
-    pub(super) fn token(&self, email: &str, claims: &Value) -> String {
-        let ends = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(900);
-        let mut all = json!({"iss": self.url, "aud": "fleet", "sub": "0017", "email": email, "exp": ends.as_secs()});
-        all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
-        let header = json!({"alg": "RS256", "typ": "at+jwt", "kid": "k1"});
-        let message = [header, all].map(|part| coded(part.to_string().as_bytes())).join(".");
-        let mut signature = vec![0; self.key.public().modulus_len()];
-        self.key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature).unwrap();
-        format!("{message}.{}", coded(&signature))
-    }
-}
-
-pub(super) fn coded(bytes: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode(bytes)
-}
 
 struct TokenFleet {
     fleet: DevFleet,
