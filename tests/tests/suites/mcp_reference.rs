@@ -154,7 +154,9 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
         assert_eq!(said[0], "Echo: hi");
         assert_eq!(said[1], "The sum of 2 and 40 is 42.");
         assert!(said[2]["temperature"].is_number(), "{}", said[2]);
-        assert!(said[3].as_str().unwrap().contains("[an image (image/png)"), "{}", said[3]);
+        let image = said[3].as_array().unwrap().iter().find(|block| block["type"] == "image").unwrap();
+        assert_eq!(image["mimeType"], "image/png");
+        assert!(image["data"].as_str().unwrap().starts_with("iVBORw0KGgo"), "{image}");
         assert!(said[4].as_str().unwrap().contains("Long running operation completed"), "{}", said[4]);
     }
 }
