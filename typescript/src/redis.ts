@@ -407,7 +407,10 @@ export class Redis {
     return found.filter((step) => step !== null);
   }
 
-  /** Returns whether an entry is still on its stream. A decided entry is removed from the stream. */
+  /**
+   * Returns whether an entry is still on its stream. A decided entry is removed from the stream. Returns `false` if the
+   * Redis user may not read streams.
+   */
   async waits(stream: string, entry: string): Promise<boolean> {
     if (!this.#mayLookAtStreams) return false;
     try {
