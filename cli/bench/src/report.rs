@@ -293,10 +293,14 @@ impl Report {
                 self.throttle_queues.waited_share * 100.0,
                 self.throttle_queues.worst_late_ms
             ),
-            format!(
-                "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
-                self.expiry_us_per_key
-            ),
+            if self.expiry_us_per_key.is_nan() {
+                "key expiry             not measured: Redis did not expire the records within 10 s".to_owned()
+            } else {
+                format!(
+                    "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
+                    self.expiry_us_per_key
+                )
+            },
             format!(
                 "latency at {:>4}/s      p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms ({} turns)",
                 l.rate, self.latency_ms.p50, self.latency_ms.p99, self.latency_ms.p999, l.steady_turns

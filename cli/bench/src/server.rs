@@ -89,7 +89,8 @@ impl Server {
     }
 
     /// Measures the CPU time (µs) of Redis per expired key. The run is shorter than `retain`, so no record expires
-    /// during the run. Therefore this method makes the finished records of the run expire at once.
+    /// during the run. Therefore this method makes the finished records of the run expire at once. Returns NaN if Redis
+    /// does not expire them within 10 s.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
