@@ -122,7 +122,7 @@ pub struct TurnPage {
 }
 
 /// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
-/// the hot path. One page scans at most 400 steps (about 200,000 keys), even if no turn matches. A turn that is
+/// the hot path. One page scans at most 400 steps (about 50,000 keys), even if no turn matches. A turn that is
 /// unfinished during the whole scan is listed at least once. A turn that begins or ends during the scan may be missing.
 ///
 /// # Errors

@@ -50,7 +50,7 @@ pub(crate) struct TurnsQuery {
 
 /// List unfinished turns, in no order.
 ///
-/// Turns have no index: a page scans up to about 200,000 keys.
+/// Turns have no index: a page scans up to about 50,000 keys.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
     responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
         (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
