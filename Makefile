@@ -40,9 +40,9 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# `make test` runs the target `single` for 45 seconds. SECONDS has no effect on `kills`, which kills KILLS primaries of
-# a cluster, one after the other. BINARY is the tickfleet program to test, such as target/release/tickfleet. FAULTS is a
-# comma-separated list of faults to inject; by default, all faults of the target.
+# `make test` runs the target `single` for 45 seconds. The target `kills` ignores SECONDS and kills KILLS primaries of
+# a cluster, one after the other. BINARY is the tickfleet program to test, such as target/release/tickfleet. FAULTS is
+# a comma-separated list of faults to inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
 CHAOS_sentinel := behind_sentinels_every_resent_turn_gets_a_reply
 CHAOS_cluster := on_a_cluster_every_resent_turn_gets_a_reply

@@ -268,7 +268,7 @@ def check_files(root):
     binary_path = os.path.join(root, "usr/bin/tickfleet")
     spoilt = [path for path in programs if os.path.basename(path).startswith("libgcc_s")]
     if spoilt:
-        # Test the check itself: without a library, it must report one.
+        # Test the check itself: if a library is missing, the check must report it.
         os.rename(spoilt[0], spoilt[0] + ".away")
         demand(missing_libraries(root, binary_path), "a library was taken away, and nobody noticed")
         os.rename(spoilt[0] + ".away", spoilt[0])

@@ -11,7 +11,7 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// How long to wait until Redis returns the run-time settings. Without these settings, tools are still described.
+/// How long to wait until Redis returns the run-time settings. Without these settings, tools are shown as configured.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Loads the run-time settings if Redis is reachable. A disabled tool is then shown as disabled and is not called.
@@ -34,8 +34,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// If Redis is unreachable, adds to the message that the configuration lacks the tenant. A misspelled tenant is the
-/// more likely mistake.
+/// If Redis is unreachable, adds to the error message that the configuration lacks the tenant, because a misspelled
+/// tenant is more likely than a run-time tenant.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

@@ -85,12 +85,13 @@ impl Program {
     /// Reads the command line, runs the command and returns the exit code. Call this method from `main`, outside any
     /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops it immediately.
     pub fn main(self) -> ExitCode {
-        // This check must come before any thread starts. To confine a command, a worker executes this same program.
+        // To confine a command, a worker executes this same program as a launcher. Make this check before any thread
+        // starts.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // This must come before any file is read. Tools run as child processes of the same user and must not find this
-        // process' secrets.
+        // Hide this process before it reads any file. Tools run as child processes of the same user and must not find
+        // the secrets of this process.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());

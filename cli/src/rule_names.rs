@@ -14,7 +14,7 @@ impl Setup {
     /// Builds all tools of a worker on this shard, and checks the rules on them.
     ///
     /// # Errors
-    /// All tools that cannot be used, and all rules with a name that no call of their tool can have.
+    /// All tools that cannot be used, and all rules that use a name that no call of the rule's tool can have.
     pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let registry = self.tools(store, active, runs)?;
         self.rule_names(&registry).map_err(Failure::failed)?;

@@ -173,11 +173,11 @@ impl Setup {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command outside the fleet, without the tools and task handlers that the fleet's
-    /// program adds.
+    /// Loads the configuration for a command outside the fleet. Accepts names of unknown tools and task handlers,
+    /// because the fleet's own program may add them.
     ///
     /// # Errors
-    /// All errors in the configuration, except unknown tools and task handlers.
+    /// All errors in the configuration, except unknown tools, unknown task handlers and invalid schemas.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Whole)
     }
@@ -612,7 +612,7 @@ impl Setup {
         FleetNames::new(policy, of_program.chain(of_files), Some(digest.clone()))
     }
 
-    /// Returns the context in which the verbs of the operator `by` run.
+    /// Returns the context in which the commands of the operator `by` run.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -703,7 +703,7 @@ impl Setup {
     }
 }
 
-/// Parses the place of a secret on a command line.
+/// Parses where a secret is stored: `env:NAME` for a variable, or `file:/PATH` for a file.
 ///
 /// # Errors
 /// The text names neither a variable nor an absolute path.

@@ -57,7 +57,8 @@ impl BatchHandler for Admitter {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reader, clean).await;
         for suspect in suspects {
-            // If the loop must stop, this consumer keeps the remaining entries, and returns them at its end.
+            // If the loop must stop, this consumer keeps the remaining entries, and releases them to other schedulers
+            // at its end.
             if self.policy_tracker.is_over() || !reader.mark_suspect(&suspect.entry.id).await {
                 return;
             }
@@ -135,7 +136,7 @@ impl Admitter {
     }
 
     /// Refreshes the store's flag for short memory. Returns true if queues and workers hold so few slices that turns
-    /// can be admitted even then.
+    /// can be admitted even while memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;

@@ -130,7 +130,8 @@ impl Intake {
             }
         }
         tokio::select! {
-            // If the read is dropped, this consumer keeps the delivered entries, and returns them when it stops.
+            // If the read is dropped, this consumer keeps the delivered entries, and releases them to other schedulers
+            // when it stops.
             () = stop.cancelled() => Ok(Vec::new()),
             taken = self.store.seam().take(take) => {
                 let held = |one: tickfleet_store::seam::TakenEntry| HeldEntry {

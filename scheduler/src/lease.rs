@@ -16,9 +16,10 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// Maximum time in which a stopping scheduler tries to return its entries. The supervisor waits for it.
+/// Maximum time in which a stopping scheduler tries to make its entries available to others. The supervisor waits for
+/// it.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Maximum number of entries of a stream that a stopping scheduler returns in one step.
+/// Maximum number of entries of a stream that a stopping scheduler makes available to others in one step.
 const RETURN_MAX: usize = 1_000;
 /// Maximum time between two checks by a scheduler on standby.
 const STANDBY_POLL: Duration = Duration::from_secs(1);
@@ -95,8 +96,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns entries that were read but not decided. The process did not crash, so no crash is counted against these
-    /// entries.
+    /// Makes entries that were read but not decided available to other schedulers. The process did not crash, so no
+    /// crash is counted against these entries.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}

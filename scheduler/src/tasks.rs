@@ -50,7 +50,8 @@ pub(crate) struct TaskQueues {
 impl BatchHandler for TaskQueues {
     async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         for arrival in arrivals {
-            // If the loop must stop, this consumer keeps the remaining entries, and returns them at its end.
+            // If the loop must stop, this consumer keeps the remaining entries, and releases them to other schedulers
+            // at its end.
             if self.policy_tracker.is_over() {
                 return;
             }

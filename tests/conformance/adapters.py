@@ -2,7 +2,7 @@
 `GATEWAY_URL` and `GATEWAY_KEY` are set, one of the agents then also runs through the gateway.
 
 The models are stubs. Each asks for the same two calls: one that is granted, and one that the daily cap of agent
-`frugal` rejects. It then answers with the results that it received.
+`frugal` rejects. The stub then answers with the results that it received.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
 
 async def main(names: list[str]) -> None:
     for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
-        # Each framework has its own tenant, so that none uses up the caps of another.
+        # Each framework has its own tenant, so that no framework uses up another's caps.
         async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
             await globals()[name](fleet)
         print(f"{name}: ok")

@@ -1,5 +1,5 @@
 """Calls of agents wait for an approval of the fleet, and interrupt the runs of three frameworks: `approved.py [NAME…]`,
-against `REDIS_URL`, and through the gateway `GATEWAY_URL` with `GATEWAY_KEY`. The program `TICKFLEET` decides.
+against `REDIS_URL`, and through the gateway `GATEWAY_URL` with `GATEWAY_KEY`. The program in `TICKFLEET` decides.
 
 The fleet has the configuration in `bank/conf`. Payments are counted in the bank's ledger.
 """
@@ -195,7 +195,7 @@ async def langgraph_waits(fleet: AsyncFleet) -> None:
 
 
 async def waiting(calls: int) -> None:
-    """Waits until so many calls wait for an approval."""
+    """Waits until `calls` calls wait for an approval."""
     deadline = time.monotonic() + 20
     while len(json.loads(await tickfleet("approvals", "list", "--json"))) < calls:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Adapters use what their framework has: the context of a run, failed calls, parallel calls, its kinds of state.
+"""Checks that adapters support their framework's run context, failed calls, parallel calls and kinds of state.
 `framework_features.py [NAME…]`, against `REDIS_URL`, with a running fleet that has the configuration in `bank/conf`."""
 
 from __future__ import annotations

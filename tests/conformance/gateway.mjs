@@ -24,7 +24,7 @@ process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersEx
 /**
  * A proxy in front of the gateway. Each entry of `fates` decides about one request. Without an entry, requests pass
  * through. `cut` closes the connection after the gateway has answered. `half` closes it in the middle of the answer.
- * The proxy sends an object as the answer.
+ * If the entry is an object, the proxy sends it as the answer.
  */
 const wire = { fates: [], seen: [], times: [], spent: () => {} };
 const server = createServer((from, to) => {

@@ -1,5 +1,5 @@
-// Signs in to the console at an identity provider, in a real Chromium: once in each way that the provider can end, with
-// several tabs. The test `gateway::sign_in` starts the gateways and the provider.
+// Signs in to the console at an identity provider, in a real Chromium. Covers each way in which a sign-in can end, and
+// sessions in several tabs. The test `gateway::sign_in` starts the gateways and the provider.
 //   node tests/console/sign-in.mjs FOLDER-OF-PACKAGES CONSOLE CONSOLE-WITHOUT-PROVIDER KEY-OF-IT
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
@@ -8,7 +8,7 @@ const [packages, url, plain, key] = process.argv.slice(2);
 const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
-// The browser's machine has other work.
+// Maximum wait in ms. It is long because the machine may be busy.
 const PATIENCE_MS = 60_000;
 let findings = 0;
 
@@ -40,7 +40,7 @@ async function choose(page, account) {
   await page.getByRole("link", { name: account, exact: true }).click();
 }
 
-/** Checks that the form is shown with this message, that nobody is signed in, and that no secret is left. */
+/** Checks that the form is shown with this message, that no user is signed in, and that no secret remains stored. */
 async function refused(page, account, reason) {
   await alertOf(page).filter({ hasText: reason }).waitFor().catch(async () => check(false, `${account}: ${await alertOf(page).textContent()}`));
   const left = await page.evaluate(() => ({ address: location.href, stored: Object.keys(sessionStorage) }));
@@ -49,7 +49,7 @@ async function refused(page, account, reason) {
   check(await choice(page).isEnabled(), `${account}: the user can sign in again`);
 }
 
-/** One session in several tabs. */
+/** Checks that several tabs share one session. */
 async function session(context) {
   const waits = await open(context, url);
   await choice(waits).waitFor();
@@ -94,7 +94,7 @@ async function session(context) {
   for (const page of [first, second, waits]) await page.close();
 }
 
-/** Each way in which a sign-in fails names the reason. */
+/** Checks that each failed sign-in shows its reason. */
 async function failures(context) {
   const page = await open(context, url);
   for (const [account, reason] of [
@@ -131,7 +131,7 @@ async function failures(context) {
   await page.close();
 }
 
-/** A token that expires ends the session in each tab. The user signs in again, and is back in the same view. */
+/** Checks that an expired token ends the session in each tab, and that a new sign-in returns to the same view. */
 async function expiry(context) {
   const first = await open(context, `${url}#/workers`);
   await choose(first, "brief");
@@ -150,7 +150,7 @@ async function expiry(context) {
   for (const page of [first, second]) await page.close();
 }
 
-/** The form while the provider or this address cannot be used. */
+/** Checks the form while the provider or this address cannot be used. */
 async function form(context) {
   const page = await open(context, url);
   await choice(page).waitFor();
@@ -174,7 +174,7 @@ async function form(context) {
   for (const one of [page, other]) await one.close();
 }
 
-/** A gateway without a provider shows only the form for keys. */
+/** Checks that a gateway without a provider shows only the form for keys. */
 async function keysOnly(context) {
   const page = await context.newPage();
   const offered = page.waitForResponse(`${plain}sign-in`);

@@ -55,7 +55,7 @@ assert.equal(notNarrower("/limits", { a: 1, b: 2 }, '{"b":2}'), undefined);
 assert.match(notNarrower("/limits", { a: 1, b: 2 }, '{"b":1}'), /members/);
 assert.match(notNarrower("/customer", "kim", "lee"), /cannot be reduced/);
 
-// Points in time of the filters, and outcomes: only a success is good.
+// Checks the filters' points in time, and the moods of outcomes: only a success is good.
 const { moodOf, pointInTime, range, tally } = await load("format.js");
 const noon = new Date(2026, 10, 29, 12).getTime();
 assert.equal(pointInTime("15m", noon), noon - 900_000);

@@ -11,7 +11,7 @@ import tempfile
 
 
 class BadData(Exception):
-    """The file could not be fetched, or differs from the pinned one."""
+    """The file could not be fetched, or its hash differs from the pinned hash."""
 
 
 def sha256_of(path):

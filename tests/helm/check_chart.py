@@ -38,7 +38,7 @@ RUNBOOKS = "https://git.example.com/tickfleet/blob/main/docs/operate/runbooks.md
 
 
 class Checks:
-    """The chart and its problems."""
+    """Checks the chart, and collects its problems."""
 
     def __init__(self, toolbox):
         self.toolbox = toolbox

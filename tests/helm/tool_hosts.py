@@ -33,7 +33,7 @@ COMMANDS = {
 }
 # Maximum wait for an event (s).
 PATIENCE_S = 30
-# How long a command is watched that must not end yet (s).
+# Seconds for which the check watches a command that must not end yet.
 STAYS_S = 1
 
 

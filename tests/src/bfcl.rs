@@ -42,7 +42,7 @@ pub struct Turn {
     pub entry: String,
     /// The category of the entry, which is also the name of its file, such as `live_multiple`.
     pub category: String,
-    /// In order: [`Tool::name`] and arguments.
+    /// The expected calls in order, each as [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
     /// One flag per call: whether its arguments fit the tool's schema.
     pub valid: Vec<bool>,

@@ -229,7 +229,7 @@ impl Plan {
     }
 }
 
-/// Returns the kinds of declared tools that workers of the binary support.
+/// Returns the kinds of declared tools that the workers support: HTTP tools, but no shell tools.
 fn kinds(environment: &Environment) -> ToolKinds {
     ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }

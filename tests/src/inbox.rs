@@ -44,7 +44,8 @@ impl Inbox {
         replies
     }
 
-    /// Returns the entry ID and the content of the next reply. Waits up to [`PATIENCE`].
+    /// Returns the entry ID and the content of the next reply, which must be the only unread one. Waits up to
+    /// [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");

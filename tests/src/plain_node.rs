@@ -57,7 +57,7 @@ impl Fleet {
         found.into_iter().map(read).collect()
     }
 
-    /// Waits until a consumer reads the stream. Returns its name.
+    /// Waits until the stream's group has a consumer. Returns the consumer's name.
     pub async fn reader_of(&self, stream: &str) -> String {
         self.until("somebody reads", async |fleet| !fleet.consumers(stream).await.is_empty()).await;
         self.consumers(stream).await.into_keys().next().unwrap()

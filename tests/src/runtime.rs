@@ -31,7 +31,7 @@ impl LeasedTask {
 }
 
 impl Fleet {
-    /// Leases the agent's next task as runtime `name`. Waits up to 15 s for the task.
+    /// Leases the agent's next task as runtime `name`. Waits up to [`PATIENCE`] for the task.
     pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;

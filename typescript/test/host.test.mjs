@@ -271,7 +271,7 @@ test("a tool host kills a process that blocks when its connection ends", async (
   const worker = dialed(host.socket);
   await worker.next("ready");
   worker.call(1, "block");
-  // The call must have begun, and a blocked process reports nothing.
+  // Waits until the call has begun. The blocked process sends no event, so this sleeps.
   await sleep(200);
   worker.socket.destroy();
   let next;

@@ -97,7 +97,7 @@ pub(crate) struct SettleResults {
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
     pub(crate) sections: SettleSections,
-    /// If the turn ends before its calls have run, the reason for that end.
+    /// The reason for the turn's end, if the turn ends before its calls have run.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
     pub(crate) canceled: Option<String>,
@@ -248,11 +248,11 @@ impl BatchItem for DurableBegin {
 
 /// The event that a parked call waits for, with the data that parking writes about this event.
 pub(crate) enum WaitFor {
-    /// The timer of the call, or an event that wakes the call without a record of the wait.
+    /// The call's timer. An event may wake the call earlier, but no record of the wait is written.
     Timer,
-    /// Other calls of the same session.
+    /// The end of other calls of the same session: they may still change facts that this call checks.
     Facts(CheckFacts, CallName),
-    /// An equal call.
+    /// The end of an equal call that holds the claim of the effect.
     Claim(ClaimEffect),
     /// People's decision about an approval. The transaction that parks the call also requests the approval.
     Approval(Box<AskApproval>),
@@ -367,8 +367,8 @@ pub(crate) struct Batcher<I: BatchItem> {
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// Starts the batcher. It ends after it is dropped and all its items are handled. Once `give_up` is canceled, an
-    /// item that is not [`BatchItem::OWED`] is no longer repeated.
+    /// Starts the batcher. The batcher ends when it has been dropped and all its items are handled. Once `give_up` is
+    /// canceled, an item that is not [`BatchItem::OWED`] is no longer repeated.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -523,8 +523,8 @@ impl BatchLoop {
     }
 }
 
-/// Takes the items of the next batch, at least one. Together, the items are within a batch's bounds for bytes and
-/// calls. No two of the items change the same record. Items that are not taken stay in `gathered`, in order.
+/// Takes the items of the next batch: the first item, and further items within a batch's bounds for bytes and calls. No
+/// two of the items change the same record. Items that are not taken stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

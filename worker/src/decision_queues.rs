@@ -27,7 +27,7 @@ pub(crate) struct DecisionQueues {
 }
 
 impl DecisionQueues {
-    /// Starts the batchers, each with room for `capacity` waiting items. If `now` is canceled and the store does not
+    /// Starts the batchers. In each batcher, `capacity` items can wait. If `now` is canceled and the store does not
     /// respond, all items except results are dropped.
     pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
         let failed = batch::log_throttled();

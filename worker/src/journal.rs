@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. An append-only file
-/// can lose only the writes of a shorter time.
+/// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. With an append-only
+/// file, Redis can lose only the writes of a shorter time.
 const KEPT_MS: i64 = 60_000;
 /// Maximum bytes of results. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -72,10 +72,9 @@ impl WorkerJournal {
         self.entries.lock().reported(0);
     }
 
-    /// Records that a call is about to run. Must follow the commit that begins the call, because a call that has not
-    /// run must not be reported. Its report would hide the report of another worker that has run the call. Returns
-    /// false if the store has restarted since `epoch` and may have lost this commit. In this case the call must not
-    /// run.
+    /// Records that a call is about to run. Must follow the commit that begins the call: a call that has not run must
+    /// not be reported, because its report would hide the report of another worker that has run the call. Returns false
+    /// if the store has restarted since `epoch` and may have lost this commit. In this case the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -198,8 +197,8 @@ impl WorkerJournal {
         Ok(())
     }
 
-    /// Reports calls. Returns the number of calls that the store had lost, and the number of calls that another
-    /// attempt has begun since.
+    /// Reports calls. Returns the number of calls that the store had lost, and the number of `once` calls that another
+    /// attempt has begun in the meantime.
     async fn report_calls(&self, calls: &[ReportBegunCall]) -> Result<(usize, usize), StoreError> {
         let mut lost = 0;
         let mut late = 0;
@@ -223,7 +222,7 @@ impl WorkerJournal {
         Ok((lost, late))
     }
 
-    /// Reports claims. Returns the number of effects that another call has claimed since.
+    /// Reports claims. Returns the number of effects that another call has claimed in the meantime.
     async fn report_claims(
         &self,
         claims: impl Iterator<Item = (EndClaim, i64, i64)>,
@@ -306,8 +305,8 @@ fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: 
     ReportCallEnds { session, ends }
 }
 
-/// Returns the claim with its remaining lifetime; `None` if the lifetime is over. An open claim stays valid until its
-/// turn's deadline, plus its window.
+/// Returns the claim with its remaining lifetime. Returns `None` if the lifetime is over. An open claim stays valid
+/// until its turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

@@ -229,8 +229,8 @@ impl Lease {
         }
     }
 
-    /// Returns entries that the store delivered for a dropped take. Otherwise the worker would still hold these entries
-    /// when its lease ends, and would count as crashed.
+    /// Returns entries that the store delivered to a take (a request for slices) that the worker dropped. Otherwise the
+    /// worker would still hold these entries when its lease ends, and would count as crashed.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");

@@ -23,8 +23,8 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// Returns the time at which a heartbeat is sent. Call this function before the heartbeat is sent, and pass the
-    /// time to [`Self::confirm`] when the reply has arrived.
+    /// Returns the current time, in ms since the creation of the clock, as the time at which a heartbeat is sent. Call
+    /// this function before the heartbeat is sent, and pass the time to [`Self::confirm`] when the reply has arrived.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
@@ -50,8 +50,8 @@ impl LeaseClock {
     }
 
     /// Waits until a call that was leased in `term` may be sent to the outside. Returns false if the lease of `term` is
-    /// over. While the lease is old but not over, this function waits for the next heartbeat, which renews it.
-    /// Returning the slice at that point would be too early, because this worker is alive and still holds the slice.
+    /// over. If the lease is too old for sending but not over, waits for the next heartbeat, which renews the lease.
+    /// Returning the slice earlier would be wrong, because this worker is alive and still holds the slice.
     pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {

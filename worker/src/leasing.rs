@@ -214,8 +214,8 @@ impl Leasing {
         }
     }
 
-    /// Waits until a slot is free, and runs the slice. The slot can be missing because the store delivered more than
-    /// requested, or because suspects have taken slots.
+    /// Waits until a slot is free, and runs the slice. All slots may be in use, because the store delivered more slices
+    /// than requested, or because suspects have taken slots.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {

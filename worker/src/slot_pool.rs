@@ -36,13 +36,13 @@ impl SlotPool {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Reserves the permits for one slice. `None` if the pool is full.
+    /// Reserves the permits for one slice. Returns `None` if the pool is full.
     pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for the permits for one slice, and reserves them. `None` if the pool is closed.
+    /// Waits for the permits for one slice, and reserves them. Returns `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {

@@ -48,8 +48,8 @@ impl Strays {
         }
     }
 
-    /// Compares the entries that `queues` assign to this worker with its slices, and returns the strays to their
-    /// queues. An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its
+    /// Compares the entries that `queues` assign to this worker with the slices that it holds, and returns the strays
+    /// to their queues. An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its
     /// settlement.
     ///
     /// # Errors

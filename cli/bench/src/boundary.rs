@@ -27,7 +27,7 @@ pub(crate) struct Boundary {
     drained_seconds: f64,
     /// Turns per second from the end of the window to the last reply.
     turns_per_s: f64,
-    /// Redis commands in this time that took 1 ms or more, the slowest first.
+    /// Redis commands that took 1 ms or more between the end of the window and the last reply, the slowest first.
     slow: Vec<Slow>,
     script_mean_ms: f64,
 }

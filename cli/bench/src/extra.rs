@@ -39,7 +39,8 @@ impl Extra {
         if self.has(Self::Seal) {
             let key = dir.join("seal.key");
             let settings = dir.join("tickfleet.yaml");
-            // The key does not need to be secret. Everything that it signs is deleted after the benchmark.
+            // The key does not need to be secret, because everything that the key signs is deleted after the
+            // benchmark.
             std::fs::write(&key, secret_text(&[7; 32]))?;
             let before = std::fs::read_to_string(&settings)?;
             std::fs::write(settings, format!("{before}seal: {{key: 'file:{}'}}\n", key.display()))?;

@@ -35,7 +35,7 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FeatureCost {
     what: &'static str,
-    /// Costs of each pair: without the feature, then with the feature, in whichever order they were measured.
+    /// Costs of each pair of measurements: the cost without the feature comes first, even if it was measured second.
     pairs: Vec<(Cost, Cost)>,
     /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
     /// minimum and maximum of the pairs.

@@ -31,7 +31,8 @@ pub(super) struct Steady {
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// All turns of the phase, including turns outside the measured time. Redis' CPU time is divided by this number.
+    /// Number of turns in the phase, including turns outside the measured time. Redis' CPU time is divided by this
+    /// number.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 #[cfg(target_os = "linux")]
 pub(super) use on_linux::Cores;
 
-/// Other systems do not support pinning a process to a core.
+/// A type without values: pinning a process to a core is supported only on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Cores(std::convert::Infallible);
 

@@ -19,7 +19,7 @@ pub(super) struct Costs {
     pub(super) baseline_us: f64,
     /// CPU time (µs) of Redis per expired key.
     pub(super) expiry_us_per_key: f64,
-    /// `None` if limits are not measured.
+    /// The run without limits; `None` if limits are not measured.
     pub(super) without_limits: Option<WithoutLimits>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct Report {
     /// Latency from submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
     pub(crate) raw_cycle_p99_ms: f64,
-    /// CPU time of Redis per turn at saturation, including everything except expiry.
+    /// CPU time of Redis per turn at saturation, without the time for expiring keys.
     pub(crate) redis_us_per_turn: f64,
-    /// CPU time of Redis per entry of the raw stream cycle: the minimum on this machine.
+    /// CPU time of Redis per entry of the raw stream cycle, a lower bound for the time per turn on this machine.
     pub(crate) redis_us_per_raw_cycle: f64,
     /// Ratio of Redis' CPU time per turn to its CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
     /// comparable between machines.
@@ -73,7 +73,7 @@ pub(crate) struct Report {
     /// Name of the slowest command: `commit`, or Redis' name of the command. `None` in the same cases as
     /// `slowest_command_ms`.
     pub(crate) slowest_command: Option<String>,
-    /// `None` if limits are not measured.
+    /// The cost of limits; `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
     pub(crate) throttle_queues: ThrottleQueueStats,
     /// CPU time of Redis per expired key. Each finished turn is one key. The key expires `retain` after the end of the

@@ -1,5 +1,5 @@
-//! Redis' statistics about commits and slow commands. A commit is a call of a function. If Redis has no functions, a
-//! commit is a script.
+//! Redis' statistics about commits and slow commands. A commit is a call of a Redis function, or of a script if the
+//! server has no functions.
 
 use std::ops::Sub;
 

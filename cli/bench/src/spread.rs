@@ -161,7 +161,7 @@ impl Span {
 impl Running {
     async fn start(args: &BenchArgs, name: &'static str, primaries: usize, shards: u32) -> Result<Self> {
         let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
-        // Enough slots for one round of all shards.
+        // The workers need enough slots for one round of all shards.
         let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
         let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents())? };
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
@@ -185,7 +185,8 @@ impl Running {
         Ok(())
     }
 
-    /// Loads the primary `only` for a while. If `only` is `None`, loads all primaries of this side.
+    /// Loads the primary `only`, or all primaries of this side if `only` is `None`, for [`SPAN`]. Also records the
+    /// idle load of the other side.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -211,7 +212,7 @@ impl Running {
 
     /// Returns the CPU time (µs) of each primary per turn. Idle load is subtracted.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
-        // Each primary was loaded for the same time.
+        // All primaries were loaded for the same time, so the same idle time is subtracted from each.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }

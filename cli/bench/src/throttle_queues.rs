@@ -23,7 +23,7 @@ pub(super) struct Counted {
 pub(crate) struct ThrottleQueueStats {
     /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
-    /// Worst delay (ms) of a release after the start of its window.
+    /// Worst delay (ms) from the start of a window to the release of a turn that waited for this window.
     pub(crate) worst_late_ms: f64,
 }
 

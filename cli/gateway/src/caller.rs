@@ -1,4 +1,4 @@
-//! Authentication: the holder of an API key or token, and its permissions.
+//! Authenticates requests: finds the holder of an API key or token, and the permissions of the holder.
 
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ impl Credentials {
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
             return Ok(grant);
         }
-        // A token has two dots. A key made by tickfleet has none.
+        // A token has two dots, and a key made by tickfleet has none. A text without a dot is therefore never a
+        // token.
         let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
             // One message for unknown and expired keys: the message must not reveal whether the key ever existed.
             return Err(Problem::unauthorized("unknown or expired API key"));
@@ -142,7 +143,8 @@ impl Caller {
         self.grant.holder()
     }
 
-    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents.
+    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents as this
+    /// caller's grant.
     pub(crate) fn has_same_scope(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }

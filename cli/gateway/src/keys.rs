@@ -189,7 +189,7 @@ impl KeysFile {
     /// Reads the keys in a file.
     ///
     /// # Errors
-    /// [`KeyError`].
+    /// [`KeyError`]: the file cannot be read, or a row is invalid.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let keys = read(path).and_then(|text| parse(path, &text))?;
         Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })

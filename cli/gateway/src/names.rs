@@ -55,12 +55,13 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// Sets the delegator of a task to the agent of its parent, if the key covers that agent. When the scheduler decides
-/// the task, it compares the delegator with the parent's agent. A parent that changes in between therefore cannot make
-/// another agent the delegator.
+/// If a task has a parent, checks that the key covers the parent's agent, and makes this agent the delegator unless
+/// the task names one. When the scheduler decides the task, it compares the delegator with the parent's agent. A
+/// parent that changes in between therefore cannot make another agent the delegator.
 ///
 /// # Errors
-/// 404: the parent belongs to another agent, has ended, or was never accepted. Also fails if Redis does not respond.
+/// 404: the key does not cover the parent's agent, or the parent has ended or was never accepted. Also fails if Redis
+/// does not respond.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

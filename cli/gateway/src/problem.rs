@@ -286,8 +286,8 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        // Each readable call has a result, as in a rejection that is sent through Redis, so that the conversation can
-        // continue.
+        // The reply has a result for each readable call, as in a rejection that is sent through Redis, so that the
+        // conversation can continue.
         let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
         let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
         Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }

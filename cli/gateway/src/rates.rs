@@ -79,8 +79,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// Returns the time at which the allowance is full again, at most the time that an empty allowance takes to refill
-    /// at `rate`. Earlier use at another rate therefore does not delay a caller longer.
+    /// Returns the time at which the allowance is full again. This time is at most one full refill at `rate` from
+    /// now, so earlier use at another rate does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }

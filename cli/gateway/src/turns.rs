@@ -266,7 +266,7 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// Returns the whole body, or 413 if the body is too large.
+/// Returns the whole body. The error is 413 if the body is too large, and 400 if the body cannot be read.
 pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),

@@ -1,6 +1,6 @@
-//! Waiting for replies. All waiting requests of a tenant share one reader, which polls Redis and passes each reply to
+//! Waits for replies. All waiting requests of a tenant share one reader, which polls Redis and passes each reply to
 //! the requests that wait for it. The reader does not get the reply to a turn that came through another gateway or
-//! has its own inbox. Such a reply is found in the turn's record, which is read from time to time.
+//! has its own inbox. Waiting requests find such a reply in the turn's record, which they read at growing intervals.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl ReplyWaiters {
     ) -> Result<TurnLookup, Problem> {
         let inner = &*self.inner;
         self.start_reader(&name.tenant);
-        // Registered before the first lookup, so that a reply that arrives in between is not lost.
+        // Register the waiter before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKUP_INTERVALS;
@@ -224,7 +224,8 @@ impl Inner {
         Waiter { inner: self, name, replies }
     }
 
-    /// Waits for a reply other than `previous`. Returns `None` after `within`, or when the process drains.
+    /// Waits for a reply other than `previous`. Returns `None` after `within`, when the process drains, or if the
+    /// tenant has no reader of replies.
     async fn next_reply(
         &self,
         waiter: &mut Waiter<'_>,
@@ -256,8 +257,9 @@ impl Inner {
         }))
     }
 
-    /// Returns true if the turn was accepted and no scheduler has decided it yet. The check is cheap for an id that
-    /// the client chose; any other id has to be searched for in the stream.
+    /// Returns true if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a
+    /// key for all agents, the check is cheap if the client chose the id. Otherwise, the id is searched for in the
+    /// stream.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
@@ -335,7 +337,8 @@ impl Inner {
     }
 
     fn deliver(&self, tenant: &TenantId, reply: Reply) {
-        // This reply only announces that a call waits for approval. The request keeps waiting.
+        // This reply only announces that a call waits for approval. Requests keep waiting for the reply that ends the
+        // turn.
         if reply.status == ReplyStatus::PendingApproval {
             return;
         }

@@ -1,4 +1,4 @@
-//! One caller cannot use up a gateway: others still get in.
+//! One caller cannot use up a gateway: the gateway still serves other callers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

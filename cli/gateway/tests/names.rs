@@ -422,7 +422,7 @@ async fn a_key_can_delegate_under_a_parent_task_of_a_covered_agent() {
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
     let front = TestGateway::of(&fleet, &[row, all_row]).await;
     let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
-    // The parent may not have been decided yet.
+    // The child is sent at once, so a scheduler may not have decided the parent yet.
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
     let child = json!({"target_agent": "fran", "task_description": "part", "task_id": "child", "parent_task_id": "parent", "budget": 2});
     let answer = front.ask(&all, "POST", "/v1/tasks", &child).await;
@@ -504,7 +504,7 @@ async fn an_uncovered_agents_record_is_indistinguishable_from_a_missing_one() {
         let name = TurnName::parse(&format!("acme:{id}")).unwrap();
         fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
     }
-    // A finished turn, a running task, and an id that was never sent.
+    // The requests below are for a finished turn, a running task, and an id that was never sent.
     let asked = async |method: &str, path: &str, id: &str| {
         let before = questions.0.load(Ordering::SeqCst);
         let answer = observed.ask(&kelly, method, &path.replace("{id}", id), &Value::Null).await;

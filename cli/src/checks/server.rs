@@ -24,8 +24,8 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Fails for a `redis://` URL in a cluster. Such a URL names one node, but the keys of a fleet are on several nodes.
-/// Returns `None` if the server is not part of a cluster.
+/// Returns a failed check if the server is part of a cluster; otherwise `None`. The URL is a `redis://` URL, which
+/// names one node, but the keys of a fleet are on several nodes.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
@@ -87,7 +87,8 @@ fn role(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Checks whether all Sentinels name the same primary. Returns `None` without Sentinels.
+/// Checks whether all Sentinels name the same primary. Returns `None` without Sentinels, or if no Sentinel names a
+/// primary.
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();

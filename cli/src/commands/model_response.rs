@@ -58,8 +58,8 @@ impl Members {
 
 const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
-/// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None` if
-/// `json` is not a provider's response but a turn in the fleet's own format.
+/// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None`
+/// if `json` is not a provider's response, for example if it is a turn in the fleet's own format.
 ///
 /// The following responses are supported, exactly as the APIs return them:
 /// - OpenAI's Chat Completions: the response with one choice, or its message
@@ -88,8 +88,8 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Returns the reason why the response ended, in the provider's word, as JSON. If a response was truncated, its last
-/// call is not run. `None` if the response names no reason.
+/// Returns the reason why the response ended, as a JSON string in the provider's terms. If a response was truncated,
+/// its last call is not run. `None` if the response contains no reason.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);

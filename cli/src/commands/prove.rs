@@ -1,4 +1,4 @@
-//! `tickfleet prove`: proofs from exports of the audit log, without Redis.
+//! `tickfleet prove`: proves guarantees from exports of the audit log, without Redis.
 
 use std::path::PathBuf;
 

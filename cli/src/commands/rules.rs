@@ -17,7 +17,7 @@ use crate::setup::Setup;
 
 /// Default number of days that are counted, including today.
 const DAYS: &str = "7";
-/// Maximum characters shown of a rule.
+/// Maximum characters of a rule in the table. Longer rules are cut.
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -58,7 +58,7 @@ struct RulesOutput {
     calls: u64,
     /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
-    /// True if entries may have left the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
 }
 

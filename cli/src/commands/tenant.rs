@@ -107,7 +107,8 @@ struct TenantRow<'a> {
 }
 
 /// # Errors
-/// An unknown tenant, agent or time zone.
+/// The tenant, an agent, a limit or the time zone is unknown, the settings of the tenant are unreadable, or Redis does
+/// not respond.
 pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let configured = &setup.configuration.policy.tenants;

@@ -1,7 +1,7 @@
 use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of requests that wait.
+/// Maximum number of requests to register or unregister a tool that wait in the queue.
 const WAITING_MAX: usize = 16;
 
 /// Registers tools with the workers of this process. Clones share one registrar.

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-#: Text that JSON has if a number that is not finite was lost: pydantic writes null for a float, and a text for a decimal.
+#: Texts in JSON that can replace a number that is not finite: pydantic writes null for a float, and NaN or Infinity as
+#: a text for a decimal.
 _TRACES = ("null", "NaN", "Infinity")
 
 

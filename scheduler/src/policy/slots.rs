@@ -32,9 +32,10 @@ pub(crate) struct WorkerSlots {
 #[derive(Debug, Default)]
 struct SlotState {
     load: FleetLoad,
-    /// Number of slices per second that workers read.
+    /// Number of slices that workers read per second.
     rate: u64,
-    /// Number of turns that arrived at this process since the last count. Some may have been dispatched since.
+    /// Number of turns that arrived at this process since the last count. Some of these turns may already be
+    /// dispatched.
     taken: u64,
     /// Tenants that wait for a permit, by limit.
     waiting: HashMap<String, WaitingTenants>,
@@ -59,8 +60,9 @@ impl SlotState {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// Returns an estimate of the slices that are dispatched and have not ended: the last count, plus arrivals since
-    /// then, minus slices that workers have read since then at the known rate.
+    /// Returns an estimate of the slices that are dispatched and have not ended: the last count, plus the later
+    /// arrivals that workers have not read yet. Assumes that workers have read slices at the known rate since the
+    /// count.
     fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)

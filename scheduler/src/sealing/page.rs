@@ -24,8 +24,8 @@ pub(super) struct Step {
 /// Returns the next step, or `None` if there is nothing to seal and nothing was lost.
 ///
 /// The log counts all entries that were ever added. If the page reaches the end of the log, or if all sealed entries
-/// have been trimmed, this count gives the number of entries after the position. If there are fewer, the missing
-/// entries were trimmed before they were sealed.
+/// have been trimmed, this count gives the number of entries added after the position. If the log has fewer entries
+/// after the position, the missing entries were trimmed before they were sealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
     // Entries that were trimmed before the first sealing do not count as lost.

@@ -65,7 +65,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes one audit entry per tenant. It states that an operator is about to cancel these turns and tasks.
+/// Writes one audit entry per tenant. The entry states that an operator is about to cancel these turns and tasks.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! Reads replies in order, and reports gaps. A lost reply can be read from the turn's record.
+//! Reads replies in order, and reports gaps. If a reply is lost, it can be read from the record of its turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, Turn
 /// Interval at which the turn's record is read while the awaited reply is not in the inbox.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// The end of a turn or task, or its wait for an approval.
+/// Status in a reply: how the turn or task ended, or that it waits for an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
@@ -37,9 +37,9 @@ pub struct PendingApproval {
     pub call: String,
     /// The tool.
     pub tool: String,
-    /// Time of the request (ms of shard time).
+    /// When the approval was requested (ms of shard time).
     pub requested_ms: i64,
-    /// Deadline of the decision (ms of shard time).
+    /// Deadline for the decision (ms of shard time).
     pub until_ms: i64,
 }
 
@@ -91,8 +91,8 @@ pub struct Reply {
     /// The reply's number in the inbox; `None` if the reply was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// The number of missing replies between the previous reply and this one. They were trimmed because of their age,
-    /// or read by another reader. Their results are in the records of their turns.
+    /// Number of missing replies between the previous reply and this one. The missing replies were trimmed because of
+    /// their age, or read by another reader. The results are still in the records of their turns.
     #[serde(skip)]
     pub missed: u64,
 }
@@ -122,12 +122,12 @@ impl Reply {
     }
 }
 
-/// The reply to a turn or task, as far as the record of the turn or task contains it.
+/// The result of looking up a reply in the record of its turn or task.
 #[derive(Debug, Clone)]
 pub enum RecordedReply {
     /// The turn has ended, with this reply.
     Ended(Box<Reply>),
-    /// The turn ended while Redis memory was nearly full. The record has no reply; only the inbox has it.
+    /// The turn ended while Redis memory was nearly full, so its reply is only in the inbox, not in the record.
     InInbox,
     /// The turn has not ended.
     UnderWay,
@@ -176,14 +176,14 @@ impl Replies {
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
-    /// Waits for the next reply, for at most `timeout`. Returns `None` if no reply arrives.
+    /// Waits for the next reply for at most `timeout`. Returns `None` if no reply arrives in this time.
     ///
     /// Before each read from Redis, removes the already returned replies from the inbox. If a process crashes while it
-    /// handles a reply, it receives this reply again.
+    /// handles a reply, it receives the same reply again.
     ///
     /// # Errors
-    /// [`StoreError`]; call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed; the next call
-    /// skips this reply.
+    /// [`StoreError`] if Redis fails: call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed:
+    /// the next call skips this reply.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, StoreError> {
         let found = match self.set_aside.pop_front() {
             Some(found) => Some(found),
@@ -192,10 +192,11 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// Waits for the reply to this turn or task, for at most `timeout`. Keeps other replies that arrive during the wait
-    /// for [`Self::next`]. If the inbox lacks the reply, reads it from the turn's record, as long as the record is
-    /// stored. The inbox lacks a reply that was trimmed or read by another reader, and the reply to a duplicate.
-    /// Returns `None` if no reply arrives.
+    /// Waits for the reply to this turn or task for at most `timeout`. Keeps other replies that arrive during the wait
+    /// for [`Self::next`]. Returns `None` if no reply arrives in this time.
+    ///
+    /// A reply is missing from the inbox if it was trimmed, if another reader read it, or if the turn is a duplicate.
+    /// In these cases, the reply is read from the turn's record, as long as the record is stored.
     ///
     /// # Errors
     /// The same errors as [`Self::next`].
@@ -223,7 +224,7 @@ impl Replies {
         }
     }
 
-    /// Stops reading. Removes the returned replies from the inbox, and leaves the others for another reader.
+    /// Stops reading. Removes the returned replies from the inbox, and leaves all other replies for another reader.
     ///
     /// # Errors
     /// [`StoreError`]; the next reader receives the returned replies again.

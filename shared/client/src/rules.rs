@@ -1,7 +1,8 @@
-//! Rules, conditions on facts, and limits, with their modes and the number of calls that they affected. In shadow mode,
-//! a rule stops nothing: the counted calls would have been denied or delayed. The module [`stats`](crate::stats) counts
-//! these calls in the audit log. It stores these counts in the same Redis hash as the counts of calls by outcome. The
-//! field names of the two kinds of counts differ.
+//! Lists rules, conditions on facts, and limits with their modes, and counts the calls that each of them affected. A
+//! rule in shadow mode stops nothing: its count is the number of calls that it would have denied or delayed.
+//!
+//! The module [`stats`](crate::stats) computes the counts from the audit log. The Redis hash that stores the counts
+//! also stores the counts of calls by outcome, under field names of another form.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// Separates the parts of the name of a field that counts the effects of a rule. No tenant's name contains this
+/// Separates the parts of the name of a field that counts the effects of a rule. No tenant name contains this
 /// character.
 const BETWEEN: char = '|';
 
@@ -37,15 +38,15 @@ pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// Returns the tenant of a field that counts calls by outcome. Returns `None` if the field counts something else.
+/// Returns the tenant if the field counts calls by outcome. Returns `None` for any other field.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Parses the name of a field into the effect, the tenant and the rule. Returns `None` if the field does not count
-/// effects of rules.
+/// Parses the name of a field into the effect, the tenant and the rule. Returns `None` if the field counts anything
+/// else.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;
@@ -80,7 +81,7 @@ pub struct RuleRow {
     pub shadow: u64,
     /// Calls that the rule denied. A call that a limit only delays does not count as denied.
     pub denied: u64,
-    /// The last day (UTC) with a call in `shadow` or `denied`, in days since the epoch.
+    /// The last day (UTC) on which the rule affected a call, in days since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_day: Option<i64>,
 }
@@ -90,7 +91,7 @@ pub struct RuleRow {
 pub struct RuleCounts {
     /// The rules.
     pub rules: Vec<RuleRow>,
-    /// The number of counted calls.
+    /// Number of calls that ended in the requested days, as counted from the audit log.
     pub calls: u64,
 }
 
@@ -144,9 +145,9 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
 }
 
 /// Returns the rules in `here` with their counts from `from_day` to `until_day`, for one tenant or for all tenants.
-/// Only the part of the log that is already [counted](crate::stats::count_on) is included. After these rules, the
-/// result lists the counted names that are not in `here`. Examples are rows of the permission matrix, and rules that
-/// were removed from the configuration.
+/// Only the part of the log that is already [counted](crate::stats::count_on) is included. After the rules in `here`,
+/// the result lists counted names that are missing from `here`. Examples are rows of the permission matrix, and rules
+/// that were removed from the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -80,18 +80,18 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The exchange to which a task belongs: the session, and the number of the exchange in the session.
+/// A task's position in a session: the session, and the number of the exchange that the task answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExchangeRef {
-    /// The session.
+    /// The ID of the session to which the task belongs.
     pub session: SessionId,
     /// The number of the exchange, from 1.
     pub number: u64,
 }
 
 impl ExchangeRef {
-    /// Parses the exchange from a task ID. Returns `None` if the ID does not have the form of a session's task. The
-    /// form alone does not prove that the task belongs to the session. Only the session's record in Redis shows this.
+    /// Parses the exchange from a task ID. Returns `None` if the ID does not have the form of a session's task ID. The
+    /// form does not prove that the task belongs to the session: only the session's record in Redis proves it.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -111,14 +111,15 @@ pub struct SessionExchange {
     pub number: u64,
     /// The user's message.
     pub user: String,
-    /// The agent's answer. `None` before the agent has answered, or if the task ended without an answer.
+    /// The agent's answer. `None` until an answer is stored, for example while the task runs or if it ended without an
+    /// answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
 
-/// The user's message as stored in the session, with the ID of the task that answers it. Another task can have an ID
-/// from which [`ExchangeRef::of_task`] reads this exchange. The stored ID shows that such a task is not the exchange's
-/// task.
+/// The user's message as stored in the session, with the ID of the task that answers it. A task outside the session can
+/// have an ID that [`ExchangeRef::of_task`] parses as this exchange. The stored ID distinguishes the exchange's own
+/// task from it.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -134,7 +135,7 @@ pub enum SessionError {
         /// The length found, in bytes.
         found: usize,
     },
-    /// The session belongs to another agent.
+    /// The session belongs to another agent than the requested one.
     #[error("the session {0} belongs to another agent; choose another name")]
     Others(SessionId),
     /// Too many other messages were sent concurrently.
@@ -211,8 +212,8 @@ impl Session {
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // `Already` means that another sender has stored an equal message. That exchange is not ours, so try
-                // the next number.
+                // `Already` means that another sender has stored an equal message as this exchange. So try the next
+                // number, as for a different message.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
@@ -256,8 +257,8 @@ pub struct Exchange {
     place: ExchangeRef,
     task: TaskId,
     watch: TaskWatcher,
-    /// The answer while the client stores it. If the caller drops the future of `next` before the answer is stored, the
-    /// next call of `next` returns the answer.
+    /// The answer while the client stores it in the session. If the caller drops the future of `next` before the answer
+    /// is stored, the next call of `next` returns the answer.
     answer: Option<TaskProgress>,
 }
 
@@ -298,7 +299,7 @@ impl Exchange {
     }
 }
 
-/// Returns the exchanges before the exchange that `task` answers. Returns `None` if the task belongs to no session of
+/// Returns the exchanges before the exchange that `task` answers. Returns `None` if `task` belongs to no session of
 /// this agent.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
 //! Statistics of calls: number, outcomes and durations, by day, tenant, agent and tool.
 //!
-//! The hot path counts nothing for statistics. A reader counts the entries of the audit log that are not counted yet,
-//! and stores the counts next to the log ([`count_on`]). Each entry is counted once, even with several readers. The
-//! first read of a long log therefore takes a while; later reads are fast. The counts are kept longer than the log.
-//! Entries that are trimmed from the log before the first read are not counted.
+//! Calls are not counted when they run. A reader counts the entries of the audit log that are not counted yet, and
+//! stores the counts next to the log ([`count_on`]). Each entry is counted once, even with several readers. The first
+//! read of a long log therefore takes a while; later reads are fast. The counts are kept longer than the log. Entries
+//! that are trimmed from the log before the first read are not counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,10 +16,10 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// Number of entries counted in one step. The script that adds their counts takes far less than 10 ms.
+/// Number of entries counted in one step. The Redis script that adds their counts takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
-/// Replaces the names of tools that do not exist, and of agents and tools beyond a day's maximum number of names.
+/// The name under which calls are counted if their tool does not exist, or if the day already has too many names.
 const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
@@ -77,11 +77,11 @@ pub struct StatsRow {
     pub retries: u64,
     /// Mean duration of the last attempt, in milliseconds.
     pub mean_ms: u64,
-    /// Median duration in milliseconds. Too high by up to a fifth.
+    /// Median duration in milliseconds. May be up to a fifth too high.
     pub p50_ms: u64,
-    /// 95th percentile of the duration, in milliseconds. Too high by up to a fifth.
+    /// 95th percentile of the duration, in milliseconds. May be up to a fifth too high.
     pub p95_ms: u64,
-    /// 99th percentile of the duration, in milliseconds. Too high by up to a fifth.
+    /// 99th percentile of the duration, in milliseconds. May be up to a fifth too high.
     pub p99_ms: u64,
     /// Model usage, if [`add_use`](crate::usage::add_use) added it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,12 +96,12 @@ impl StatsRow {
     }
 }
 
-/// How much of a shard's log is counted.
+/// How much of a shard's audit log is counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CountProgress {
     /// The number of entries counted by this call.
     pub entries: usize,
-    /// Time of the last counted entry (ms by Redis' clock).
+    /// Time of the last counted entry (ms of the Redis server's clock).
     pub upto_ms: i64,
     /// True if the log has uncounted entries.
     pub more: bool,
@@ -109,7 +109,7 @@ pub struct CountProgress {
     pub gap: bool,
 }
 
-/// Continues counting the log of a shard. Counts at most `steps` × 1,000 entries.
+/// Continues counting the audit log of a shard. Counts at most `steps` × 1,000 entries.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -137,7 +137,7 @@ fn ms_of(id: &str) -> i64 {
     id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the rules that would have stopped the call, and the rule that did stop it.
+/// Returns the rules in shadow mode that would have stopped the call, and the rule that denied the call.
 fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
     let mut rules: Vec<_> = meta.shadow.iter().map(|denial| (RuleEffect::Shadow, denial.rule.clone())).collect();
     if meta.outcome == Outcome::Denied.as_str() {
@@ -158,7 +158,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
             *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;
         }
         let agent = logged.agent();
-        // A model can invent any number of tool names. So all tools that do not exist are counted under one name.
+        // A model can invent any number of tool names, so all tools that do not exist are counted under one name.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { &*logged.entity_id } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
@@ -208,7 +208,7 @@ impl Sums {
         }
     }
 
-    /// Returns the duration (ms) that `percent` percent of the calls do not exceed.
+    /// Returns the upper bound (ms) of the bucket in which `percent` percent of the calls are reached.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -245,7 +245,7 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
 }
 
 /// Returns the key of the row to which a count belongs, and the name of the count. Returns `None` if the field does not
-/// match the query, or is not a count of calls.
+/// match the query, or does not count calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;

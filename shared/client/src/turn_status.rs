@@ -17,7 +17,7 @@ pub struct TurnStatus {
     pub agent: String,
     /// The turn's state.
     pub phase: TurnPhase,
-    /// The results, starting at the requested position; at most about 16. The next request returns more.
+    /// The results of calls from the requested position on, about 16 at most. The next request returns further results.
     pub results: Vec<CallEnd>,
 }
 
@@ -76,7 +76,7 @@ pub struct TurnWait {
     pub until_ms: Option<i64>,
 }
 
-/// The reasons to wait.
+/// Why the next call of a turn waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 pub enum TurnWaitReason {
@@ -98,7 +98,7 @@ pub enum TurnWaitReason {
         call: String,
         /// The call's tool.
         tool: String,
-        /// The requirements on approvers, as text.
+        /// The approvers that the call needs, as text.
         needs: String,
     },
     /// The call waits for a task that it has delegated.
@@ -112,8 +112,8 @@ pub enum TurnWaitReason {
         /// The turn.
         turn: String,
     },
-    /// The call waits until its retry is due, a circuit breaker allows the call, a tool's pause ends, or a worker can
-    /// read the turn's next calls.
+    /// The call waits until its retry is due, a circuit breaker allows the call, or a tool's pause ends. Or it waits
+    /// for a worker with a build that can read the turn's next calls.
     NextTry,
 }
 
@@ -147,8 +147,9 @@ impl From<&CallResult> for CallEnd {
     }
 }
 
-/// Returns the statuses of turns of one shard. Each turn comes with a position; its results start at this position. A
-/// turn that is not in progress yields `None`. If a turn's record cannot be read, only this turn yields an error.
+/// Returns the statuses of turns of one shard. Each requested turn comes with the position from which its results are
+/// returned. The status is `None` for a turn that is not in progress. If a turn's record cannot be read, only this turn
+/// yields an error.
 ///
 /// # Errors
 /// [`StoreError`] if no turn could be read.
@@ -176,13 +177,13 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
         State::Ready { .. } | State::Running { .. } => TurnPhase::Dispatched,
         State::Ending { .. } => TurnPhase::Ending,
     };
-    // Stop at an unreadable result. Otherwise, the caller would assign later results to earlier calls.
+    // Stop at an unreadable result. Otherwise, the caller would assign the results after it to the wrong calls.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnd::from(&result)).collect();
     Ok(TurnStatus { agent: turn.head.agent.to_string(), phase, results })
 }
 
-/// Returns the wait of a call that waits after it was dispatched.
+/// Returns the wait of a turn that was dispatched and then parked: its next call waits for an event or a time.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
@@ -221,7 +222,7 @@ fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
-/// Returns the name of a counter's limit. Caps that every fleet has are named in words.
+/// Returns the name of a counter's limit. The built-in caps get a name in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

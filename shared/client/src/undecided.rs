@@ -15,12 +15,12 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
-    // If the message still waits for admission, it was not found above because its entry is being moved.
+    // If the message still waits for admission, the search above missed it because its entry is being moved.
     Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 
-/// Returns the agent in the message, if the message belongs to this turn or task. Another tenant's message may have the
-/// same ID, if the ID was derived from the message's entry.
+/// Returns the agent in the message if the message belongs to this turn or task, otherwise `None`. A message of another
+/// tenant can have the same ID if the ID was derived from the entry of the message.
 fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

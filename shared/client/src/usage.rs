@@ -18,14 +18,14 @@ const TOGETHER: usize = 32;
 /// Maximum product of tenants and days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
 const READ_MAX: usize = 4_000;
 
-/// The sum of the usage, and whether it is complete.
+/// Total model usage of a query, and whether the total is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModelUseTotal {
-    /// The sum.
+    /// The number of requests, the tokens and the cost.
     #[serde(flatten)]
     pub used: ModelUse,
-    /// True if the sum covers all tenants and days of the query. False if the query has more tenants and days than one
-    /// response reads, or more days than usage is kept for (40).
+    /// True if the total covers all tenants and days of the query. False if the query has more tenants and days than
+    /// one response reads, or more days than the 40 for which usage is kept.
     pub complete: bool,
 }
 

@@ -11,7 +11,7 @@ use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worke
 use crate::held_slices::held_slices;
 use crate::operate::Operator;
 
-/// The drain flag of a worker that no longer runs is removed after this age (ms). The age is checked when another
+/// Age (ms) after which the drain flag of a worker that no longer runs is removed. The age is checked when another
 /// worker is drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 /// Maximum number of running calls in the details of a worker.
@@ -26,9 +26,9 @@ pub struct WorkerSummary {
     pub alive: bool,
     /// The number of shards in which the worker has a valid lease.
     pub shards: usize,
-    /// The number of slots that run a slice now.
+    /// The number of slots in which a slice runs now.
     pub busy: usize,
-    /// The number of all slots. For a drained worker, only the busy slots.
+    /// The number of slots. For a drained worker, the number of busy slots.
     pub slots: usize,
     /// Milliseconds since the worker's last heartbeat. `None` if no heartbeat is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,8 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// Finds the worker with this name, or the worker with a consumer of this name, as shown by `top`.
+/// Finds the worker with this name, or the worker that owns the consumer with this name. `top` shows names of
+/// consumers.
 fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
@@ -164,8 +165,8 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
-/// Drains a worker in all shards: the worker finishes its slices and takes no new slices, but keeps running. The
-/// worker reads the drain flag with its next heartbeat.
+/// Drains a worker in all shards: the worker finishes its slices and takes no new slices, but its process keeps
+/// running. The worker reads the drain flag with its next heartbeat.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
@@ -212,8 +213,8 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Returns the drained workers that no longer run and were drained long ago, except the worker `but`. The drain flags
-/// of the returned workers can be removed.
+/// Returns the drained workers, except `but`, that no longer run and were drained more than [`GONE_MS`] ago. The caller
+/// removes their drain flags.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

@@ -57,7 +57,7 @@ pub struct HttpTaskDef {
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Names of agents as written, including invalid ones, so that an agent with other errors is still known.
+    /// Names of agents as written in the file. Includes agents with errors, so that other files may name such agents.
     pub(super) names: BTreeSet<String>,
     /// False if some names could not be read.
     pub(super) has_all_names: bool,
@@ -127,8 +127,8 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Reads exactly one kind of handler. A new kind needs one line here and one line in the enum. Like a tool, `http` also
-/// has an effect and a time limit of one try.
+/// Reads the handler, which must have exactly one kind. A new kind needs one line here and one line in the enum. Like a
+/// tool, a handler of kind `http` also has an effect and a time limit of one try.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
@@ -154,7 +154,8 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     s.close();
     let count =
         |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    // An unknown field may be a misspelled kind, and is reported by name. So do not also report a missing kind.
+    // An unknown field may be a misspelled kind, and is reported by name. In that case, do not also report a missing
+    // kind.
     let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));

@@ -15,8 +15,8 @@ const NARROW_MAX: usize = 16;
 /// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with the location where it is written. Whether an approver has the role is checked
-/// later, when the approvers are known.
+/// A role that an approval demands, with the location where the role is written. A later check, when the approvers are
+/// known, reports a role that no approver has.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -24,8 +24,8 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A number of approvers that an approval demands, with the location where it is written. Whether enough approvers
-/// exist is checked later, when the approvers are known.
+/// A number of approvers that an approval demands, with the location where the number is written. A later check, when
+/// the approvers are known, reports a number that is larger than the number of approvers.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -77,8 +77,8 @@ fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
     words
 }
 
-/// Reads the section `approvers`: name → roles. No approver may have the name of an agent, so that no agent approves
-/// its own calls.
+/// Reads the section `approvers`, which maps names to roles. No approver may have the name of an agent, so that no
+/// agent can approve its own calls.
 pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let mut approvers = BTreeMap::new();
     for (name, place, person) in cursor.members() {
@@ -107,9 +107,9 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Checks the demands of approvals against the approvers. An unknown role has no approvers, and a call that needs
-/// more approvers than exist would wait until its deadline. Without any approvers, calls that need approval are
-/// refused at once, so the quorum is not checked.
+/// Checks the demands of approvals against the approvers. A demand is an error if its role has no approvers, or if it
+/// needs more approvers than exist, because the call would wait until its deadline. If there are no approvers at all,
+/// calls that need approval are refused at once, so the number of approvers is not checked.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {

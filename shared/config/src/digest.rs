@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// Returns the SHA-256 digest, in hex, of everything that affects decisions about calls. `declared` is the relevant
-/// part of the tools and agents, in canonical JSON.
+/// Returns the SHA-256 digest, in hex, of everything that affects decisions about calls. `declared` is the part of the
+/// tools and agents that affects decisions, in canonical JSON.
 ///
-/// The text of one JSON object is hashed member by member. With many agents, the complete text would take more memory
-/// than the policy itself.
+/// Hashes the text of one JSON object member by member. With many agents, the complete text would take more memory than
+/// the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let caps = &policy.defaults;
     let permissions = &policy.permissions;
@@ -30,7 +30,7 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
         ("on_day_cap", one(caps.on_day_cap)),
         ("declared", declared.to_owned()),
     ]);
-    // Hash these members only if they are present. So a policy without them has the same digest as before they existed.
+    // Hash these members only if they are present, so that a policy without them keeps the digest of earlier versions.
     if !policy.limits.is_empty() {
         members.insert("limits", one(&*policy.limits));
     }
@@ -61,7 +61,7 @@ fn one(value: impl Serialize) -> String {
     text
 }
 
-/// Returns a map as canonical JSON, with keys in sorted order. Converts one value after the other, to save memory.
+/// Returns a map as canonical JSON, with keys in sorted order. Converts the values one by one, to save memory.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

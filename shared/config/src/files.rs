@@ -38,16 +38,15 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business, each with its section. If samples are off, each file is replaced by a file with
-/// only this section, which is empty.
+/// The files of the sample business, each with the name of its section. If samples are off, a missing file is treated
+/// as a file in which this section is empty.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
 /// Maximum size of a file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The effective trees, one for each file. If a file cannot be read or parsed, an error was noted and the tree is
-/// `None`.
+/// The effective trees, one for each file. A tree is `None` if its file cannot be read or parsed; an error was noted.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -62,7 +61,7 @@ pub(super) struct Trees {
 }
 
 impl fmt::Debug for Trees {
-    /// Shows no content: the trees contain everything that was written, including passwords.
+    /// Shows no content, because the trees contain everything that was written, including passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trees")
     }
@@ -131,8 +130,7 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are ignored, because the caller is about to write
-/// new pins.
+/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are ignored, because the caller replaces the pins.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
@@ -159,7 +157,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
         let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
         return matches!(format, Some(Value::Text(text)) if text == JSON);
     }
-    // If the YAML is invalid, search its text. No other setting is named `format`.
+    // If the YAML is invalid, search the text of the file. No other setting is named `format`.
     let text = dir.and_then(|dir| fs::read_to_string(dir.join(SETTINGS)).ok()).unwrap_or_default();
     text.contains("format: json")
 }
@@ -172,7 +170,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// Returns the built-in settings, overridden by those in [`Sources::written`] and then by those of the folder.
+/// Returns the built-in settings, overridden first by [`Sources::written`] and then by the folder's `tickfleet.yaml`.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     if let Some(text) = sources.written.get(SETTINGS) {
@@ -208,8 +206,8 @@ fn with_samples(settings: Option<&Node>) -> bool {
     }
 }
 
-/// Returns the file of the folder. If the file is missing, returns the written or the built-in file. If `samples` is
-/// false, a missing file of the sample business is empty instead.
+/// Returns the tree of the folder's file. If the file is missing, returns the written or the built-in file. If
+/// `samples` is false, a missing file of the sample business counts as empty.
 fn replacing(
     name: &'static str,
     dir: Option<&Path>,

@@ -82,7 +82,7 @@ pub struct Sources {
     pub written: BTreeMap<&'static str, String>,
 }
 
-/// The part of the configuration folder that is read.
+/// Determines which files of the configuration folder are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Part {
     #[default]
@@ -124,8 +124,9 @@ pub struct Configuration {
     /// The handlers of tasks, by agent. Tasks can be delegated only to these agents.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     pub prompts: Prompts,
-    /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. Processes
-    /// with the same policy have equal digests, even if other settings, or tool URLs from the environment, differ.
+    /// SHA-256 (hex) of everything that affects decisions about calls: caps, agents, tenants, permissions and tools.
+    /// Processes with the same policy have equal digests, even if other settings, or tool URLs from the environment,
+    /// differ.
     pub digest: String,
     /// Warnings with file and line: the configuration works, but these values should be checked.
     pub warnings: Vec<ConfigWarning>,
@@ -144,11 +145,11 @@ impl Configuration {
     }
 
     /// Checks the arguments that rules name against the input schemas of their tools. `schemas` returns the known
-    /// schemas of all versions of a tool; many schemas are known only to the code that builds the tools. Returns a
-    /// warning for each name that no schema declares, although a schema accepts it.
+    /// schemas of all versions of a tool, because many schemas are known only to the code that builds the tools.
+    /// Returns a warning for each name that no schema declares but some schema accepts.
     ///
     /// # Errors
-    /// The names that no call can have, because the schema accepts only the arguments that it declares.
+    /// An error for each name that no call can have, because the schemas accept only the arguments that they declare.
     pub fn check_rule_names<'a>(
         &self,
         schemas: impl Fn(&str) -> Vec<&'a serde_json::Value>,
@@ -159,9 +160,9 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
-    /// Drops the source text of all files except the settings; afterwards [`print()`](print()) shows only the
-    /// settings. A long-running process does not need this text, which with many agents takes as much memory as
-    /// everything else.
+    /// Drops the source text of all files except the settings; afterwards [`print()`](print()) shows only the settings.
+    /// A long-running process does not need the source text. With many agents, the text takes as much memory as the
+    /// rest of the configuration.
     #[must_use]
     pub fn without_text(mut self) -> Self {
         self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
@@ -277,7 +278,7 @@ fn assemble(
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         known_tools: Arc::new(known_tools),
-        // The run-time state of the policy is still empty.
+        // The run-time part of the policy is still empty.
         ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
@@ -314,8 +315,8 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// Reads the MCP servers. Returns `None` if `mcp.yaml`, the pins or the tools could not be read, because names then
-/// cannot be checked.
+/// Reads the MCP servers. Returns `None` if `mcp.yaml`, the pins or the tools could not be read. In that case, names of
+/// MCP tools cannot be checked.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))

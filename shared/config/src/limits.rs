@@ -55,8 +55,8 @@ const FAIR_SHARE: &str = "fair_share";
 const TOOL_SLOTS: &str = "tool_slots";
 
 /// Adds the limits on slots that `fairness` configures. A limit in the file replaces the built-in limit with the same
-/// name. Only one limit can share slots among tenants, so such a limit in the file replaces the built-in limit even
-/// under another name.
+/// name. Only one limit can share slots among tenants, so a limit with `concurrent: share` in the file replaces
+/// [`FAIR_SHARE`] under any name.
 pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
     let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
     let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
@@ -92,7 +92,8 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
         of_models(&mut s, &per);
     }
     let is_held = s.optional("concurrent").is_some();
-    // A concurrency limit has no window. It never has more counters than running calls, so it needs no `keys_max`.
+    // A concurrency limit has no window. It never has more counters than there are running calls, so it needs no
+    // `keys_max`.
     let every = if is_held {
         for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
@@ -212,7 +213,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// Refuses an empty list, which would match everything and is probably a mistake.
+/// Refuses an empty list, which would match everything and is probably a mistake. Returns the list unchanged.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -300,9 +301,9 @@ fn every(cursor: &Cursor<'_>) -> Option<LimitWindow> {
     None
 }
 
-/// Returns the effect and category of each tool, and the names under which models call the tools, for checks of limits.
-/// The result has the tools that files declare, and the tools of binaries that the matrix names. Other tools of
-/// binaries cannot be called.
+/// Returns the data that checks of limits need: the effect and category of each tool, and the names under which models
+/// call the tools. The result has the tools that files declare, and the tools of binaries that the permission matrix
+/// names. Other tools of binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {

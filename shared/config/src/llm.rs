@@ -11,7 +11,7 @@ use crate::tools::schema::{SchemaCheck, SchemaUse};
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlmDef {
     pub system: String,
-    /// The names of the models. A later model is used if the earlier models fail.
+    /// The names of the models. Each further model is used if the models before it fail.
     pub models: Vec<String>,
     /// Maximum number of model responses for one task. The last response is requested without tools.
     pub max_iterations: u32,
@@ -23,8 +23,8 @@ pub struct LlmDef {
     pub result_bytes_max: usize,
     /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
     pub context_bytes_max: usize,
-    /// The models that summarize old steps when results exceed `context_bytes_max`. A later model is used if the
-    /// earlier models fail. If the list is empty, old results are shortened instead.
+    /// The models that summarize old steps when results exceed `context_bytes_max`. Each further model is used if the
+    /// models before it fail. If the list is empty, old results are shortened instead.
     pub compact_with: Vec<String>,
     /// Maximum number of equal steps in a row. Steps are equal if they have the same calls with the same results.
     pub repeats_max: u32,

@@ -1,9 +1,10 @@
 //! Masks secrets that were written into a configuration, wherever the configuration is shown.
 //!
-//! The kind of the field decides what is masked. Everything that a tool sends to a service or passes to a program can
-//! be a secret. Examples are headers, query, body, defaults, environments, arguments, standard input and sign-in. In
-//! these fields, only references are shown. Addresses are shown without user, query values and random-looking segments.
-//! In other fields, text is masked if it looks like a secret or has the name of a secret.
+//! The kind of the field decides how its text is masked. Everything that a tool sends to a service or passes to a
+//! program can be a secret. Examples are headers, query, body, defaults, environments, arguments, standard input and
+//! sign-in. Of such texts, only references to arguments and secrets are shown. Addresses are shown without user, query
+//! values and random-looking segments. In other fields, text is masked if it looks like a secret or has the name of a
+//! secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
@@ -75,7 +76,7 @@ fn last_name(path: &str) -> &str {
 }
 
 /// Returns the text that an error shows for an invalid text at `path`. Returns `None` if the field is not sent to a
-/// service or program. The error then shows the text as `Node::describe` returns it.
+/// service or program. In that case, the error shows the text as `Node::describe` returns it.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }
@@ -102,8 +103,8 @@ pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Returns true if the name of the field at `path` may be the name of a secret. In policy files and schemas, fields
-/// have the names of tools, roles, facts and arguments, so a name that looks like a secret's is harmless.
+/// Returns false if the field at `path` belongs to a policy file or a schema. Names of such fields are names of tools,
+/// roles, facts and arguments, so a name that looks like the name of a secret is harmless there.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
@@ -186,7 +187,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// Returns the mask if the word looks random, because the keys of webhooks cannot be recognized in another way.
+/// Returns the mask if the word looks random, otherwise the word. The random look is the only sign of a webhook's key.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

@@ -17,10 +17,10 @@ use tickfleet_rules::{RuleError, check_condition, check_message};
 
 /// Maximum number of users of one tenant. Up to this number, lists can show all users.
 const USERS_MAX: usize = 1_000;
-/// Maximum bytes of a user's name, email address or status. Models are shown these texts.
+/// Maximum bytes of a user's name, email address or status. Models receive these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// The names that rows can use. If the file with the names could not be read, the set is `None` and names are not
+/// The names that rows can use. If a file with names could not be read, its set is `None`, and these names are not
 /// checked.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames {
@@ -31,8 +31,8 @@ pub(super) struct KnownNames {
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule, with its location. The names in the text are checked later, when the schemas of the tool are
-/// known.
+/// A text of a rule, with its location. The arguments that the text names are checked later, when the tool's schemas
+/// are known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -47,7 +47,7 @@ impl RuleText {
         &self.tool
     }
 
-    /// Checks the names in the text against the input schemas of all versions of the tool.
+    /// Checks the arguments that the text names against the input schemas of all versions of the tool.
     pub(super) fn check(&self, schemas: &[&serde_json::Value], errors: &Errors) {
         let Self { tool, place, path, text, is_message } = self;
         let look =
@@ -80,8 +80,8 @@ pub(super) struct PermissionsFile {
     pub(super) asked: ApprovalDemands,
 }
 
-/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Checks the approvers against
-/// the demands of the rules and of `tools`.
+/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Checks that the approvers can
+/// meet the demands of the rules and of `tools`.
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
     let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
@@ -152,7 +152,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
     rules
 }
 
-/// Reads the reaction to a call that violates a rule. Returns the approval that the call then needs, or `None` if the
+/// Reads the reaction to a call that violates a rule. Returns the approval that such a call needs, or `None` if the
 /// call is denied.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
@@ -268,7 +268,8 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// Reads the tenant's own maximums, by name of the limit. `limits` is `None` if the limits could not be read.
+/// Reads the maximums that the tenant sets itself, by name of the limit. `limits` is `None` if the limits could not be
+/// read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

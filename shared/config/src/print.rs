@@ -42,7 +42,7 @@ fn redactor(configuration: &Configuration) -> Redactor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedConfig {
     pub settings: Vec<PrintedSetting>,
-    /// The other files: name, and content as YAML.
+    /// The files other than the settings: name, and content as YAML.
     pub files: Vec<(String, String)>,
 }
 

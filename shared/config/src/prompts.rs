@@ -94,7 +94,7 @@ fn file(path: &Path, errors: &Errors) -> Option<String> {
     read.inspect_err(unreadable).ok()
 }
 
-/// Refuses files of the folder that would be ignored (`tool.md`).
+/// Refuses files in the folder that would be ignored (`tool.md`).
 fn check_folder(folder: &Path, errors: &Errors) {
     let names = || Prompts::BUILT_IN.iter().map(|(name, _)| *name);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

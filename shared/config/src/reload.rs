@@ -1,4 +1,4 @@
-//! Reload: detects changes of the folder, and which changes need a restart.
+//! Detects changes of the configuration folder, and determines which changes need a restart.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::files;
 const LIVE: [&str; 6] =
     ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// Maximum number of reads of a folder that changes during each read.
+/// Maximum number of reads if the folder changes during each read.
 const READS_MAX: usize = 5;
 
 /// Maximum number of files that the digest covers. Configuration folders have fewer.

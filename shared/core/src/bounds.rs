@@ -1,4 +1,4 @@
-//! Bounds and retention times that decisions apply, as set by the configuration.
+//! Bounds and retention times from the configuration that decisions apply.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {

@@ -1,8 +1,8 @@
 //! Deletion of outdated counters by the janitor.
 //!
-//! Some limits are kept for a fixed time, such as the counts of a day. All counters of such a limit are deleted
-//! together after this time. The set `expiring` holds these limits. A limit's score in the set is the time of deletion
-//! in milliseconds. Counters of other limits are deleted one by one, a day after their window has ended.
+//! The counters of some limits are kept for a fixed time, such as the counts of a day, and are then deleted together.
+//! The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds. Counters
+//! of other limits are deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::view::{Query, Undecided, Value, View};
 
 /// How long a counter is kept after its window has ended, in milliseconds.
 pub const IDLE_MS: i64 = 24 * 3_600_000;
-/// [`PruneCounter`] fails if shard time at the commit differs from the decision's time by more than this (ms).
+/// [`PruneCounter`] fails if it is not committed within this time (ms) after its decision.
 const PRUNED_WITHIN_MS: i64 = 60_000;
 
-/// Returns true for a counter of [`Window::Rolling`]: its state has an end but no start.
+/// Returns true for a counter of [`Window::Rolling`]: its window has an end but no start.
 #[must_use]
 pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
@@ -37,13 +37,13 @@ pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transacti
     }
 }
 
-/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. When its last
-/// counters are deleted, the limit leaves the set.
+/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. The limit leaves
+/// the set when its last counters are deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteCounters {
     pub limit: Arc<str>,
     pub counters: Vec<Arc<str>>,
-    /// True if these are the limit's last counters.
+    /// True if `counters` contains the last counters of the limit.
     pub last: bool,
 }
 

@@ -1,14 +1,14 @@
-//! Dead letters and failed calls: an operator drops or replays each of them at most once.
+//! Dead letters and failed calls. An operator drops or replays each of them at most once.
 //!
 //! | Key | Holds |
 //! |---|---|
 //! | log `dead` | dead letters |
 //! | record `handled:<entry of the dead log>` | the letter was dropped or replayed; kept for a day |
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
-//! | set `handled` | failed calls that were handled, by entry; a score is the time of the entry in ms |
+//! | set `handled` | failed calls that were handled, by entry; the score is the time of the entry in ms |
 //!
-//! Entries of the audit log never change, so handled calls are recorded outside the log. A record stays as long as the
-//! log has the call's entry, see [`ForgetHandled`].
+//! Entries of the audit log never change, so the handling of a call is recorded outside the log. This record is kept as
+//! long as the log has the call's entry, see [`ForgetHandled`].
 
 use std::sync::Arc;
 
@@ -151,8 +151,8 @@ impl Decision for DropDead {
     }
 }
 
-/// Replays a dead item. One transaction submits the item and marks it as handled. So no item is replayed twice, and no
-/// item is marked without a submission.
+/// Replays a dead item. One transaction submits the item and records that it was handled. So no item is replayed twice,
+/// and every recorded replay has a submission.
 #[derive(Debug, Clone)]
 pub struct Replay<S> {
     pub item: DeadItem,
@@ -162,7 +162,7 @@ pub struct Replay<S> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayResult<T> {
-    /// The item is marked as handled. Contains the result of the submission.
+    /// The item was submitted and is recorded as handled. Contains the result of the submission.
     Submitted(T),
     /// The submission was refused. The item is unchanged.
     Refused(T),
@@ -197,8 +197,8 @@ impl<S: Decision> Decision for Replay<S> {
     }
 }
 
-/// Removes the records of handled calls that the audit log no longer has. Returns the number of removed records. To
-/// remove all records, the caller repeats this decision until it returns 0.
+/// Removes the records of handled calls if the audit log no longer has the calls' entries. Returns the number of
+/// removed records. To remove all such records, the caller repeats this decision until it returns 0.
 #[derive(Debug, Clone)]
 pub struct ForgetHandled {
     /// Time of the log's first entry.

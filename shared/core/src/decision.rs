@@ -1,26 +1,26 @@
-//! The loop of a decision: read, decide, commit, and repeat with the values that a conflict returned.
+//! The loop of a decision: read, decide, commit. After a conflict, it decides again with the current values.
 //!
 //! The store's module `seam` implements the loop. Tests and the simulator use the same loop.
 
 use crate::transaction::{Committed, Conflict, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
-/// The input of a decision in addition to its view.
+/// The input of a decision, in addition to the view.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Shard time as the caller knows it. If the decision depends on this time, the transaction guards the time with
+    /// Shard time, as known to the caller. If the decision depends on the time, the transaction guards it with
     /// [`crate::Guard::Before`] or [`crate::Guard::Since`].
     pub now_ms: i64,
-    /// The restart epoch as the caller knows it.
+    /// The restart epoch, as known to the caller.
     pub epoch: u64,
     /// Start of this epoch; 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// True if the store's memory was short at its last sample. Only optional writes depend on this flag.
     pub pressure: bool,
-    /// The version of the transaction that is being decided. Slices carry this version.
+    /// The version that the transaction will write. Slices carry this version.
     pub version: Version,
-    /// Conflicts of earlier attempts of this decision, oldest first. The view already has the current values of
-    /// conflicting records and counters. Other conflicts (memory pressure, bounds, an entry without a holder) are
+    /// Conflicts of earlier attempts of this decision, oldest first. If a record or counter conflicted, the view
+    /// already has its current value. All other conflicts (memory pressure, bounds, an entry without a holder) are
     /// listed only here.
     pub conflicts: Vec<Conflict>,
 }
@@ -51,8 +51,8 @@ pub struct Receipt<T> {
 pub trait Decision {
     type Output;
 
-    /// Queries to read in one request before the first attempt, to save round trips. Other values are read when
-    /// [`Self::decide`] needs them.
+    /// Returns the queries to run in one request before the first attempt, to save round trips. Other values are read
+    /// when [`Self::decide`] needs them.
     fn reads(&self) -> Vec<Query> {
         Vec::new()
     }

@@ -1,6 +1,6 @@
-//! Grants of token services with refresh tokens that are valid for one use. All workers need the newest token, even
-//! after a restart, so the store keeps it. The tool encrypts a grant before the store receives it, so the store cannot
-//! read the grant.
+//! Stores grants of token services, because their refresh tokens are valid for one use. All workers need the newest
+//! token, even after a restart. The tool encrypts a grant before the store receives it, so the store cannot read the
+//! grant.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -50,8 +50,8 @@ impl Decision for KeepGrant<'_> {
     }
 }
 
-/// Requests the right to renew a grant. The right ends only after `lease_ms`. So a token service that refuses every
-/// request is asked at most once per `lease_ms`.
+/// Requests the right to renew a grant. The right lasts for `lease_ms`, even after a failed renewal. So a token service
+/// that refuses every request receives at most one request per `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     pub id: &'a str,

@@ -58,7 +58,7 @@ impl TurnName {
         format!("turn:{self}")
     }
 
-    /// Returns the key of the set with the unfinished turns and tasks that this turn or task started, by ID.
+    /// Returns the key of the set with the IDs of the unfinished turns and tasks that this turn or task started.
     #[must_use]
     pub fn descendants(&self) -> SetKey {
         SetKey::new(format!("under:{self}"))
@@ -72,15 +72,15 @@ pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
 }
 
-/// Returns the key of the set with the newest tasks of a tenant, by ID. A task's score is the time of its delegation in
+/// Returns the key of the set with the IDs of a tenant's newest tasks. A task's score is the time of its delegation in
 /// milliseconds.
 #[must_use]
 pub fn tasks_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("tasks:{tenant}"))
 }
 
-/// Returns the key of the set with the newest tasks that were delegated by a task, by ID. A task's score is the time of
-/// its delegation in milliseconds.
+/// Returns the key of the set with the IDs of the newest tasks that a task delegated. A task's score is the time of its
+/// delegation in milliseconds.
 #[must_use]
 pub fn children(task: &TurnName) -> SetKey {
     SetKey::new(format!("children:{task}"))
@@ -91,14 +91,14 @@ pub fn externals() -> SetKey {
     SetKey::new("externals")
 }
 
-/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn has the same score
-/// here as in throttle queues.
+/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn's score is the same
+/// as in throttle queues.
 #[must_use]
 pub fn budget_queue(counter: &CounterKey) -> SetKey {
     SetKey::new(format!("short:{}@{}", counter.limit, counter.counter))
 }
 
-/// Returns the key of the record with the history of a task. Each entry of the history is a part.
+/// Returns the key of the record with the history of a task. Each entry of the history is a part of the record.
 #[must_use]
 pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
@@ -111,8 +111,8 @@ pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Returns the key of the set with parked turns and tasks: their next call is to be retried, or waits for something
-/// other than people. Metrics read this set. A member's score is the start of its wait in milliseconds.
+/// Returns the key of the set with parked turns and tasks. Their next call waits for a retry, or for something other
+/// than people. Metrics read this set. A member's score is the start of its wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
@@ -156,8 +156,8 @@ pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
 }
 
-/// Returns the key of the set with canceled turns, by name, if this consumer holds their slices. The consumer's
-/// heartbeat returns these names. A turn's score is the time of the notice in milliseconds.
+/// Returns the key of the set with the names of canceled turns that this consumer holds as slices. The consumer's
+/// heartbeat returns these names. A turn's score is the time of the cancel notice in milliseconds.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
@@ -192,7 +192,7 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
 
 /// Names of the built-in limits, which every fleet has. Built-in names start with `_`.
 pub mod limits {
-    /// Returns true for a built-in limit. Other internal names can also start with `_`, but contain a `:`.
+    /// Returns true for the name of a built-in limit. Other internal names can also start with `_`, but contain a `:`.
     #[must_use]
     pub fn is_built_in(limit: &str) -> bool {
         limit.starts_with('_') && !limit.contains(':')

@@ -13,13 +13,13 @@
 //! 6. [`task`] and [`recovery`]: delegated work; crashes and restarts
 //! 7. [`workers`], [`settings`], [`audit`] and the rest: everything that is not a turn
 //!
-//! A new transition is a type with its input, an enum with its results, and `impl Decision`. A transition guards every
-//! record that it relied on. If the decision depends on the time, the transition guards the time.
+//! A transition is a type with its input, an enum with its results, and `impl Decision`. A transition guards every
+//! record that its result depends on. If the decision depends on the time, the transition guards the time.
 //! [`Context::conflicts`] holds the conflicts of earlier attempts.
 //!
 //! # Invariants
 //!
-//! Each invariant came from an interleaving that broke a promise. [`mutants`] lists the guards that enforce the
+//! Each invariant prevents an interleaving that would break a promise. [`mutants`] lists the guards that enforce the
 //! invariants.
 //!
 //! 1. A counter stores the end of its window, and resets only when shard time has reached this end.
@@ -33,7 +33,7 @@
 //!    certainly did nothing.
 //! 8. For one lease after a restart of the store, nothing is reaped, no `once` call begins, and nothing is admitted in
 //!    a window that began before the restart. Workers report the calls that they began.
-//! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because of missing room.
+//! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because a bound is reached.
 //! 10. All records of a tenant are in one shard.
 //! 11. The work of a transaction is bounded.
 //! 12. A consumer sends a heartbeat before it takes work. Only consumers without a lease are reaped.

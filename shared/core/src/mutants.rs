@@ -1,5 +1,4 @@
-//! Mutants: guards that tests can switch off, one by one, to prove that a test detects the missing guard.
-//!
+//! Mutants: guards that tests can switch off one by one. So a test can prove that it detects a missing guard.
 //! A guard checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! A store in maps, for tests: records, parts, sets, counters, timers and logs. Transactions run one after another.
+//! An in-memory store for tests: records, parts, sets, counters, timers and logs. Transactions run one after another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Paper {
         self.run(decision).result
     }
 
-    /// Commits an earlier decision, and decides again after a conflict.
+    /// Commits the step of an earlier decision. After a conflict, decides again.
     pub fn finish<D: Decision>(&mut self, decision: &D, mut step: Step<D::Output>) -> Receipt<D::Output> {
         let mut view = View::default();
         let mut conflicts = Vec::new();

@@ -1,10 +1,10 @@
 //! The stored form of a record: `<version> <entry> <debits> <content>`.
 //!
 //! The entry is the slice that the writing transaction enqueued, or `-`. The debits are the counters that the
-//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], they
-//! are `-`. Each debit is `<used>:<end>:<start>`: the amount used, and the window's end and start in milliseconds.
-//! Commas separate the debits. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls,
-//! results) are stored separately under the record's key, each with a name.
+//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], the
+//! debits are `-`. Each debit is `<used>:<end>:<start>`: the amount used, and the window's end and start in
+//! milliseconds. Commas separate debits. The content is a schema number and JSON, `1{"…"}`. Large immutable parts
+//! (calls, results) are stored separately under the record's key. Each part has a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub trait Record: Serialize + DeserializeOwned {
 /// Renders the schema number and the JSON of a record.
 pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
     let mut text = T::SCHEMA.to_string().into_bytes();
-    // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
+    // Records are plain data. Serialization fails only for maps with non-text keys, and no record has such a map.
     if serde_json::to_writer(&mut text, record).is_err() {
         text.truncate(0);
     }
@@ -65,7 +65,7 @@ pub enum Unreadable {
     Json(String),
 }
 
-/// A counter after a debit.
+/// The state of a counter after a debit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(from = "(u64, i64, i64)", into = "(u64, i64, i64)")]
 pub struct Debited {
@@ -90,7 +90,7 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the debits in the record of a transaction with [`Transaction::stamped`].
+    /// Parses the debits in a record. They are stored if the transaction had [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {
@@ -124,7 +124,7 @@ pub struct RecordText {
 }
 
 impl RecordText {
-    /// Splits a stored text.
+    /// Splits the stored text of a record into its fields.
     ///
     /// # Errors
     /// [`Unreadable::Frame`].
@@ -190,7 +190,7 @@ impl Transaction {
         self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: Some(ttl_ms) })
     }
 
-    /// Guards that a record is unchanged since the read: by its version, or by its absence.
+    /// Guards that a record is unchanged since it was read: that it has the same version, or is still absent.
     pub fn guard_read<T>(&mut self, key: &RecordKey, stored: Option<&Stored<T>>) -> &mut Self {
         self.guard(match stored {
             Some(stored) => Guard::Version(key.clone(), stored.version.clone()),

@@ -35,9 +35,9 @@ pub fn add_all(
     sections.iter().try_for_each(|section| section.add_to(transaction, view, context))
 }
 
-/// Adds all sections, as [`add_all`] does, to a transaction that must be committed even if a section's record is
-/// unreadable. An example is a transaction with results. A section with an unreadable record adds only a dead letter,
-/// and the record does not change.
+/// Adds all sections to a transaction that must be committed even if a section's record is unreadable, such as a
+/// transaction with results. If a section's record is unreadable, a dead letter is added in place of the section's
+/// guards and writes, and the record does not change.
 ///
 /// # Errors
 /// [`Undecided`]: a read is missing.

@@ -23,7 +23,7 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Identifies the policy and tools that the lists of a shard were made from.
+/// Identifies the policy and tools from which the lists of a shard were made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListsMark {
     #[serde(rename = "f")]
@@ -85,7 +85,7 @@ pub fn names_key() -> RecordKey {
     RecordKey::new("tools:names")
 }
 
-/// Writes one publication. The caller must bound the number of agents and names.
+/// Writes one publication. The caller must limit the number of agents and names in it.
 #[derive(Debug, Clone)]
 pub struct Publish<'a> {
     pub content: Publication<'a>,
@@ -98,12 +98,12 @@ pub enum Publication<'a> {
         digest: &'a str,
         text: &'a ToolListText,
     },
-    /// The lists of these agents: tenant, agent, digest.
+    /// Assigns a list to each of these agents: tenant, agent, digest of the list.
     Agents(&'a [(TenantId, AgentId, String)]),
     /// The names of tools, by tool ID. No name is removed, because other workers may have published the names of other
     /// tools.
     Names(&'a BTreeMap<String, String>),
-    /// Identifies the sources of all lists. The mark must be published after all lists.
+    /// Identifies the policy and tools of all lists. The mark must be published after all lists.
     Mark(&'a ListsMark),
 }
 

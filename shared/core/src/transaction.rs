@@ -1,8 +1,8 @@
 //! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
 //!
 //! Guards only read. If every guard holds, the store adds the amounts of all [`ConditionalDebit`] guards, acknowledges
-//! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
-//! [`Conflict`] with the current value. So the caller can decide again without another read.
+//! the entries of [`Guard::Held`], and applies the writes in order. If a guard fails, the store writes nothing and
+//! returns a [`Conflict`] with the current value. So the caller can decide again without another read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ text_key!(
     /// The ID of the last transaction that wrote a record. A version identifies the record's content, and is the fence
     /// of a slice.
     ///
-    /// Versions are never repeated: a process draws a prefix at start and counts from there. So a version that a store
-    /// lost in a restart is never assigned to other content. A version has 1 to 40 bytes, without blanks.
+    /// Versions are never repeated: a process draws a random prefix at its start, and counts from there. So a version
+    /// that a store lost in a restart is never assigned to other content. A version has 1 to 40 bytes, without blanks.
     Version
 );
 
@@ -158,8 +158,8 @@ impl CounterState {
     }
 }
 
-/// The time for which debits count against a counter's maximum. If the limit's kind of window changes from a window to
-/// none, or from rolling to another kind, the counter starts again at 0.
+/// Determines for how long debits count against a counter's maximum. If a limit changes from windows to no window, or
+/// from rolling to another kind, the counter starts again at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -174,10 +174,9 @@ pub enum Window {
     /// the amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
     /// [`Conflict::Time`].
     Day { start_ms: i64, end_ms: i64 },
-    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit can count up to an
-    /// eighth of the length longer, but never shorter. The end of a debit is the time when its bucket leaves the
-    /// counter. [`Write::Add`] with this end changes this bucket. [`Write::Add`] without an end changes the newest
-    /// bucket.
+    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit can count for up
+    /// to an eighth of the length longer, but never shorter. The end of a debit is the time when its bucket is dropped.
+    /// [`Write::Add`] with this end changes this bucket. [`Write::Add`] without an end changes the newest bucket.
     Rolling { length_ms: i64 },
     /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
     /// permit is granted, because some holders may not have reported yet.
@@ -199,9 +198,9 @@ pub struct ConditionalDebit {
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Further counters share the counter [`ConditionalDebit::OTHERS`], which
-    /// receives their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::AddMember`] and
-    /// [`Write::RemoveMember`] for a counter that does not exist.
+    /// Maximum number of counters of the limit. Debits for further counters go to the shared counter
+    /// [`ConditionalDebit::OTHERS`]. Once the shared counter exists, it also receives each [`Write::Add`],
+    /// [`Write::AddMember`] and [`Write::RemoveMember`] for a counter that does not exist.
     pub counters_max: u64,
 }
 
@@ -230,7 +229,7 @@ pub enum Guard {
     Before(i64),
     /// Shard time is at or after this (ms).
     Since(i64),
-    /// The generations of policy and run-time settings are at most these.
+    /// The generations of policy and run-time settings are not newer than these.
     Generation {
         policy: u64,
         settings: u64,
@@ -238,7 +237,7 @@ pub enum Guard {
     /// The restart epoch has this number, and has lasted for at least `lease_ms`.
     Epoch {
         number: u64,
-        /// Minimum age of the epoch; 0 for any age. The first epoch counts as old enough.
+        /// Minimum age of the epoch (ms); 0 for any age. The first epoch counts as old enough.
         lease_ms: i64,
     },
     /// The stream has fewer entries than this.
@@ -256,7 +255,7 @@ pub enum Guard {
     MemoryAvailable,
     /// The inbox has fewer unread replies than `unread_max`. If the inbox is new, the tenant has fewer than
     /// `inboxes_max` inboxes. If all guards hold, the inbox is added to the tenant's inboxes. If a transaction has two
-    /// of these guards, neither guard counts the inbox of the other guard.
+    /// [`Guard::Inbox`] guards, neither of them counts the inbox of the other.
     Inbox {
         inbox: InboxKey,
         unread_max: u64,
@@ -264,12 +263,12 @@ pub enum Guard {
     },
     /// No consumer has read this entry of a queue.
     Unread(StreamKey, EntryId),
-    /// A consumer holds this entry. If all guards hold, the entry is acknowledged and removed. This guard is checked
-    /// last.
+    /// A consumer holds the entry. If all guards hold, the entry is acknowledged and removed. [`Guard::Held`] is
+    /// checked last.
     Held(StreamKey, EntryId),
 }
 
-/// The rule for an existing timer.
+/// How a write treats an existing timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerRule {
     /// Always sets the timer.
@@ -282,16 +281,16 @@ pub enum TimerRule {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
-    /// Writes a record under the transaction's version, with the entry of the last [`Write::Enqueue`] of this
-    /// transaction. If there is a lifetime, the record and its parts expire.
+    /// Writes a record under the transaction's version. The record contains the entry of the last [`Write::Enqueue`] of
+    /// this transaction. If there is a lifetime, the record and its parts expire.
     Put {
         key: RecordKey,
         /// The record's content, see [`crate::record`].
         content: Bytes,
-        /// `None` for unfinished records, which do not expire.
+        /// Lifetime (ms). `None` for records of unfinished work, which do not expire.
         ttl_ms: Option<i64>,
     },
-    /// Writes a part of a record: a call, a result.
+    /// Writes a part of a record, such as a call or a result.
     PutPart(RecordKey, Arc<str>, Bytes),
     DeleteParts(RecordKey, Vec<Arc<str>>),
     /// Removes a record and its parts.
@@ -334,8 +333,8 @@ pub enum Write {
         /// End of the window in which the amount was debited.
         ends_ms: Option<i64>,
     },
-    /// Resets a counter for an operator: subtracts an amount, and sets the start of the window to now. Does nothing
-    /// unless the counter's window still ends at `ends_ms`. Not for rolling counters.
+    /// Resets a counter for an operator: subtracts an amount, and sets the start of the window to the current time.
+    /// Does nothing unless the counter's window still ends at `ends_ms`. Must not be used for rolling counters.
     Restart {
         counter: CounterKey,
         amount: u64,
@@ -366,8 +365,8 @@ pub struct Transaction {
     pub version: Version,
     /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
     pub dedupe_record: Option<RecordKey>,
-    /// True if the store adds the states of the debited counters to the written records, see [`crate::record`], and to
-    /// slices, in the field `d`.
+    /// True if the store adds the states of the debited counters to the written records (see [`crate::record`]) and to
+    /// slices (field `d`).
     pub stamped: bool,
     /// The conditions. [`Guard::Held`] comes last.
     pub guards: Vec<Guard>,
@@ -404,7 +403,7 @@ pub struct Committed {
     pub was_committed: bool,
     /// The entries of the [`Write::Enqueue`]s, in order; empty if `was_committed` is true.
     pub entries: Vec<EntryId>,
-    /// The counters in shadow mode that had no room.
+    /// The counters in shadow mode that had no room for their debits.
     pub shadowed: Vec<CounterKey>,
 }
 
@@ -424,8 +423,8 @@ pub enum Conflict {
         /// because the store restarted, `used` is at least the guard's `max`.
         state: CounterState,
     },
-    /// Shard time is outside the window that the decision used, or does not meet a [`Guard::Before`] or
-    /// [`Guard::Since`].
+    /// Shard time is outside the window that the decision used, or a [`Guard::Before`] or [`Guard::Since`] does not
+    /// hold.
     Time {
         /// Shard time.
         now_ms: i64,
@@ -451,7 +450,7 @@ pub enum Conflict {
     /// A consumer has read the entry, or the queue no longer has the entry.
     Read,
     NotHeld,
-    /// The store could not apply the transaction, for example because a key holds another type.
+    /// The store could not apply the transaction, for example because a key holds a value of another type.
     Failed {
         message: String,
     },

@@ -1,12 +1,12 @@
-//! Model usage, by tenant, day and agent.
+//! Counts the usage of models by tenant, day and agent.
 //!
 //! | Key | Holds |
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
 //!
-//! A counter is named after its agent, or is [`ConditionalDebit::OTHERS`] for agents beyond the bound. `<day>` is the
-//! start of the tenant's day in milliseconds. A tenant's total is the sum over its agents. The counters are deleted
-//! after [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
+//! A counter is named after its agent, or is [`ConditionalDebit::OTHERS`] for all agents beyond the maximum number of
+//! counters. `<day>` is the start of the tenant's day in milliseconds. A tenant's total is the sum over its agents. The
+//! counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ impl UsageUnit {
     }
 }
 
-/// Adds the usage of a request to its task and to the tenant's day, once for each request. Returns false if the request
-/// was counted before. The caller must guard the version of the task's record, and write the record in the same
+/// Adds the usage of a request to its task and to the tenant's day, only once for each request. Returns false if the
+/// request was counted before. The caller must guard the version of the task's record, and write the record in the same
 /// transaction. [`Transaction::stamped`] must be false.
 pub fn count_use(
     task: &mut TaskPart,

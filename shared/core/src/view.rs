@@ -15,8 +15,8 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Maximum number of read rounds of a decision. This maximum bounds chains of references. A list is read in one round,
-/// see [`View::need`].
+/// Maximum number of read rounds of a decision. This maximum bounds chains of records that refer to other records. A
+/// list is read in one round, see [`View::need`].
 pub const READS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub struct Missing(pub Vec<Query>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undecided {
-    /// These queries have to be read first.
+    /// These queries must be read before the decision can be made.
     Missing(Vec<Query>),
     Unreadable {
         key: RecordKey,
@@ -126,11 +126,11 @@ impl View {
         });
     }
 
-    /// Stores the current value that a conflict returned.
+    /// Stores the current value that the store returned in a conflict.
     pub fn learn(&mut self, conflict: &Conflict) {
         match conflict {
             Conflict::Record { key, stored } => {
-                // Parts that were read with the old version may be outdated.
+                // The parts may be outdated, because they were read together with the old version of the record.
                 self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
                 self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
             }
@@ -175,7 +175,7 @@ impl View {
     }
 
     /// Checks that the view has the results of all queries. With this check, a decision reads a list in one round.
-    /// Reading one member after another is slow, and fails for a list of more than [`READS_MAX`] members.
+    /// Reading the members one after another is slow, and fails for a list of more than [`READS_MAX`] members.
     ///
     /// # Errors
     /// [`Missing`] with all queries that have no result.

@@ -20,8 +20,8 @@ use tickfleet_store::{RunTimeConfig, Store, StoreError};
 pub struct ActivePolicy {
     pub policy: Policy,
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// The compiled rules of the permissions. `PolicyHandle` compiles them from `policy` when the snapshot takes
-    /// effect.
+    /// The compiled form of the rules in the permissions. `PolicyHandle` compiles the rules from `policy` when the
+    /// snapshot takes effect.
     pub rules: Rulebook,
     /// The digest of the configuration from which the policy was read.
     pub digest: String,
@@ -36,7 +36,7 @@ impl ActivePolicy {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// Returns the beginning of the digest. Logs, metrics and audit entries identify a policy by this text.
+    /// Returns the first characters of the digest. Logs, metrics and audit entries identify a policy by this text.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -92,9 +92,9 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// Applies a read. If a tenant's declaration is unreadable or lost, the last readable declaration stays in force.
-    /// If no readable declaration is known, the tenant is withheld: the configuration files may allow the tenant more
-    /// than its declaration. Returns the settings that the store has lost.
+    /// Applies the response to a read. If a tenant's declaration is unreadable or lost, its last readable declaration
+    /// stays in force. If no readable declaration is known, the tenant is withheld, because the configuration files may
+    /// allow the tenant more than its declaration. Returns the settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -135,7 +135,7 @@ impl ShardSettings {
     }
 }
 
-/// Copies the entries that `known` has and `read` lacks into `read`. Returns the copied entries.
+/// Copies the entries that `known` has and `read` lacks from `known` into `read`. Returns the copied entries.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -210,7 +210,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads the settings again if the shard reports a change. Returns true if it does.
+    /// Reads the settings again if the shard reports a change. Returns true if the shard reported a change.
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
@@ -252,7 +252,8 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if two policies have the same run-time settings, so that holders of a snapshot need no new one.
+/// Returns true if two policies have the same run-time settings. In this case, the current snapshot need not be
+/// replaced.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

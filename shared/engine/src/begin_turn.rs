@@ -1,5 +1,5 @@
-//! Turns that a call begins while it runs. Each turn is submitted only once, even if the call is retried. When the turn
-//! has ended, the call reads its results.
+//! Submits a turn that a call begins while it runs. Each turn is submitted only once, even if the call is retried. When
+//! the turn has ended, the retried call reads the turn's results.
 
 use tickfleet_model::{Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{parse_turn, write_turn};
@@ -11,9 +11,9 @@ pub enum BegunTurn {
     Ended(String),
     /// The turn is in progress. When the turn ends, the calls that wait for it are woken.
     Out(TurnId),
-    /// The turn was begun, but Redis has no record of it any more. It is unknown whether the turn ran.
+    /// The turn was begun, but Redis no longer has a record of it. It is unknown whether the turn ran.
     RecordExpired,
-    /// No call of the turn ran, and none will run. Contains the reason.
+    /// No call of the turn ran, and no call will run. Contains the reason.
     Refused(String),
     /// The store cannot accept the turn now, so nothing was submitted. Contains the reason.
     Later(&'static str),
@@ -22,7 +22,8 @@ pub enum BegunTurn {
 /// How an existing turn with the same ID is recognized as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// The existing turn must have the same content. For callers that record the turn's calls before submission.
+    /// The existing turn must have the same content. Used by callers that store the turn's calls before they submit the
+    /// turn.
     Calls,
     /// The existing turn must belong to the same agent. If a tool runs again with other arguments, the tool gets the
     /// results for the first arguments.
@@ -65,8 +66,8 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.turn_view(&name).await?;
-    // Another producer of the tenant may have chosen this ID for its own turn. Results of that turn would be wrong
-    // here.
+    // Another producer of the tenant may have chosen this ID for its own turn. The results of that turn must not be
+    // returned here.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, SameTurn::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),

@@ -1,4 +1,4 @@
-//! Delegation: checks the target and the rights of a task, and plans the task's record.
+//! Delegation: checks a task's target and its delegator's rights, and plans the task's record.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +41,8 @@ pub struct PlannedTask {
 }
 
 /// Checks a task and plans its record. The target must be known and have a handler. The chain of delegators must not be
-/// too deep or contain the target. The delegator must be allowed to delegate. Capabilities that the delegator lacks are
-/// removed from the grant. The budget is checked later, when the task is written.
+/// too deep or contain the target. The delegator must be allowed to delegate. The grant gets only those capabilities
+/// that the delegator also has. The budget is checked later, when the task is written.
 ///
 /// # Errors
 /// A stable code, and a message for the delegator.
@@ -65,8 +65,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A deadline in the past is rejected later, when the task is written. If the task already exists, the submission is
-    // a duplicate, not an error.
+    // A deadline in the past is rejected later, when the task is written. At that point, a task that already exists is
+    // accepted as a duplicate, even if its deadline has passed.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -153,8 +153,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Limits the deadline of a task to `ends_ms`, the time when the work that began the task ends. Keeps an earlier
-/// deadline.
+/// Limits the deadline of a task to `ends_ms`, the end of the work that began the task. Keeps an earlier deadline.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -172,7 +171,8 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the rejection code, and the message for the delegator, of a task that was not written because of `code`.
+/// Returns the rejection code of a task that was not written because of `code`, and the message for the task's
+/// delegator.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -226,7 +226,7 @@ fn targets(active: &ActivePolicy) -> String {
 }
 
 /// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added
-/// later. The input stays exactly as the producer wrote it, with its digits and order of members.
+/// later. The input stays exactly as the producer wrote it, including its digits and the order of its members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -254,8 +254,8 @@ impl PlannedTask {
         self.deadline_ms
     }
 
-    /// Sets the call that delegates the task (`<turn id>/<position>`). The task's reply names this call, because a
-    /// reader can get that reply before the reply of the call's turn. If the call waits for the task (`awaited`), the
+    /// Sets the call that delegates the task (`<turn id>/<position>`). The task's reply names this call, because the
+    /// task's reply may arrive before the reply of the call's turn. If the call waits for the task (`awaited`), the
     /// task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {

@@ -1,5 +1,5 @@
-//! Renders results for producers and auditors: the result, the message in the dialect, the audit entry, and the frame
-//! of the reply.
+//! Renders the texts for producers and auditors: a call's result, its message in the dialect, its audit entry, and the
+//! frame of the reply.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct ReportOptions {
     /// True if audit entries include all inputs of the policy evaluation.
     pub policy_inputs: bool,
     pub policy_version: Option<u64>,
-    /// The beginning of the active policy's digest; empty if unknown.
+    /// The first characters of the active policy's digest; empty if unknown.
     pub policy_digest: Arc<str>,
 }
 
@@ -107,8 +107,8 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// Returns the JSON message that informs a producer that a call waits for approval. When the approval is requested, the
-/// times of the approval replace `{requested_ms}` and `{until_ms}`.
+/// Returns the JSON message that informs a producer that a call waits for approval. The message contains
+/// `{requested_ms}` and `{until_ms}`, which are replaced with times when the approval is requested.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -140,14 +140,14 @@ pub struct ReportedCall<'a> {
     pub now_ms: i64,
 }
 
-/// Returns the delegator of a task. `Some(None)` if no agent delegated the task. `None` for a turn.
+/// Returns the delegator of a task. Returns `Some(None)` if no agent delegated the task, and `None` for a turn.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// Returns the inputs of the policy evaluation as JSON, without secrets. Inputs that other parts of the audit entry
-/// contain are left out.
+/// Returns the inputs of the policy evaluation as JSON, without secrets. Leaves out inputs that other parts of the
+/// audit entry contain.
 fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -204,7 +204,7 @@ pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedC
 /// The history of a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CallHistory<'a> {
-    /// The bounds of the limit that the call reached, in words, see [`limit_words`].
+    /// The bounds of the limit that stopped the call, in words, see [`limit_words`].
     pub limit: Option<&'a str>,
     pub tries: u32,
     /// True if a worker that died held the call, or may have held it.
@@ -281,7 +281,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // The limit counts permits. The time when a running call returns its permit is unknown.
+        // The limit counts permits, and it is unknown when a running call returns its permit.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let named = limit_text(limit, history);
             let what = "Every place of the limit";
@@ -333,7 +333,7 @@ pub fn because(why: Option<&str>) -> String {
 }
 
 /// Returns the outcome of a call that began and has no result. Such a call must never be reported as not executed,
-/// however the turn ends.
+/// regardless of how the turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!((&results[0].0["approval"], results[1].0["approval"].is_null()), (&expected, true));
         assert_eq!(results[0].1["meta"]["approval"]["id"], "apr-1");
 
-        // The begun call had failed before, and then the worker that held the slice died.
+        // The begun call had failed twice, and then the worker that held the slice died.
         (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
         let results = render(&lost, &EndReason::Expired, &options);
         assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);

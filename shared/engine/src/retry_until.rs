@@ -1,5 +1,5 @@
-//! The retry loop for work that must not be dropped while Redis is unreachable. This loop does not retry settlements
-//! that a script error rejects: the worker's batches have a separate loop for them.
+//! Repeats work that must not be dropped while Redis is unreachable. If a script error rejects a settlement, the
+//! worker's batches retry it in a separate loop.
 
 use std::future::Future;
 use std::time::Duration;
@@ -52,9 +52,8 @@ impl RetryWait for NeverStop {
     }
 }
 
-/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. If the loop must stop before
-/// an attempt is done, returns `None`. After a failed attempt, the loop checks for a stop before and after
-/// the wait.
+/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. Returns `None` if the loop
+/// must stop before an attempt is done. After a failed attempt, the loop checks for a stop before and after the wait.
 ///
 /// This function logs nothing: each attempt logs its own failures.
 pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(

@@ -1,4 +1,4 @@
-//! The limits of the active policy in one shard, in the form that decisions of the core use.
+//! Evaluates the limits of the active policy in one shard, in the form that decisions of the core use.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::resolved_limits::{counter_of, known_zone};
 
-/// Provides the maxima of limits on worker slots, from the slots that a process has counted.
+/// Provides the maxima of limits on worker slots. The maxima depend on the number of slots that a process has counted.
 pub trait SlotBounds: Sync {
     /// Returns true if the limit must be counted. A limit on a share of the slots is not counted while there are enough
     /// slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// Returns the maximum of a limit on slots for a tenant; `None` for any other limit.
+    /// Returns the maximum for a tenant of a limit on slots; `None` for any other limit.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 

@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Grants the right to handle a suspect: work that a process held when it died. A process has only one such right, even
-/// if it serves several shards. If the process crashes, all its work ends, but the crash must count against only one
-/// suspect (invariant 17). Clones share the right.
+/// Grants the right to handle a suspect. A suspect is work that a process held when it died. A process has only one
+/// such right, even if it serves several shards. If the process crashes, all its work ends, but the crash must count
+/// against only one suspect (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 

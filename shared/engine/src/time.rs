@@ -5,8 +5,8 @@ pub fn rfc3339(ms: i64) -> String {
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
-/// Returns the offset of a counter's windows in ms, smaller than a window. The offset is a stable hash, so that the
-/// windows of different counters do not all begin at the same moment.
+/// Returns the offset of a counter's windows in ms. The offset is smaller than `period_ms`. It is a stable hash, so
+/// that the windows of different counters do not all begin at the same moment.
 #[must_use]
 pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

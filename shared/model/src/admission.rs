@@ -1,4 +1,4 @@
-//! Notes about admissions in audit entries: time, number of calls, and state of the counters. The core's
+//! Parses the notes about admissions in audit entries: time, number of calls, and state of the counters. The core's
 //! `audit::admitted` writes these notes.
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -6,12 +6,12 @@ pub struct AdmissionNote {
     /// Time of the admission (ms of shard time).
     pub at_ms: i64,
     pub calls: u32,
-    /// Calls in the agent's tick so far, including the admitted calls.
+    /// Number of calls in the agent's tick so far, including the admitted calls.
     pub tick_used: u32,
     pub tick_cap: u32,
     /// End of the tick (ms of shard time).
     pub tick_ends_ms: i64,
-    /// Calls in the agent's day so far, including the admitted calls.
+    /// Number of calls in the agent's day so far, including the admitted calls.
     pub day_used: u32,
     pub day_cap: u32,
 }
@@ -43,7 +43,7 @@ impl AdmissionNote {
     }
 }
 
-/// A wait of a turn's calls before their admission, from the log of the turn or from an audit entry.
+/// Records that a turn's calls waited for their admission. Parsed from the turn's log or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
     /// Start of the wait (ms of shard time).
@@ -51,21 +51,21 @@ pub struct WaitNote {
     pub cause: WaitCause,
     /// When the calls may be admitted (ms of shard time); 0 if unknown.
     pub until_ms: i64,
-    /// Number of the workers' slots; `None` unless the limit is a percentage of the slots.
+    /// Number of the workers' slots at the time of the wait; `None` unless the limit is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub enum WaitCause {
-    /// The name of a limit of the configuration.
+    /// A configured limit, with its name.
     Limit(String),
-    /// The next tick of the agent.
+    /// The calls waited for the agent's next tick.
     Tick,
-    /// The next day.
+    /// The calls waited for the next day.
     Day,
-    /// Earlier turns of the agent.
+    /// The calls waited for earlier turns of the agent.
     Earlier,
-    /// The tenant already has its maximum number of dispatched slices.
+    /// The tenant already had its maximum number of dispatched slices.
     Room,
 }
 
@@ -98,10 +98,11 @@ impl WaitNote {
     }
 }
 
-/// Further notes on an admission, if budgets other than the agent's and the tenant's were involved.
+/// Further notes about an admission: the budget of the turn's task, and the number of slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionExtras {
-    /// Calls of the turn's task so far, including the admitted calls, and the number of calls that the task may make.
+    /// Number of calls of the turn's task so far, including the admitted calls, and the maximum number of the task's
+    /// calls.
     pub task: Option<(u32, u32)>,
     /// Number of the workers' slots; `None` unless a limit of the calls is a percentage of the slots.
     pub slots: Option<u64>,
@@ -124,16 +125,16 @@ impl AdmissionExtras {
     }
 }
 
-/// One admission's debit from one counter of a limit that has a window.
+/// The debit that one admission made from one counter of a limit with a window.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
     /// Format: `limit@counter`.
     pub counter: String,
-    /// The debit of the admitted calls: their number, or the sum of their amounts in millionths.
+    /// The debited amount: the number of admitted calls, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// Number or sum so far in the window, including the admitted calls.
+    /// Number of calls or sum of amounts in the window so far, including the admitted calls.
     pub used: u64,
-    /// Maximum number or sum in the window.
+    /// Maximum number of calls or sum of amounts in the window.
     pub max: u64,
     /// End of the window (ms of shard time).
     pub ends_ms: i64,
@@ -190,15 +191,15 @@ impl DebitNote {
     }
 }
 
-/// Permits that waiting calls returned, or that calls acquired again after the wait.
+/// Records that waiting calls returned their permits, or that calls acquired permits again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PermitsNote {
-    /// Time of the return or of the new acquisition (ms of shard time).
+    /// Time at which the permits were returned or acquired again (ms of shard time).
     pub at_ms: i64,
     /// True if permits were acquired again; false if they were returned.
     pub again: bool,
-    /// Number of calls; 0 means that later notes are missing. Permits are returned by the last calls of a slice, and
-    /// acquired again by its next calls.
+    /// Number of calls; 0 means that later notes are missing. When a slice parks, its last calls return their permits.
+    /// When it is dispatched again, its next calls acquire permits.
     pub calls: usize,
 }
 

@@ -47,7 +47,7 @@ pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     (start(today, zone), end(today, zone))
 }
 
-/// Returns the end of a day: the start of the next date that exists. A zone that moves across the date line may skip a
+/// Returns the end of a day: the start of the next existing date. A zone that moves across the date line may skip a
 /// date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
@@ -60,8 +60,8 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// Returns the first instant of the local date. If the zone skipped `date`, returns the first instant of the next date
-/// that exists.
+/// Returns the first instant of the local date. If the zone skipped `date`, returns the first instant of the next
+/// existing date.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -74,7 +74,8 @@ fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =
         |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
-    // The span contains one jump. The local date is earlier than `date` until the jump, and not earlier afterward.
+    // The span contains one clock jump. The local date is earlier than `date` before the jump, and not earlier after
+    // it.
     let mut before = midnight - OFFSET_MS_MAX;
     let mut after = midnight + OFFSET_MS_MAX;
     while after - before > 1 {

@@ -54,7 +54,8 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// Returns a hash that distinguishes private texts without revealing them: 32 hexadecimal characters.
+/// Returns a hash that distinguishes private texts without revealing them: 32 hexadecimal characters. Equal texts have
+/// different hashes if `of` differs, for example for two tenants.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -63,7 +64,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Returns a hash that does not reveal the texts: 64 hexadecimal characters.
+/// Returns a hash of the texts that does not reveal them: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -71,7 +72,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Adds a part to the hash. A missing part has a different hash from every text.
+/// Adds a part to the hash. The hash of a missing part differs from the hash of every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true if a character shows nothing or reorders text. Such characters are controls except tab and line feed,
+/// Returns true if a character is invisible or reorders text. Such characters are controls except tab and line feed,
 /// bidirectional marks, zero-width and filler characters, variation selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {

@@ -15,22 +15,22 @@ pub enum IdError {
     #[error("{what} is empty; expected 1 to {max} characters of A-Z a-z 0-9 _ . -")]
     Empty {
         what: &'static str,
-        /// In bytes.
+        /// Maximum length in bytes.
         max: usize,
     },
     #[error("{what} has {len} bytes; at most {max} are allowed")]
     TooLong {
         what: &'static str,
-        /// In bytes.
+        /// Length of the text in bytes.
         len: usize,
-        /// In bytes.
+        /// Maximum length in bytes.
         max: usize,
     },
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
         what: &'static str,
         found: char,
-        /// Offset in bytes.
+        /// Offset of the invalid character in bytes.
         at: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! The pure model: no Redis, no tokio, no clock, no randomness. Time and random values are arguments.
+//! The pure data model. It uses no Redis, no tokio, no clock and no randomness: functions take times and random values
+//! as arguments.
 
 pub mod admission;
 pub mod approval;

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// The function returned this JSON.
+    /// The function returned an output, as JSON.
     Output {
         json: String,
-        /// True if the output was longer than its bound, so that `json` is not the whole output.
+        /// True if the output exceeded the maximum length, so that `json` is not the whole output.
         #[serde(default)]
         is_cut: bool,
     },
@@ -18,7 +18,7 @@ pub enum Conclusion {
         message: String,
         kind: FailureKind,
     },
-    /// The process was silent for one lease.
+    /// The process did not renew its lease, so the end of the function is unknown.
     Lost,
 }
 
@@ -27,9 +27,9 @@ pub enum Conclusion {
 pub enum FailureKind {
     /// The function refused the call, and had no effect.
     Permanent,
-    /// The function failed for now. It may have had an effect.
+    /// The function failed temporarily. It may have had an effect.
     Transient,
-    /// The function failed for now, and certainly had no effect.
+    /// The function failed temporarily, and certainly had no effect.
     NotExecuted,
     /// The function failed unexpectedly. It may have had an effect.
     Unknown,

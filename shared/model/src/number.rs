@@ -1,5 +1,5 @@
-//! Numbers as exact decimals: `0.1` is a tenth, and integers and decimals are compared by value. With doubles, `0.1 +
-//! 0.2 <= 0.3` would be false, and an amount with many digits could count as a rounded amount.
+//! Represents numbers as exact decimals: `0.1` is a tenth, and integers and decimals are compared by value. With
+//! doubles, `0.1 + 0.2 <= 0.3` would be false, and amounts with many digits would be rounded.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,7 +9,7 @@ const DIGITS_MAX: u32 = 38;
 /// Maximum number of decimal places, and of zeros before the decimal point: more than any double needs.
 const SCALE_MAX: i32 = 1_000;
 
-/// The value is `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that
+/// A decimal number: `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that
 /// equal numbers have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
@@ -40,8 +40,7 @@ impl Number {
         Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
     }
 
-    /// Converts a double to the decimal number that is printed for it. `None` if the double is infinite or not a
-    /// number.
+    /// Converts a double to its shortest decimal form. `None` if the double is infinite or not a number.
     #[must_use]
     pub fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
@@ -63,7 +62,7 @@ impl Number {
         fits.then_some(Self { digits, scale })
     }
 
-    /// Returns the number as an index. Returns `None` if it is negative, fractional or too large.
+    /// Returns the number as an index of a list. Returns `None` if it is negative, fractional or too large.
     #[must_use]
     pub fn as_index(self) -> Option<usize> {
         let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
@@ -100,7 +99,7 @@ impl Number {
         Self { digits: -self.digits, scale: self.scale }
     }
 
-    /// Returns the power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5.
+    /// Returns the power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5. Used to compare numbers.
     fn magnitude(self) -> i64 {
         i64::from(self.digits.unsigned_abs().ilog10()) - i64::from(self.scale)
     }

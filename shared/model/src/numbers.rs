@@ -1,7 +1,7 @@
-//! Finds numbers that cutting a text would split. Half of a number would look like a different amount.
+//! Finds a number that would be split if a text is cut. Half of a number would look like a different amount.
 
-/// Returns the byte range of the number that cutting `text` at `at` would split. Returns `None` if no number would be
-/// split.
+/// Returns the byte range of the number that would be split if `text` is cut at `at`. Returns `None` if no number would
+/// be split.
 #[must_use]
 pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '.' | ',' | '_' | '+' | '-');
@@ -10,7 +10,7 @@ pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let end = at + behind.chars().take_while(is_part).map(char::len_utf8).sum::<usize>();
     // A trailing period or comma belongs to the sentence or the list, not to the number.
     let word = text.get(start..end)?.trim_end_matches(['.', ',']);
-    // Without spaces, commas separate the numbers of a list. But commas between groups of three digits belong to the
+    // In a list without spaces, commas separate numbers. But a comma between groups of three digits belongs to the
     // number.
     let mut from = start;
     let mut number = word;

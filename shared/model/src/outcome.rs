@@ -1,5 +1,5 @@
-//! The outcome and the result of a call. Each call has exactly one outcome. A result has one format until a dialect
-//! renders it.
+//! Defines the outcome and the result of a call. Each call has exactly one outcome. Results have one common format
+//! until a dialect renders them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// Generates the enum, its list of variants and its words from one table, so that the three cannot differ.
+/// Generates the enum, its list of variants and their names from one table, so that the three cannot differ.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ macro_rules! outcomes {
             /// All outcomes, for metrics and tables.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the outcome's word in results, audit entries, metrics and logs.
+            /// Returns the outcome's name in results, audit entries, metrics and logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -28,7 +28,7 @@ macro_rules! outcomes {
                 }
             }
 
-            /// Returns the outcome with this word. `None` for any other word.
+            /// Returns the outcome with this name. `None` for any other text.
             #[must_use]
             pub fn parse(word: &str) -> Option<Self> {
                 match word {
@@ -51,7 +51,7 @@ outcomes! {
     InvalidArguments = "invalid_arguments",
     /// The tool failed permanently.
     Permanent = "permanent",
-    /// Every try failed for a temporary reason.
+    /// Every attempt failed for a temporary reason.
     Transient = "transient",
     /// A `once` tool may or may not have taken effect.
     OutcomeUnknown = "outcome_unknown",
@@ -69,7 +69,7 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
-/// The properties of an outcome. All code that treats outcomes differently uses these properties.
+/// The properties of an outcome. All code that depends on the outcome uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -82,13 +82,13 @@ struct OutcomeTraits {
     has_failed_running: bool,
 }
 
-/// Whether the effect of a call has happened.
+/// Whether the effect of a call took place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EffectHappened {
     Yes,
-    /// The effect may have happened.
+    /// The effect may have taken place.
     Perhaps,
-    /// The effect has happened if the call ran.
+    /// The effect took place if the call ran.
     IfRun,
     No,
 }
@@ -96,7 +96,7 @@ pub enum EffectHappened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeSeverity {
     Good,
-    /// The outcome is uncertain, or is not a failure of the call itself.
+    /// The outcome is uncertain, or does not show whether the call itself failed.
     Doubtful,
     Bad,
 }
@@ -161,7 +161,7 @@ impl Outcome {
     }
 
     /// Returns true if a configuration may list this outcome for changes of facts, because the call ran. After
-    /// `outcome_unknown`, facts may have changed whatever the configuration lists.
+    /// `outcome_unknown`, facts may have changed even if the configuration does not list this outcome.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
@@ -177,7 +177,7 @@ impl Outcome {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
-    /// Stable error code: the outcome's word, unless the documentation lists a more specific code.
+    /// Stable error code: the outcome's name, unless the documentation lists a more specific code.
     pub code: String,
     /// A message that a model can act on; at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
@@ -206,9 +206,9 @@ pub struct CallResult {
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).
     pub content_type: String,
-    /// Duration of the last try (ms).
+    /// Duration of the last attempt (ms).
     pub duration_ms: u64,
-    /// Number of tries; 0 if the call never ran.
+    /// Number of attempts; 0 if the call never ran.
     pub attempts: u32,
     /// The ID of an equal call, if this call did not run and has the result of that equal call.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -33,14 +33,14 @@ pub enum DayCapAction {
     Defer,
 }
 
-/// The caps that apply to one agent. The agent's and the tenant's own caps replace the defaults.
+/// The caps that apply to one agent: the agent's and the tenant's own caps, and the defaults where they set none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Length of a tick (ms of Redis time).
     pub tick_ms: i64,
     pub calls_per_tick: u32,
     pub calls_per_day: u32,
-    /// `None` if the tenant has no cap of its own.
+    /// Maximum calls of all the tenant's agents together in a day. `None` if the tenant has no such cap.
     pub tenant_calls_per_day: Option<u32>,
     pub on_day_cap: DayCapAction,
 }
@@ -51,8 +51,8 @@ pub struct AgentPolicy {
     pub roles: BTreeSet<String>,
     /// The agent's capabilities. Tools can require them.
     pub capabilities: BTreeSet<String>,
-    /// The version that the agent gets of a tool with several versions: tool → selector. Without a selector, the agent
-    /// gets the newest version.
+    /// For tools with several versions: tool → selector of the version that the agent gets. Without a selector, the
+    /// agent gets the newest version.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
     /// Replaces the default `calls_per_tick` for this agent.
@@ -63,7 +63,7 @@ pub struct AgentPolicy {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// A name for people. Limits and rules can also use it.
+    /// The name of the plan, for people. Limits and rules can also refer to it.
     pub plan: String,
     /// The features of the tenant's plan. Tools can require them.
     pub features: BTreeSet<String>,
@@ -73,9 +73,9 @@ pub struct TenantPolicy {
     pub max_actions_per_day: Option<u32>,
     /// The agents of the tenant. Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// The tenant's users, for `user_context` and lists. Each name occurs once.
+    /// The tenant's users, for `user_context` and lists. No two users have the same name.
     pub users: BTreeSet<TenantUser>,
-    /// The tenant's own maximums of limits: name of the limit → number as in the configuration.
+    /// The tenant's own maximums for limits: name of the limit → maximum, written as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
 }
@@ -126,7 +126,7 @@ pub struct Rule {
     /// The message if a call violates the rule. Names in braces are replaced with values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Omitted from digests if enforced.
+    /// Whether the rule stops calls. Omitted from digests if the rule is enforced.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
     /// The approvers who may permit a call that violates the rule. If `None`, the call is denied and digests omit the
@@ -156,7 +156,7 @@ impl RuleMode {
 /// A rule in shadow mode that would have stopped a call.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ShadowDenial {
-    /// The path of the rule in the configuration.
+    /// The path of the rule or limit in the configuration.
     pub rule: String,
     /// Stable code for the reason. A denied call has the same code in `details.reason`.
     pub reason: std::borrow::Cow<'static, str>,
@@ -188,7 +188,8 @@ impl ToolGrant {
     }
 }
 
-/// The permissions: pure data. Schedulers and workers share the permissions, and reload them as a whole.
+/// The permissions, as plain data. Schedulers and workers use the same permissions, and replace all of them at a
+/// reload.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
     /// Tool name → row.
@@ -362,8 +363,8 @@ pub struct Policy {
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
     /// Tenant → declaration. A tenant that is not in the map is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants that were set at run time, but whose declarations cannot be read. All their turns are rejected, even if
-    /// the configuration declares them.
+    /// Tenants that were declared at run time, but whose declarations cannot be read. All their turns are rejected,
+    /// even if the configuration files declare them.
     pub withheld: BTreeSet<TenantId>,
     /// The pauses of tenants and agents that were set at run time.
     pub paused: BTreeMap<Paused, Pause>,
@@ -372,7 +373,7 @@ pub struct Policy {
     pub permissions: Permissions,
     /// Default caps. Agents and tenants can replace them.
     pub defaults: DefaultCaps,
-    /// Each name occurs once.
+    /// The configured limits. No two limits have the same name.
     pub limits: Arc<Vec<Limit>>,
     /// Traits of the tools that the configuration knows, for limits.
     pub known_tools: Arc<KnownTools>,
@@ -396,9 +397,9 @@ impl Policy {
 pub struct DefaultCaps {
     /// Length of a tick (ms).
     pub tick_ms: i64,
-    /// Per agent and tick.
+    /// Maximum calls per agent and tick.
     pub calls_per_tick: u32,
-    /// Per agent and day (`MAX_ACTIONS_PER_DAY`).
+    /// Maximum calls per agent and day (`MAX_ACTIONS_PER_DAY`).
     pub max_actions_per_day: u32,
     pub time_zone: String,
     pub on_day_cap: DayCapAction,
@@ -417,7 +418,7 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// Returns the declarations of the tenant and of the agent.
+    /// Finds the declarations of the tenant and of the agent.
     ///
     /// # Errors
     /// [`UnknownCaller`] if the tenant or the agent is unknown, or if the tenant's declaration cannot be read.
@@ -461,8 +462,8 @@ impl Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownCaller {
     Tenant,
-    /// The agent is unknown, or the tenant does not have it.
+    /// The agent is unknown, or does not belong to the tenant.
     Agent,
-    /// The tenant was set at run time, and its declaration cannot be read.
+    /// The tenant was declared at run time, and its declaration cannot be read.
     Withheld,
 }

@@ -15,7 +15,8 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes that are scanned beyond the kept part of a text, so that a secret which begins in the kept part is recognized.
+/// Number of bytes that are scanned after the part of a text that is kept. A secret that begins in the kept part is
+/// then still recognized.
 const MARGIN: usize = 2_048;
 
 pub const REDACTED: &str = "[REDACTED]";
@@ -58,8 +59,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON without parsing it into values, so numbers and spacing stay unchanged. If the JSON is incomplete,
-    /// its text is still redacted up to the end. Text that is not JSON is redacted as free text.
+    /// Redacts JSON without parsing it into values, so that numbers and spacing stay unchanged. If the JSON is
+    /// incomplete, the text is still redacted up to its end. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
@@ -73,7 +74,7 @@ impl Redactor {
         let text = String::from_utf8_lossy(message.get(..window).unwrap_or(message));
         let mut clean = self.json(&text).into_owned();
         if message.len() > window {
-            // The end of the window may split a secret, so the last bytes are not returned.
+            // The end of the window may split a secret, so the last `MARGIN` bytes are not returned.
             let sure = clean.len().saturating_sub(MARGIN);
             cut(&mut clean, sure);
         }
@@ -115,8 +116,8 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may itself contain a secret. Such a key may be recognized as the name of a secret only after its
-        // content is redacted.
+        // A key may itself contain a secret. Then the key may be recognized as the name of a secret only after this
+        // secret is redacted.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -143,8 +144,8 @@ impl Redactor {
     }
 }
 
-/// Repeats passes over `text` until a pass changes nothing. A replacement may complete a match of another rule
-/// (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
+/// Repeats `pass` over `text` until a pass changes nothing. A replacement may complete a match of another rule
+/// (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -179,7 +180,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
-/// Returns true if a key is too short and simple to contain a secret. Most keys are short and simple.
+/// Returns true if a key is too short and simple to contain a secret, as most keys are.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -293,8 +294,8 @@ fn escape(text: &str) -> String {
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// A text with replacements. Replacements must be made from left to right. The text is borrowed until the first
-/// replacement.
+/// A text with replacements. Replacements must be made from left to right. Until the first replacement, the original
+/// text is borrowed and not copied.
 struct Patch<'a> {
     text: &'a str,
     out: String,

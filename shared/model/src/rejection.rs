@@ -11,7 +11,7 @@ macro_rules! codes {
         impl RejectionCode {
             pub const WORDS: [&str; [$($word),+].len()] = [$($word),+];
 
-            /// Returns the word in replies, dead letters and metrics.
+            /// Returns the code's name in replies, dead letters and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -35,7 +35,7 @@ codes! {
     NoCalls = "no_calls",
     TooManyCalls = "too_many_calls",
     UnknownTenant = "unknown_tenant",
-    /// The tenant was set at run time, and its declaration cannot be read.
+    /// The tenant was declared at run time, and its declaration cannot be read.
     UnreadableTenant = "unreadable_tenant",
     UnknownAgent = "unknown_agent",
     /// The task has ended, never existed, or belongs to another agent.

@@ -2,10 +2,11 @@
 //! conversation exchanges. The fleet finds this work by ID. If a caller could choose such an ID, the caller's turn
 //! could replace the fleet's turn or get its result.
 
-/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
+/// Number of hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is
+/// derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns the kind of work, in words, for which the fleet reserves the ID. `None` if a caller may choose the ID.
+/// Returns, in words, the kind of work for which the fleet reserves the ID. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

@@ -27,8 +27,8 @@ impl RetryDelays {
     }
 
     /// Creates `retries` waits. The first wait is `first`. Each later wait is `factor` times the previous wait, at most
-    /// one hour. There is no jitter: windows are already staggered per agent, and the documentation states the exact
-    /// waits.
+    /// one hour. There is no jitter, because the windows of agents are already staggered, and because the documentation
+    /// states the exact waits.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -49,8 +49,8 @@ impl RetryDelays {
         self.waits.len()
     }
 
-    /// Returns the longest time that the attempts from number `attempt` (from 1) can take, including waits, if each
-    /// attempt takes `each`.
+    /// Returns the longest total time of the attempts from number `attempt` (from 1) on, including the waits between
+    /// them. `each` is the longest time of one attempt.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
@@ -60,7 +60,7 @@ impl RetryDelays {
 
     /// Decides what happens after attempt number `attempt` (from 1) failed transiently.
     ///
-    /// `retry_after` is the wait that the service asks for; the actual wait is never shorter. `left` is the time until
+    /// `retry_after` is the wait that the service requests. The actual wait is never shorter. `left` is the time until
     /// the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait would
     /// end after the deadline.
     #[must_use]
@@ -91,7 +91,7 @@ pub enum RetryDecision {
 pub enum NoRetryReason {
     /// All retries have been used.
     TriesUsedUp,
-    /// The service asks for a wait longer than [`limits::RETRY_AFTER_MS_MAX`].
+    /// The service requests a wait longer than [`limits::RETRY_AFTER_MS_MAX`].
     RetryAfterTooLong,
     /// The deadline would pass before the retry.
     DeadlineFirst,

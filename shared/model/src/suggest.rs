@@ -1,4 +1,4 @@
-//! "Did you mean": finds known names close to an unknown one, for configuration errors and unknown tools.
+//! "Did you mean": finds known names that are similar to an unknown name, for configuration errors and unknown tools.
 
 /// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
 const EDITS_MAX: usize = 2;
@@ -11,7 +11,7 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // If lengths differ by more than the limit, names cannot be close enough. So long names are not compared.
+        // If the lengths differ by more than `limit`, the names are too different, and a comparison is not needed.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)

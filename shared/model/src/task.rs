@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// The rights that a delegator grants to a task. A delegator cannot grant more than it has itself.
+/// The rights that a delegator grants to a task. A delegator cannot grant rights that it lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
     /// Maximum number of calls of all turns of this task together.
     pub budget: u32,
-    /// `None` means all capabilities of the agent.
+    /// Capabilities of turns under this task. `None` means all capabilities of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
     /// The only tools that turns of this task may use, if the agent may call them at all. `None` means all tools of the
@@ -26,12 +26,12 @@ pub struct TaskGrant {
 
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// `None` if the ID is derived from the inbound entry.
+    /// ID of the task. `None` if the ID is derived from the inbound entry.
     pub id: Option<TaskId>,
     pub tenant: TenantId,
     /// The agent that works on the task.
     pub target: AgentId,
-    /// `None` if no agent delegated the task.
+    /// The agent that delegated the task. `None` if no agent delegated it.
     pub delegator: Option<AgentId>,
     pub description: String,
     /// Structured input in addition to the description.

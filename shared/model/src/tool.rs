@@ -54,7 +54,7 @@ pub struct ToolSpec {
     pub output_schema: Option<serde_json::Value>,
     /// Groups tools in lists (`messaging`, `social`).
     pub category: String,
-    /// SemVer.
+    /// The tool's version, in the format of SemVer.
     pub version: String,
     pub effect: Effect,
     /// Only for the effect `once`: identifies calls with the same effect, so that the effect happens only once.
@@ -78,7 +78,8 @@ pub struct ToolSpec {
     /// The tenant's plan needs all of these features.
     pub required_features: Vec<String>,
     pub requires_approval: bool,
-    /// `None` if the tool does not configure approvers. Then digests omit the field.
+    /// Approval that every call of the tool needs. `None` if the tool does not configure approvers; digests then omit
+    /// the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
     /// False if the tool is declared but cannot run. Calls of the tool then fail with the message that the tool is not
@@ -88,7 +89,7 @@ pub struct ToolSpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// `None` if the declaration overrides a tool's own fields, and leaves the effect to the tool.
+    /// The tool's effect. `None` if the declaration only overrides fields of a tool that defines its own effect.
     pub effect: Option<Effect>,
     pub category: String,
 }

@@ -74,10 +74,10 @@ impl Default for Priorities {
     }
 }
 
-/// One tool call as the model wrote it. No part of it is trusted.
+/// One tool call as the model wrote it. No part of the call is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The provider's ID of the call. It is returned unchanged, and may not be unique.
+    /// The provider's ID of the call. The result returns this ID unchanged. It may not be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
     #[serde(rename = "t")]
@@ -87,27 +87,27 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// A validated turn is within all bounds, and all its IDs are well-formed. The permissions of each call are checked
-/// later.
+/// A turn that was validated: it is within all bounds, and its IDs are well-formed. The permissions of each call are
+/// checked later.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// `None` if the ID is derived from the inbound entry.
+    /// ID of the turn. `None` if the ID is derived from the inbound entry.
     pub id: Option<TurnId>,
     pub tenant: TenantId,
     pub agent: AgentId,
     pub priority: Priority,
     /// When the turn expires (ms since the epoch). `None` means the default.
     pub deadline_ms: Option<i64>,
-    /// `None` if no reply is wanted.
+    /// The inbox for the reply. `None` if the producer wants no reply.
     pub reply_to: Option<InboxName>,
     pub dialect: Dialect,
-    /// The turn's calls also debit the budget of this task.
+    /// The task under which the turn runs. The turn's calls also debit the budget of this task.
     pub task: Option<TaskId>,
     pub context: Context,
     /// True if the reply must contain `tool_call_audits`.
     pub want_audits: bool,
-    /// True if the model was shown strict definitions. Then a null that the tool's schema does not allow means that
-    /// the argument is omitted.
+    /// True if the model got strict definitions of the tools. Then a null that a tool's schema does not allow means
+    /// that the argument is omitted.
     pub strict: bool,
     /// The only tools that this turn may use, in addition to the agent's own restrictions. `None` means all tools of
     /// the agent.

@@ -1,8 +1,8 @@
-//! Spans and a metric with OpenTelemetry's names for models and agents (`gen_ai.*`). The process records them in
-//! addition to its own spans and metrics.
+//! Records spans and a metric under OpenTelemetry's names for models and agents (`gen_ai.*`). They are recorded in
+//! addition to the process' own spans and metrics.
 //!
-//! The conventions are still in development (semantic-conventions-genai, read in November 2026), so the names are off
-//! unless a setting enables them. A second setting enables the content: arguments and results.
+//! These conventions are still in development (semantic-conventions-genai, read in November 2026), so the spans and the
+//! metric are disabled unless a setting enables them. A second setting adds the content: arguments and results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// Returns the span of one attempt of a call. If the OpenTelemetry names are not enabled, the span is disabled. `id` is
+/// Returns the span of one attempt of a call. The span is disabled unless the OpenTelemetry names are enabled. `id` is
 /// the model provider's ID of the call, or the fleet's ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
@@ -53,7 +53,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// Returns the span of one request to a model. If the OpenTelemetry names are not enabled, the span is disabled.
+/// Returns the span of one request to a model. The span is disabled unless the OpenTelemetry names are enabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -67,13 +67,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Marks a span as failed. `word` is from a closed list of error types.
+/// Marks a span as failed. `word` is an error type from a closed list.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric that the conventions define. While the OpenTelemetry names are not enabled, the metric has no series.
+/// The metric [`TOOL_SECONDS`]. While the OpenTelemetry names are not enabled, the metric has no series.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 

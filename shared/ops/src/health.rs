@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// How long a probe or scrape waits for Redis. In the Helm chart, the timeouts of kubelet and Prometheus are longer (1
-/// s or more), so both receive a response instead of a timeout.
+/// Maximum time that a probe or scrape waits for Redis. In the Helm chart, the timeouts of kubelet and Prometheus are
+/// longer (1 s or more), so both receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;

@@ -1,9 +1,9 @@
-//! All metrics. `catalogue` is the table of their names, labels and help texts. The methods in this module record
-//! events.
+//! Records all metrics. The module `catalogue` lists their names, labels and help texts. Each method of [`Metrics`]
+//! records an event.
 //!
-//! No label names a tenant, agent, turn or task, because their number is unbounded. IDs belong in logs, traces and
-//! `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their number. All
-//! other values come from the configuration or the code.
+//! No label names a tenant, agent, turn or task, because the number of such values is unbounded. IDs belong in logs,
+//! traces and `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their
+//! number. The values of all other labels come from the configuration or the code.
 
 mod breakers;
 mod builder;
@@ -53,13 +53,13 @@ const DIGEST_DIGITS: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
-    /// Entries, turns or slices, depending on the stage.
+    /// Number of entries, turns or slices, depending on the stage.
     pub count: u64,
     /// Age of the oldest entry, turn or slice. `None` if the stage is empty.
     pub oldest: Option<Duration>,
 }
 
-/// The backlog of all stages. A stage without an entry is absent from the scrape.
+/// The backlog of each stage. A stage without work is absent from the scrape.
 pub type Backlogs = Vec<(WorkStage, Backlog)>;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -125,7 +125,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest that belongs to the generation in `config_generation`.
+    /// The digest of the configuration whose generation is in `config_generation`.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -309,14 +309,14 @@ impl Metrics {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// Counts a write that was rejected because another process had taken over the slice. `verb` is the operation.
+    /// Counts a write that was rejected because another process had taken over the slice. `verb` names the operation.
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// Registers a worker's slots. At each scrape, `busy_and_all` returns the number of busy slots and of all slots.
-    /// The gauges of the process are the sums over its workers. If `busy_and_all` returns `None`, the worker is
-    /// removed.
+    /// Registers a worker's slots. At each scrape, `busy_and_all` returns the number of busy slots and the number of
+    /// all slots. The gauges of the process are the sums over its workers. If `busy_and_all` returns `None`, the worker
+    /// is removed.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
@@ -328,7 +328,8 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Counts a response of Redis to `verb`, and records its duration. `took` is `None` for a blocking read.
+    /// Counts a response of Redis to the command `verb`, and records its duration. `took` is `None` for a blocking
+    /// read.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -352,7 +353,7 @@ impl Metrics {
     /// Sets the work in each stage. A stage that is not in `places` is removed.
     fn backlog(&self, places: &[(WorkStage, Backlog)]) {
         for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
-            // Fails if the stage had no series before, which is fine.
+            // The call fails if the stage had no series before. This failure needs no handling.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }
@@ -393,10 +394,10 @@ impl Metrics {
     }
 
     /// Sets the digest and generation of the active configuration. Each shard counts generations separately; the gauge
-    /// has the highest generation of all shards. If the generation is not known yet, `generation` is 0.
+    /// shows the highest generation of all shards. While the generation is unknown, `generation` is 0.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
-        // One series per process: the previous configuration is removed.
+        // The gauge has one series per process, so the series of the previous configuration is removed.
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
@@ -437,7 +438,7 @@ impl Metrics {
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         self.redis.read();
         self.gateway.read();
-        // Reset, so that a server that is no longer configured has no series.
+        // Remove all series first, so that a server that is no longer configured has no series.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();
         for McpServer { name, up, quarantined } in self.mcp_now.now() {

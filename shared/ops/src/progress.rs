@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not depend on Redis:
-/// otherwise, an outage of Redis would restart the whole fleet at once.
+/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not depend on Redis,
+/// because otherwise an outage of Redis would restart the whole fleet at once.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -22,7 +22,7 @@ struct WatchedLoop {
     finished: AtomicBool,
 }
 
-/// The handle of a watched loop. Even an idle loop calls [`Self::advanced`] in each iteration.
+/// The handle with which a watched loop reports progress. Even an idle loop calls [`Self::advanced`] in each iteration.
 ///
 /// Dropping the handle does not end the watch: a loop that panics also drops its handle, and must be reported as
 /// stalled. [`Self::finished`] ends the watch.
@@ -37,7 +37,7 @@ pub struct LoopState {
     pub name: &'static str,
     /// Time since the loop last advanced.
     pub age: Duration,
-    /// The longest time between two advances in a healthy process.
+    /// The longest normal time between two advances.
     pub gap_max: Duration,
 }
 
@@ -55,8 +55,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches a loop. The registration counts as the loop's first advance. `gap_max` is the longest time between two
-    /// calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
+    /// Watches a loop. The registration counts as the loop's first advance. `gap_max` is the longest normal time
+    /// between two calls of [`LoopHandle::advanced`], including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {
@@ -86,7 +86,7 @@ impl Progress {
 
 impl WatchedLoop {
     fn state(&self, now_ms: u64) -> LoopState {
-        // Saturate, because another thread can have advanced the loop after `now_ms` was read.
+        // Saturate, because another thread may have advanced the loop after `now_ms` was read.
         let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
         LoopState {
             name: self.name,

@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the program: a path, or a name in PATH.
+/// The environment variable that names the server's program: a path, or a name in PATH.
 const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
-/// The programs to search for in PATH, in this order.
+/// The names of server programs. They are searched for in PATH in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! A private Redis as a child process, for `tickfleet dev` and the tests.
+//! Starts a private Redis server as a child process, for `tickfleet dev` and the tests.
 //!
 //! The child listens on a unix socket in its own folder, or on a port of the loopback interface. The child has its own
 //! process group, so that Ctrl-C does not reach it. When this process ends, a `Watchdog` ends the child.
@@ -24,17 +24,17 @@ use super::redis_watchdog::Watchdog;
 /// Maximum length of a unix socket's path on Linux, in bytes (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const STEP: Duration = Duration::from_millis(10);
-/// Maximum attempts to find a free port. Another process can take a port before the server does.
+/// Maximum attempts to find a free port. Another process can take a free port before the server does.
 const PORT_TRIES: usize = 5;
-/// Maximum lines of the server's log in an error.
+/// Maximum number of lines of the server's log in an error message.
 const LOG_LINES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
-    /// The unix socket `redis.sock` in the server's folder. Only this user has access to the folder.
+    /// The unix socket `redis.sock` in the server's folder. Only the current user has access to the folder.
     #[default]
     Socket,
-    /// This port of 127.0.0.1. If the port is 0, a free port is chosen and kept over restarts.
+    /// A port of 127.0.0.1. If the port is 0, a free port is chosen. Restarts keep the chosen port.
     Loopback(u16),
 }
 
@@ -46,7 +46,7 @@ pub struct ServerOptions {
     pub listen: Listen,
     /// If true, the server writes an append-only file in `dir`, so its data survives a restart.
     pub appendonly: bool,
-    /// Maximum bytes of memory. `None`: no limit.
+    /// Maximum memory of the server in bytes. `None`: no limit.
     pub maxmemory: Option<u64>,
     /// Absolute path of a configuration file. Arguments override the file. A sentinel needs a file that it can rewrite.
     pub config: Option<PathBuf>,
@@ -108,7 +108,7 @@ pub enum ServerError {
         /// The end of the server's log.
         log: String,
     },
-    /// The system rejected a signal, or a wait for the process.
+    /// The system rejected a signal, or waiting for the process failed.
     #[error("cannot control the Redis child process: {0}")]
     Control(#[from] io::Error),
 }
@@ -162,8 +162,8 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// Returns the URL for clients: `unix:///…/redis.sock`, which clients in every language support, or
-    /// `redis://127.0.0.1:PORT/`.
+    /// Returns the URL for clients: `unix:///…/redis.sock`, or `redis://127.0.0.1:PORT/`. Redis clients in every
+    /// language support both forms.
     #[must_use]
     pub fn url(&self) -> String {
         match self.port {

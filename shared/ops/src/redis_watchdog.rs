@@ -19,16 +19,16 @@ done
 kill -KILL "$1"
 "#;
 
-/// The watch over a server. Dropping this value ends the watch. Drop it before the server is reaped, because the
-/// process ID of a reaped server can belong to another process.
+/// Watches a server. Dropping this value ends the watch. Drop it before the server is reaped, because the process ID of
+/// a reaped server can belong to another process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
 }
 
 impl Watchdog {
-    /// Starts the watch over the server with this process ID. If no shell can be started, returns `None`. A crash of
-    /// this process then leaves the server running.
+    /// Starts to watch the server with this process ID. Returns `None` if no shell can be started. If this process then
+    /// crashes, the server keeps running.
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
@@ -38,7 +38,8 @@ impl Watchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Own process group: Ctrl-C or a closed terminal must not end the shell before the server has ended.
+            // The shell gets its own process group, because Ctrl-C or a closed terminal must not end it before the
+            // server has ended.
             .process_group(0)
             .spawn();
         match spawned {

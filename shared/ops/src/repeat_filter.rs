@@ -14,10 +14,11 @@ use tracing_subscriber::layer::{Context, Filter};
 
 /// Minimum interval between two equal warnings or errors in the log.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum remembered lines. There are far fewer log statements.
+/// Maximum number of remembered lines. The code has far fewer log statements.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Passes the first of several equal warnings or errors, and then one per [`EVERY`]. Lines of lower levels always pass.
+/// Passes the first of several equal warnings or errors, and then one such line per [`EVERY`]. Lines of lower levels
+/// always pass.
 #[derive(Debug, Default)]
 pub(super) struct RepeatFilter {
     seen: Mutex<HashMap<u64, Instant>>,
@@ -41,7 +42,7 @@ impl RepeatFilter {
     }
 }
 
-/// Hashes a line: its call site and every field.
+/// Computes the hash of a log line from its call site and all fields.
 struct LineHasher(DefaultHasher);
 
 impl Visit for LineHasher {

@@ -9,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 /// The state of a shutdown. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// Phase one: take no new work, finish running work, and release the rest.
+    /// Phase one: take no new work, finish running work, and return the other work to its queues.
     pub draining: CancellationToken,
-    /// Phase two: stop now, and leave running work to the reaper. [`Self::draining`] is always canceled first.
+    /// Phase two: stop now. The reaper redelivers the running work. [`Self::draining`] is always canceled first.
     pub now: CancellationToken,
 }
 
 impl Shutdown {
-    /// Handles SIGTERM and SIGINT from now on. The first signal starts [`Self::draining`], the second signal starts
+    /// Handles SIGTERM and SIGINT from now on. The first signal cancels [`Self::draining`], the second signal cancels
     /// [`Self::now`], and later signals have no effect. Must be called inside a tokio runtime.
     ///
     /// Without this handling, PID 1 would ignore the signals, because it has no default action for them.

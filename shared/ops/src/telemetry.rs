@@ -17,10 +17,10 @@ use super::traces::Traces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people: one line per event, colored on a terminal.
+    /// A format for people: one line per event, colored on a terminal.
     #[default]
     Pretty,
-    /// For collectors: one JSON object per event.
+    /// A format for log collectors: one JSON object per event.
     Json,
 }
 
@@ -61,7 +61,7 @@ pub enum TelemetryError {
     NotStarted,
 }
 
-/// The handle that changes the level. Empty until logging has started.
+/// The handle with which [`set_level`] changes the level. Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function
@@ -121,8 +121,8 @@ fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses a level. `EnvFilter` alone would take a misspelled level (`inof`) for the name of a target, and then log
-/// nothing. So a bare word must be a level here.
+/// Parses a level. `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log
+/// nothing. So a word without `=` and `[` must be a level here.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();

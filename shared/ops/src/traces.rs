@@ -1,8 +1,8 @@
 //! Traces. The process passes on the trace context of a producer. If an endpoint is configured, it also exports its own
 //! spans as OTLP over HTTP.
 //!
-//! Without an endpoint, spans cost nothing: they have level debug and the target [`TARGET`], and `tracing` builds a
-//! span only if its level is enabled.
+//! Without an endpoint, spans cost almost nothing: they have level debug and the target [`TARGET`], and `tracing`
+//! creates a span only if its level is enabled.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +25,11 @@ use tracing_subscriber::registry::LookupSpan;
 
 use tickfleet_model::Context;
 
-/// The target of all exported spans. Nothing else uses this target.
+/// The target of all exported spans. No other spans or events use this target.
 pub const TARGET: &str = "tickfleet::span";
 
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an ending process waits for the export of its last spans.
+/// Maximum time that a process waits at its end for the export of its last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 static EXPORTING: AtomicBool = AtomicBool::new(false);
@@ -97,7 +97,8 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// Enables the contexts of spans. From now on, other services can continue the process' traces.
+    /// Enables the propagation of span contexts. From now on, requests to other services carry the process' trace
+    /// context.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Writes an export with the given number of sealed entries to standard output. The entries are like those of a fleet
+//! Writes an export with the given number of sealed entries to standard output. The entries resemble those of a fleet
 //! of 100 agents. The output is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and
 //! `tickfleet whatif`: `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. If the second
 //! argument names a folder, the configuration of that fleet is written to it. The example `measure` reads the export

@@ -1,5 +1,5 @@
-//! Measures the processor time of one core and the peak memory for sealing, verifying, proving and a what-if of an
-//! export. Each step runs in its own process. Pass the output of the example `export`:
+//! Measures the processor time on one core and the peak memory of four operations on an export: seal, verify, prove and
+//! what-if. Each operation runs in its own process. Pass the output of the example `export`:
 //! `cargo run --release -p tickfleet-proof --example measure million.jsonl`
 
 use std::cell::Cell;
@@ -21,11 +21,11 @@ use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedEntry
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
-/// This value and the next two must match the example `export`.
+/// The values of this constant and the next two must match the example `export`.
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;
-/// Clock ticks per second in the kernel's accounting.
+/// Number of clock ticks per second in the kernel's accounting of processor time.
 const TICKS: f64 = 100.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -55,7 +55,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
         _ => replay(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // In the fields after the process' name, indexes 11 and 12 are user and system time.
+    // In the fields after the process' name, index 11 is the user time and index 12 the system time.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     let seconds = (of(11) + of(12)) / TICKS;
@@ -73,8 +73,8 @@ struct EntryTenant {
     tenant: String,
 }
 
-/// Does a scheduler's work for entries, without requests to Redis: reads the tenant, hashes, and writes one seal for
-/// each 500 entries. If `seals` is false, entries are only read, so that the time of that run can be subtracted.
+/// Does the work of a scheduler for entries, without requests to Redis: reads the tenant, hashes, and writes one seal
+/// for each 500 entries. If `seals` is false, entries are only read. The time of such a run can then be subtracted.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;

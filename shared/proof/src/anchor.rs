@@ -1,5 +1,5 @@
-//! Anchors: heads of chains, stored where write access to Redis is not enough to change them. If a chain was truncated
-//! or rewritten, it no longer contains an anchored head.
+//! Defines anchors: heads of chains in storage that cannot be changed with write access to Redis. If a chain was
+//! truncated or rewritten, it no longer contains an anchored head.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::seal::{ChainName, SealBody, encode, head_of};
 
 const FORMAT: u32 = 1;
 
-/// The head of a chain, as one line of JSON.
+/// The head of a chain of seals. It is stored as one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     /// The version of the format.
@@ -16,11 +16,11 @@ pub struct Anchor {
     pub shard: u32,
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
-    /// The number of the seal.
+    /// The number of the seal in its chain.
     pub number: u64,
-    /// Entries of the chain up to this seal.
+    /// Number of entries in the chain up to this seal.
     pub entries: u64,
-    /// The head of the chain.
+    /// The seal's head: the hash of its body.
     pub head: String,
     /// The time of the seal (ms by the shard's clock).
     pub sealed_ms: i64,

@@ -1,5 +1,5 @@
-//! A tamper-evident audit log: the seals that a *sealer* writes in addition to the log, the format of exports of log
-//! and seals, and the checks of an export. The checks need no Redis and no secrets, and do not trust the exporter.
+//! A tamper-evident audit log: the *seals* that a sealer writes in addition to the log, the export format for log and
+//! seals, and the checks of an export. The checks need no Redis and no secrets, and do not trust the exporter.
 //!
 //! Each tenant's entries in a shard form a chain of *seals* ([`seal`]). A seal is signed, and lists its entries, their
 //! hashes and the previous seal. An export ([`lines`]) has entries and seals as lines of JSON. [`verify`] checks

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 
 pub const FORMAT: u32 = 1;
 
-/// Unsigned statements of an export about itself, which prove nothing.
+/// Unsigned statements of an export about itself. They prove nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
-    /// [`FORMAT`].
+    /// Version of the export's format, see [`FORMAT`].
     pub export: u32,
     pub fleet: String,
     /// The time of the export (ms by the exporter's clock).
@@ -28,22 +28,22 @@ pub struct Header {
     /// If set, the export has only this tenant's entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Public keys by ID.
+    /// Public keys of the signers: key ID → key.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// How long the fleet remembers the ID of a turn after the turn has ended (ms). Later, another turn can have the
-    /// same ID.
+    /// How long the fleet remembers the ID of a turn after the turn has ended (ms). After this time, another turn can
+    /// have the same ID.
     #[serde(default)]
     pub dedupe_ms: i64,
     /// For each tenant, the time zone and the cap of its days.
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
-    /// If the export follows a log: for each shard, the position at which the earlier parts end and this part
-    /// continues.
+    /// Set if an exporter follows a log and writes one part after the other. For each shard: the position at which the
+    /// earlier parts end and this part continues.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// For each shard whose log had lost its oldest entries before the export: the time of the oldest remaining entry
-    /// (ms).
+    /// For each shard whose log had lost its oldest entries before the export: the time (ms) of the oldest entry that
+    /// remained.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
@@ -70,11 +70,11 @@ pub struct End {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LostEntries {
     pub shard: u32,
-    /// The number of lost entries. If the log was recreated, this is a lower bound.
+    /// The number of lost entries. If the log was deleted and created again, this is a lower bound.
     pub entries: u64,
-    /// The number of entries ever added to the log up to the end of the loss.
+    /// The number of entries that were added to the log before the end of the loss, since the log was created.
     pub counted: u64,
-    /// True if the log was recreated, or has lost its newest entries.
+    /// True if the log was deleted and created again, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recreated: bool,
     /// The last entry before the loss.

@@ -5,7 +5,7 @@ use chrono::DateTime;
 use crate::prove::{Claim, Proof};
 use crate::verify::ExportVerdict;
 
-/// Maximum findings, and violations of each claim, in a report. The JSON output has more.
+/// Maximum number of findings in a report, and of violations of each claim. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
 #[must_use]

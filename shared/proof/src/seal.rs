@@ -1,4 +1,4 @@
-//! Seals: signed records beside the audit log that make changes of the log detectable.
+//! Seals: signed records beside the audit log. They make changes of the log detectable.
 //!
 //! A seal covers a batch of entries of one tenant in one shard. The seal's *body* is JSON. The SHA-256 of the exact
 //! bytes of the body is the seal's *head*. The head is signed with Ed25519. The body contains:
@@ -18,18 +18,18 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u32 = 1;
-/// Bytes of an entry's hash in a seal.
+/// Number of bytes of an entry's hash that a seal contains.
 const LEAF_BYTES: usize = 16;
 /// Prefix of the signed bytes. Without the prefix, a signature that the same key made for another purpose could be
 /// valid for a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
-/// Bytes of a secret key.
+/// Number of bytes of a secret key.
 const SEED_BYTES: usize = 32;
 
 pub type Hash = [u8; 32];
 
-/// The ID of a stream entry: when the entry was written (ms by Redis' clock), and a number that is unique within that
-/// millisecond.
+/// The ID of a stream entry: the time when the entry was written (ms by Redis' clock), and a number that is unique
+/// within that millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
     pub ms: u64,
@@ -88,7 +88,7 @@ impl Leaf {
 /// whose `tenant` is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
-    /// The fleet: the first part of the fleet's Redis keys.
+    /// The fleet's name. It is the first part of the fleet's Redis keys.
     pub fleet: String,
     pub shard: u32,
     pub tenant: String,
@@ -135,9 +135,10 @@ impl FromStr for Head {
 /// Entries of a shard's log that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
+    /// The number of entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
     pub entries: u64,
-    /// How often the log was recreated. The number of entries lost in each recreation is unknown.
+    /// How often the log was deleted and created again. The number of entries that each of these losses removed is
+    /// unknown.
     pub breaks: u64,
     /// The loss found since the previous seal, if any.
     pub gap: Option<Gap>,
@@ -158,7 +159,7 @@ pub struct Gap {
 /// The body of a seal. The seal's head is the hash of the exact bytes of the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealBody {
-    /// [`FORMAT`].
+    /// Version of the seal's format, see [`FORMAT`].
     pub v: u32,
     pub fleet: String,
     pub shard: u32,
@@ -178,9 +179,9 @@ pub struct SealBody {
     pub leaves: String,
     /// The hash of the joined full hashes of the seal's entries.
     pub root: String,
-    /// The number of the shard's entries so far that were lost before they were sealed.
+    /// The number of entries of the shard that were lost before they were sealed, up to this seal.
     pub lost: u64,
-    /// How often the shard's log was recreated.
+    /// How often the shard's log was deleted and created again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaks: u64,
     /// The loss found since the previous seal, if any.
@@ -214,13 +215,12 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Returns true if an export of this time range (ms) includes the seal, in two cases:
+    /// Returns true if an export of this time range (ms) includes the seal. It includes every seal without entries. It
+    /// also includes a seal with entries in two cases:
     ///
     /// - The seal has an entry in the range.
-    /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. Anchors have the time of
-    ///   the seal, which is later than the times of the seal's entries.
-    ///
-    /// A seal without entries is in every export.
+    /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. This case is needed because
+    /// anchors have the time of the seal, which is later than the times of the seal's entries.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };
@@ -256,7 +256,7 @@ pub struct BadSeal(pub &'static str);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The exact bytes are hashed, so the text must not be reformatted.
+    /// The seal's body. Its exact bytes are hashed, so the text must not be reformatted.
     pub body: String,
     pub signature: String,
     /// The end of the chain, including this seal.
@@ -305,7 +305,7 @@ pub fn head_of(body: &str) -> Hash {
 
 fn hash_of(bytes: &[u8]) -> Hash {
     let mut hash = [0; 32];
-    // A SHA-256 has 32 bytes.
+    // The length is correct, because a SHA-256 has 32 bytes.
     hash.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     hash
 }
@@ -324,8 +324,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Encodes IDs compactly. The first ID is written in full, each later ID as `+<ms since the previous>-<number>`. If the
-/// previous ID has the same millisecond, only `-<number>` is written.
+/// Encodes IDs compactly. The first ID is written in full. Each later ID is written as `+<ms since the
+/// previous>-<number>`, or only as `-<number>` if the previous ID has the same millisecond.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -419,7 +419,7 @@ fn seed_of(secret: &str) -> Option<Vec<u8>> {
     seed.filter(|seed| seed.len() == SEED_BYTES)
 }
 
-/// Encodes 32 random bytes as the text of a secret key.
+/// Encodes 32 random bytes as the text of a secret key in base64.
 #[must_use]
 pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(chance)

@@ -1,5 +1,5 @@
-//! Writes the audit log: one entry for each call, whatever its outcome. Texts are redacted first, then cut. Actions of
-//! operators have entries too ([`act`]).
+//! Writes the audit log: one entry for each call, regardless of its outcome. Texts are redacted first, then cut.
+//! Actions of operators have entries too ([`act`]).
 
 pub mod act;
 pub mod entry;
@@ -19,7 +19,7 @@ use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, Tena
 /// Maximum characters of the provider's ID of a call in an entry.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The data of an entry. All data is borrowed to save copies, because the code that writes entries runs for every call.
+/// The data of an entry. All data is borrowed to avoid copies, because an entry is written for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// When the call ended, in milliseconds since the epoch by the shard's clock.
@@ -27,8 +27,8 @@ pub struct AuditInput<'a> {
     pub tenant: &'a TenantId,
     /// The agent that made the call; for a task, the agent that executed the task.
     pub agent: &'a AgentId,
-    /// For a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. For a call of a
-    /// tool: `None`.
+    /// `Some` for a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. `None` for a
+    /// call of a tool.
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
@@ -48,10 +48,11 @@ pub struct AuditInput<'a> {
     pub effect: Option<&'a EffectNote>,
     /// The generation of the policy that decided the call; `None` if no policy decided it.
     pub policy_version: Option<u64>,
-    /// The start of the digest of that policy; empty if unknown.
+    /// The first characters of the digest of the policy that decided the call; empty if unknown.
     pub policy_digest: &'a str,
     pub redactor: &'a Redactor,
-    /// Characters of the result to keep; [`limits::AUDIT_RESULT_CHARS`] unless configured.
+    /// Maximum number of characters of the result that the entry keeps; [`limits::AUDIT_RESULT_CHARS`] unless
+    /// configured.
     pub result_chars_max: usize,
 }
 
@@ -69,8 +70,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // Use the tool's own name, whether a worker ran the call or the scheduler ended it. If no tool was looked up, use
-    // the name that the model wrote, which can contain anything.
+    // Use the tool's own name, so that the entry is the same whether a worker ran the call or the scheduler ended it.
+    // If no tool was looked up, use the name that the model wrote. That name may contain secrets.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {

@@ -1,4 +1,4 @@
-//! Outputs with images: lists of content blocks, in the form of MCP's content blocks.
+//! Handles outputs with images. Such an output is a list of content blocks in the form of MCP's content blocks.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::cut::{bounded_output, cut_output};
 /// Media type of an output that is a list of content blocks.
 pub const CONTENT_BLOCKS: &str = "application/vnd.tickfleet.content+json";
 
-/// Maximum bytes of a media type in a text about an image.
+/// Maximum bytes of a media type in the text that describes an image.
 const MEDIA_TYPE_BYTES_MAX: usize = 80;
 
 /// A part of an output: a text or an image.
@@ -32,10 +32,11 @@ pub enum ContentBlock {
 }
 
 impl ContentBlock {
-    /// Returns a block with this image, or `None` if not every model provider accepts the format. The accepted formats
-    /// are PNG, JPEG, GIF and WebP.
+    /// Returns a block with this image. Returns `None` if some model provider does not accept the format. The accepted
+    /// formats are PNG, JPEG, GIF and WebP.
     ///
-    /// The media type follows from the bytes: providers reject a request if its media type and its bytes differ.
+    /// The media type is derived from the bytes, because providers reject a request if an image's media type and bytes
+    /// differ.
     #[must_use]
     pub fn image(bytes: &[u8]) -> Option<Self> {
         let media_type = media_type(bytes)?.to_owned();
@@ -43,7 +44,7 @@ impl ContentBlock {
     }
 
     /// Creates a block as [`ContentBlock::image`] does, but from base64. If no model could use the image, returns a
-    /// text about the image, because a request with an unusable image would be rejected as a whole.
+    /// text that describes the image, because providers would reject the whole request.
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
@@ -60,7 +61,7 @@ impl ContentBlock {
     }
 }
 
-/// Returns the media type of an image, by its first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
+/// Returns the media type of an image from its first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
 fn media_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -72,7 +73,7 @@ fn media_type(bytes: &[u8]) -> Option<&'static str> {
 }
 
 fn note(media_type: &str, base64_len: usize, state: &str) -> String {
-    // Base64 has four characters for three bytes.
+    // In base64, three bytes take four characters.
     let bytes = base64_len / 4 * 3;
     let end = (0..=MEDIA_TYPE_BYTES_MAX.min(media_type.len())).rev().find(|at| media_type.is_char_boundary(*at));
     let kind = media_type.get(..end.unwrap_or_default()).filter(|kind| !kind.is_empty());
@@ -93,7 +94,7 @@ pub fn content_text(blocks: &[ContentBlock]) -> String {
     blocks.iter().map(ContentBlock::as_text).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes blocks as an output.
+/// Converts blocks to an output.
 #[must_use]
 pub fn write_blocks(blocks: &[ContentBlock]) -> Box<RawValue> {
     // Blocks consist of strings, so their serialization does not fail.
@@ -128,7 +129,7 @@ pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usi
     }
 }
 
-/// Returns one block with the start and the end of a text.
+/// Returns a list of one block, with the start and the end of a text.
 fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     let frame = write_blocks(&[ContentBlock::Text { text: String::new() }]).get().len();
     let json = serde_json::to_string(text).unwrap_or_default();
@@ -136,7 +137,7 @@ fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     write_blocks(&[ContentBlock::Text { text: serde_json::from_str(&cut).unwrap_or_default() }])
 }
 
-/// Rewrites the output of a tool host as blocks that models can use. `None` if the output is not a list of blocks.
+/// Converts the output of a tool host to blocks that models can use. `None` if the output is not a list of blocks.
 #[must_use]
 pub fn usable_blocks(output: &str) -> Option<Vec<ContentBlock>> {
     let blocks: Vec<ContentBlock> = serde_json::from_str(output).ok()?;
@@ -215,7 +216,8 @@ mod tests {
             |bytes| format!("[an image (image/png), about {bytes} bytes, larger than a result may be, not shown]");
         assert_eq!(bounded(600), [text("two pictures"), image(90), text(&note(912))]);
         assert_eq!(bounded(300), [text("two pictures"), text(&note(102)), text(&note(912))]);
-        // Only the media type decides: data of the same form is cut as JSON.
+        // Only the media type decides whether an output is cut as blocks. With another media type, the same data is cut
+        // as JSON.
         assert!(bounded_content(output.clone(), "application/json", 600).get().starts_with(r#"{"truncated":true"#));
     }
 

@@ -1,4 +1,4 @@
-//! Cuts outputs above a size bound to their beginning and end. No other code cuts outputs.
+//! Cuts outputs that exceed a size bound to their beginning and end. No other code cuts outputs.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const MARKER_BYTES: usize = 120;
 /// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// Returns true if this JSON object replaces a value that was cut.
+/// Returns true if this JSON object is the replacement of a value that was cut.
 #[must_use]
 pub fn is_cut_object(json: &str) -> bool {
     json.starts_with(CUT_OBJECT)
@@ -70,7 +70,8 @@ fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// Returns the start and the end of `text`. Together they take at most `room` bytes in a JSON string.
+/// Returns the start and the end of `text`. Together, they take at most `room` bytes when they are written in a JSON
+/// string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;

@@ -1,4 +1,4 @@
-//! Tool definitions in the format of each dialect.
+//! Renders tool definitions in the format of each dialect.
 
 use serde_json::Value;
 
@@ -10,17 +10,17 @@ use tickfleet_model::{Dialect, ToolSpec};
 /// [`Dialect::Text`], returns a string made with the built-in prompts. For other prompts, use
 /// [`Prompts::describe`](super::Prompts::describe).
 ///
-/// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. To resolve a
-/// call, build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry
-/// usually has the same wire names. The wire names differ only if the digests of two shortened names clash.
+/// A [`NameMap`](super::NameMap) of these tools replaces names that the dialect does not allow. To resolve a call,
+/// build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry usually has
+/// the same wire names. They differ only if the digests of two shortened names are equal.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools
 }
 
-/// Returns the definitions like [`define`], in strict form where possible. The dialect must have a strict mode, and the
-/// strict subset must be able to express the tool's schema. Both dialects of OpenAI have a strict mode. A turn whose
-/// calls were made with strict definitions should set `strict`.
+/// Returns the definitions like [`define`], but in strict form for each tool that allows it. The dialect must have a
+/// strict mode, as both dialects of OpenAI have, and the strict subset must be able to express the tool's schema. A
+/// turn whose calls were made with strict definitions should set `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
     rules(dialect).define(tools, true)

@@ -31,7 +31,7 @@ impl NameRules {
     }
 }
 
-/// Hexadecimal digits of the digest at the end of a shortened name.
+/// Number of hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
 /// Returns a form of the name that contains only `[A-Za-z0-9_-]`. Every other byte becomes `_xHH_` (`math.add` →
@@ -155,8 +155,8 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// Returns the tool whose wire name is exactly `wire` in some dialect. `None` for a text such as `_x6C_ist`, which
-    /// unmangles to a name but is no wire name. Limits on the tool would not recognize such a text either.
+    /// Returns the tool with exactly the wire name `wire` in some dialect. `None` for a text such as `_x6C_ist`, which
+    /// unmangles to a tool's name but is not a wire name. Limits on the tool would not recognize such a text either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)

@@ -34,7 +34,7 @@ pub struct RejectedMessage {
 }
 
 impl RejectedMessage {
-    /// Builds the rejection of a message that is unreadable, or whose content is not needed.
+    /// Builds a rejection with only a code and a message text. All other fields are empty.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {

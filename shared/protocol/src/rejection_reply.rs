@@ -43,7 +43,7 @@ struct RejectionResults {
 }
 
 /// Returns the reply to a rejected message. Every readable call has a result under its own ID, in call order. Results
-/// beyond [`limits::REFUSED_REPLY_BYTES_MAX`] are omitted, and the error states how many.
+/// beyond [`limits::REFUSED_REPLY_BYTES_MAX`] bytes are omitted, and the error states the number of omitted results.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
     let rejection_results = match (status, id) {

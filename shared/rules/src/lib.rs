@@ -125,7 +125,7 @@ impl RuleDenial {
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// Returns the reason to ask people for their approval of the call.
+    /// Returns this denial as a reason to ask people to approve the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }

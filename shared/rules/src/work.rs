@@ -8,8 +8,8 @@ const BYTES_PER_STEP: usize = 32;
 /// Why a condition is neither true nor false.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// The condition cannot be evaluated; contains the reason. As in CEL, `false && …` is still false, and
-    /// `true || …` still true.
+    /// The condition cannot be evaluated. The text is the reason. As in CEL, `false && …` is still false, and
+    /// `true || …` is still true.
     Cannot(String),
     /// The condition would take too much work. This problem ends the evaluation, even if the other side of `&&` or
     /// `||` would decide.

@@ -37,7 +37,7 @@ pub(crate) struct ShardCache {
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest lead (ms) of a shard time in a reply over this process's estimate, since the last
+    /// The largest amount (ms) by which a shard time in a reply was ahead of this process's estimate, since the last
     /// [`Store::take_jump_ms`].
     ahead_ms: AtomicI64,
 }
@@ -159,8 +159,8 @@ impl Store {
         Ok(self.state())
     }
 
-    /// Returns the largest lead in milliseconds of a shard time in a reply over this process's estimate, since the last
-    /// call.
+    /// Returns the largest amount in milliseconds by which a shard time in a reply was ahead of this process's
+    /// estimate, since the last call.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)

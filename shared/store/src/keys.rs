@@ -81,7 +81,8 @@ impl fmt::Display for CounterName {
 pub enum Queue {
     /// Slices of this priority that workers read.
     Ready(Priority),
-    /// Slices of this priority whose worker crashed. Each worker runs one such slice at once, in a separate slot.
+    /// Slices of this priority that are redelivered after their worker crashed. Each worker runs at most one such slice
+    /// at once, in a separate slot.
     Suspect(Priority),
     External(TenantId, AgentId),
 }
@@ -96,7 +97,8 @@ impl Queue {
         }
     }
 
-    /// Returns all queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
+    /// Returns all queues of workers: first the ready queues, then the suspect queues, each group from the most urgent
+    /// priority to the least urgent.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }

@@ -1,10 +1,9 @@
 //! The store: the [`seam`] (the interface of a store) with its two implementations. Only this crate connects to Redis.
 //!
 //! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If
-//! another decision was committed first, the output states this, without an error. After a [`StoreError`], the
-//! transaction may
-//! or may not be committed. The caller may then repeat the decision, because the store recognizes a transaction that it
-//! has committed.
+//! another decision was committed first, the output states this, without an error. After a [`StoreError`], it is
+//! unknown whether the transaction was committed. The caller may then repeat the decision, because the store recognizes
+//! a transaction that it has committed.
 
 mod clock;
 mod connection;

@@ -107,7 +107,7 @@ fn play_games(games: u32, play: impl Fn(&[Step]) -> (Seen, Result<(), Differs>))
         max_shrink_iters: 4_000,
         ..Config::default()
     };
-    // Stops counting events after the first failed game.
+    // Events are counted only until the first failed game.
     let seen = RefCell::new(Seen::default());
     let played = Cell::new(0);
     let has_failed = Cell::new(false);

@@ -204,8 +204,8 @@ const DETECTED_WITHIN: u64 = 40;
 /// A guard of the core, a plan, and the seed of the first game that fails without the guard.
 type Detected = (&'static str, fn() -> Plan, u64);
 
-/// Guards, the plan whose games fail without the guard, and the seed of the first such game. This seed may change with
-/// every change of a decision; run `find_mutants` to find the new one.
+/// Guards, each with a plan and a seed. Without the guard, games of the plan fail, and the seed is that of the first
+/// failed game. The seed may change with every change of a decision; run `find_mutants` to find the new one.
 const MUTANTS: &[Detected] = &[
     ("limits_guard_the_room", crashes, 0),
     ("due_guards_the_version", crashes, 1),

@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// port.
 const PORT_TRIES: usize = 5;
 
-/// All servers use ports of 127.0.0.1. The servers end when the cluster is dropped.
+/// A Redis Cluster on ports of 127.0.0.1. The servers end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
@@ -344,7 +344,7 @@ impl Cluster {
         true
     }
 
-    /// Waits until this many replicas have all of the primary's current data.
+    /// Waits until `replicas` replicas have all of the primary's current data.
     ///
     /// # Panics
     /// The replicas do not catch up in time.

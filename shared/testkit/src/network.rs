@@ -1,6 +1,6 @@
-//! A network between servers that a test can partition. Each port has a proxy ("door") in front of it, and each server
-//! calls the others from its own address. The network needs no privileges, but requires that all of 127.0.0.0/8 is
-//! local.
+//! A network between servers that a test can partition. A proxy ("door") accepts the connections to each port, and each
+//! server calls the others from its own address. The network needs no privileges, but requires that all of 127.0.0.0/8
+//! is local.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -88,7 +88,8 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// Opens a new connection, with a timeout of two minutes for each command. Do not use it for longer blocking reads.
+    /// Opens a new connection, with a timeout of two minutes for each command. Do not use the connection for blocking
+    /// reads that take longer.
     ///
     /// # Panics
     /// The server does not respond.

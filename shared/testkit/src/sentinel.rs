@@ -46,7 +46,7 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// Servers and sentinels use ports of 127.0.0.1. All of these processes end when the setup is dropped.
+/// A primary, its replicas and sentinels on ports of 127.0.0.1. All of these processes end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
@@ -294,7 +294,7 @@ impl SentinelSetup {
         self.replicated(0, replicas).await;
     }
 
-    /// Waits until this many replicas have all of the current data of the server `primary`.
+    /// Waits until `replicas` replicas have all of the current data of the server `primary`.
     ///
     /// # Panics
     /// The replicas do not catch up in time.

@@ -72,7 +72,7 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
 }
 
 /// Asserts that the outcome of a tool call is JSON that our own reader accepts, that its messages are bounded, and that
-/// it contains no secret in any encoding.
+/// no decoded key or string contains [`SECRET`].
 pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     match outcome {
         Ok(output) => assert_output(&output.json),

@@ -9,15 +9,15 @@ use crate::Target;
 use crate::corpus;
 use crate::mutator::Mutator;
 
-/// Maximum inputs per run from each source of third-party data.
+/// Maximum number of inputs per run from each source of third-party data.
 const SAMPLE: usize = 60;
 const SEED: u64 = 0x7469_636B_666C_6565;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct InputCounts {
-    /// Written by hand, or kept after a failure.
+    /// Number of inputs that were written by hand, or kept after a failure.
     pub committed: usize,
-    /// Made from third-party data.
+    /// Number of inputs that were made from third-party data.
     pub sampled: usize,
     pub mutated: usize,
 }

@@ -14,6 +14,6 @@ pub struct Target {
     pub corpus: &'static [Source],
     /// Words of the grammar, for the mutator.
     pub words: &'static [&'static str],
-    /// Mutated inputs per test run. A run of all targets takes seconds.
+    /// Number of mutated inputs per test run. A run of all targets takes seconds.
     pub mutations: usize,
 }

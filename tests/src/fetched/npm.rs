@@ -19,7 +19,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Uses the machine's Node.js and npm if both are new enough. Otherwise, fetches newer versions.
+    /// Uses the machine's Node.js and npm if Node.js is new enough and npm exists. Otherwise, fetches newer versions.
     ///
     /// # Errors
     /// If Node.js must be fetched but cannot be.

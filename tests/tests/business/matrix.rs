@@ -14,8 +14,8 @@ use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
 
-/// Every agent may call these tools: the business's three tools for everyone, messages between agents, and tools about
-/// the fleet.
+/// Every agent may call these tools: two tools of the business, tools for the agent's own memories, messages between
+/// agents, and tools about the fleet.
 const EVERYBODY: [&str; 9] = [
     "check_task",
     "fetch_result",

@@ -77,7 +77,7 @@ impl StandIn {
         this
     }
 
-    /// Makes the next request to this path fail, and no later one.
+    /// Makes only the next request to this path fail.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -120,8 +120,8 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// Checks a sign-in of a confidential client. Its ID and secret are in a header, and the rest is in a form. Each
-    /// refresh token is valid only once.
+    /// Checks a sign-in of a confidential client. The ID and secret of the client must be in a header, and the rest in
+    /// a form. Each refresh token is valid only once.
     fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));

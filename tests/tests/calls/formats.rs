@@ -85,8 +85,8 @@ async fn an_answer_without_calls_ends_at_once_and_debits_nothing() {
     let reply = fleet.reply().await;
     assert_eq!((&reply["status"], &reply["results"]), (&json!("done"), &json!([])), "{reply}");
     assert_eq!((reply.get("messages"), &reply["tool_call_audits"]), (None, &json!([])));
-    // The repeated turn is a duplicate, so it uses no action. The only action of the day is left for the next call, and
-    // the call after that has none.
+    // The repeated turn is a duplicate, so it uses no action. The next call uses the day's only action, and none
+    // remains for the call after it.
     fleet.submit_turn(words).await;
     fleet.submit_turn(json!({"answer": r#"Now {"tool":"echo","arguments":{}} and {"tool":"echo"}"#})).await;
     let reply = fleet.reply().await;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// depends on timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 const NODES: usize = 3;
-/// Kills per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
+/// Number of kills per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
 /// Only every second conversation of the leaderboard takes part.

@@ -12,7 +12,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// This number of entries is read before the append-only file is rewritten, and again after the rewrite.
+/// Number of entries that are read before the rewrite of the append-only file, and again after it.
 const ENTRIES: usize = 300;
 
 /// Adds entries to a stream. Then reads, acknowledges and deletes the entries, as workers do with slices.

@@ -203,8 +203,8 @@ async fn every_turn_gets_one_reply_if_redis_is_killed_while_results_settle() {
     fleet.stop().await;
 }
 
-/// Pauses Redis for `pause`. This is either about one lease, so that the worker's lease may still be valid, or much
-/// longer.
+/// Pauses Redis for `pause`. The pause is either about one lease, so that the worker's lease may still be valid, or
+/// much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;

@@ -40,7 +40,7 @@ use tickfleet_testkit::connect;
 const DAY_MS: i64 = 86_400_000;
 /// Number of agents. It is so high that no agent reaches its cap.
 const AGENTS: usize = 3_000;
-/// Maximum of the limits here. It is never reached.
+/// Bound of each limit in this file. No measurement reaches it.
 const PLACES: u64 = 100_000;
 /// Number of entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;

@@ -167,7 +167,7 @@ function runNamed(runId: unknown): string {
   );
 }
 
-/** Returns an id that is the same for equal parts, and differs for different ones. */
+/** Returns an id that is the same for equal parts, and differs for different parts. */
 function turnIdOf(parts: readonly (string | number)[]): string {
   return `ai-sdk-${createHash("sha256").update(JSON.stringify(parts)).digest("hex")}`;
 }

@@ -167,7 +167,8 @@ class Sent implements Awaited {
   async reply(timeoutMs: number): Promise<Reply | undefined> {
     // Sending may wait for the reply, too, so both share the timeout.
     const end = performance.now() + timeoutMs;
-    // Until the message is known to be accepted, an error is one of sending, not of waiting.
+    // Until the gateway has accepted the message, an error is reported as a failure to send, not as a timeout of the
+    // wait.
     if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
     return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), end - performance.now(), this.http));
   }

@@ -27,15 +27,17 @@ struct CallAudit<'a> {
 
 impl AnswerForm {
     /// # Errors
-    /// The error in the schema.
+    /// If the schema is invalid.
     pub(crate) fn compile(schema: &Value) -> Result<Self, DeclarationError> {
         let wrong = |why: String| DeclarationError::Field { field: "llm.answer_schema".into(), why };
         let check = OutputCheck::compile(schema).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
+    /// Parses an answer, and fills in [`AUDITS`] if the schema has this member.
+    ///
     /// # Errors
-    /// Why the text does not fit, as a message for the model.
+    /// If the text is not a JSON object or does not fit the schema. The error is a message for the model.
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,

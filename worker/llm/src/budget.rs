@@ -43,7 +43,7 @@ pub(crate) struct Budgets<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// Returns the maximum number of tokens of a request and its answer, as (input, answer).
+/// Estimates the maximum number of tokens of a request and of its answer. Returns them as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -73,7 +73,7 @@ pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
 }
 
 impl<'a> Budgets<'a> {
-    /// Creates the budgets of a call. Reads the shard's time only once.
+    /// Creates the budgets of a call, with the shard's current time.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,

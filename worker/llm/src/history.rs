@@ -115,7 +115,7 @@ impl History {
     /// Parses entries from Redis.
     ///
     /// # Errors
-    /// The entry that cannot be parsed.
+    /// If an entry cannot be parsed. The error names the entry.
     pub(crate) fn read(entries: &[String]) -> Result<Self, String> {
         let read = |(at, text): (usize, &String)| {
             serde_json::from_str(text).map_err(|error| format!("entry {at} of the history cannot be read: {error}"))
@@ -172,7 +172,7 @@ impl History {
         let HistoryEntry::Plan(plan) = &self.entries[at] else { return NextStep::Answer };
         let behind = &self.entries[at + 1..];
         if plan.calls.is_empty() || plan.last {
-            // The answer is final. At most, its form is wrong.
+            // The answer is final. Only its form can be wrong.
             let is_unfit = behind.iter().any(|entry| matches!(entry, HistoryEntry::Unfit { .. }));
             return if is_unfit { NextStep::Plan { last: true } } else { NextStep::Answer };
         }

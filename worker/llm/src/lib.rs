@@ -1,5 +1,5 @@
 //! The task handler `llm`: asks an agent's model, carries out the model's calls as a turn, and returns the results to
-//! the model, until the model answers.
+//! the model. It repeats this until the model gives its final answer.
 //!
 //! START HERE: `run` carries out one task from its current state to its next wait or its end. Then read:
 //!

@@ -30,7 +30,7 @@ impl ModelSet {
     /// Returns the available models with these names, in order.
     ///
     /// # Errors
-    /// Why none of the models is available.
+    /// If none of the models is available. The error states the reason for each model.
     pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();

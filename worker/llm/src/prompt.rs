@@ -1,4 +1,4 @@
-//! The requests to the model: its role, the task, and the history, within the bounds.
+//! Builds model requests from the agent's role, the task and the size-limited history.
 
 use std::fmt::Write as _;
 
@@ -74,7 +74,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// Returns the task as text: the work, the delegator, the deadline, the user and the session data.
+/// Returns the task as text: its description and input, the delegator, the deadline, the user and the session data.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {

@@ -59,10 +59,11 @@ struct TaskRun<'a> {
     known_at_start: usize,
 }
 
-/// Carries out a task as far as possible now: until the task has its answer, or must wait for a turn.
+/// Carries out a task as far as possible now: until the task has its answer, or must wait.
 ///
 /// # Errors
-/// [`ToolFailure::Waits`] while the task waits for a turn; otherwise the reason why the task cannot continue.
+/// [`ToolFailure::Waits`] if the task waits for a turn, a budget or a paused provider; otherwise the reason why the
+/// task cannot continue.
 pub(crate) async fn task(
     agent: &LlmAgent,
     models: &ModelChain,

@@ -41,8 +41,8 @@ pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &s
     }
 }
 
-/// Returns the messages that the task's agent has not read. `known` is the number of entries in the task's history. A
-/// repeated call with the same `known` returns the same messages.
+/// Returns up to [`MESSAGES`] messages that the task's agent has not read. `known` is the number of entries in the
+/// task's history. A repeated call with the same `known` returns the same messages.
 pub(crate) async fn unread_messages(
     store: &Store,
     context: &CallContext,

@@ -31,8 +31,8 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// Returns a permit for one request, unless the provider is paused. The error is the time for which the provider is
-    /// still paused.
+    /// Returns a permit for one request. If the breaker is open, the provider is paused or a trial request is running,
+    /// returns as error the time after which to ask again.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),

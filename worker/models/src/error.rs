@@ -29,7 +29,7 @@ pub enum ModelFailure {
     Unauthorised,
     /// 404: the model or address does not exist.
     NotFound,
-    /// Any other 4xx status. Also used for a request that was not sent because it would get such a status.
+    /// Any other unsuccessful status. Also used for a request that was not sent because it would get such a status.
     BadRequest,
     TooLarge,
     /// The answer does not have this provider's format.

@@ -41,7 +41,7 @@ pub enum ChatMessage {
         /// The calls in the model's order.
         calls: Vec<ToolCall>,
     },
-    /// The result of one call. The results follow the message with the calls directly, in the order of the calls.
+    /// The result of one call. Results directly follow the message with their calls, in the same order.
     Result {
         id: String,
         tool: String,
@@ -64,7 +64,7 @@ pub struct ModelRequest {
     pub answer_only: bool,
     /// `None`: the provider's default.
     pub temperature: Option<f64>,
-    /// Maximum tokens in the answer.
+    /// Maximum number of tokens in the answer.
     pub tokens_max: u32,
 }
 
@@ -122,7 +122,8 @@ pub enum InvalidRequest {
 }
 
 impl ModelRequest {
-    /// Checks the request for everything that a provider would reject. Call this function before sending.
+    /// Checks the number of messages and calls, the tool names, and the order of messages. Providers reject such
+    /// errors. Call this function before sending.
     ///
     /// # Errors
     /// The first problem.

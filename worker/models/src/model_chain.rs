@@ -10,7 +10,7 @@ use crate::provider::Provider;
 pub struct ProviderAnswer {
     pub provider: String,
     pub answer: ModelAnswer,
-    /// The failures of the providers that were asked before `provider`.
+    /// The failures of the providers that precede `provider` in the chain.
     pub failed: Vec<ModelError>,
 }
 
@@ -38,7 +38,7 @@ impl ModelChainError {
     }
 
     /// If all providers that can answer later are paused, returns the shortest pause. None of these providers was
-    /// asked.
+    /// asked. Otherwise, returns `None`.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -48,7 +48,7 @@ impl ModelChainError {
     }
 
     /// Returns the shortest time after which a provider can be asked again, among the providers that can answer later.
-    /// Returns `None` if one of these providers named no time.
+    /// Returns `None` if there is no such provider, or if one of them named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };

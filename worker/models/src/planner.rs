@@ -80,6 +80,6 @@ pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelA
     if calls.is_empty() {
         return answer;
     }
-    // The text consisted of the calls, so drop the text. The history recreates it from the calls.
+    // Drop the text, because the history recreates it from the calls.
     ModelAnswer { text: String::new(), calls, stop: StopReason::Calls, ..answer }
 }

@@ -178,7 +178,7 @@ impl Provider {
         error
     }
 
-    /// Redacts `detail`, because a provider's message can repeat the key or other secrets.
+    /// Creates an error with `detail` redacted, because a provider's message can repeat the key or other secrets.
     fn error(&self, failure: ModelFailure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));

@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// # Errors
-    /// The run has network access or grants, which this level does not support.
+    /// The run has network access or grants, which this level does not support, or its workspace cannot be mounted.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -161,7 +161,8 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes a container after its client was killed. Killing the client alone leaves the container running.
+/// Removes a container when dropped. This is necessary because killing the engine's client leaves the container
+/// running.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,

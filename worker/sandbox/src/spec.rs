@@ -56,15 +56,15 @@ pub struct Limits {
     pub cpu_ms: u64,
     /// Memory of all processes together, in bytes.
     pub memory_bytes: u64,
-    /// Processes and threads at the same time.
+    /// Number of processes and threads that may run at the same time.
     pub processes: u64,
-    /// Open files per process.
+    /// Number of open files per process.
     pub open_files: u64,
     /// Maximum size of each file, in bytes.
     pub file_bytes: u64,
     /// Disk usage of all files in the workspace together, in bytes.
     pub workspace_bytes: u64,
-    /// Files and folders in the workspace.
+    /// Number of files and folders in the workspace.
     pub workspace_files: u64,
     /// Maximum bytes that are kept of standard output, and of standard error. Further output is read and dropped.
     pub output_bytes: usize,
@@ -122,9 +122,9 @@ impl Spec {
         }
     }
 
-    /// Checks for problems that exist on every machine: an empty command, a NUL, a path that is not absolute, or an
-    /// unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to, because a
-    /// command could redirect the grant.
+    /// Checks for problems that exist on every machine: an empty command, a NUL, a variable name with `=`, a path that
+    /// is not absolute, or an unsafe grant. A grant is unsafe if its path is inside or around a path that a command may
+    /// write to, because a command could redirect the grant.
     ///
     /// # Errors
     /// The problem, as a message.

@@ -8,7 +8,8 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The sandbox features that this machine supports. Each feature was detected by a trial use.
+/// The sandbox features that this machine supports. A trial run of each launcher level detected `basic`, `strict` and
+/// `proc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSupport {
     /// The version of Landlock's ABI. 0 if Landlock is unavailable.

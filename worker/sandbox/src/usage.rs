@@ -18,13 +18,13 @@ const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct FolderSize {
-    /// Bytes of disk.
+    /// Disk usage in bytes.
     pub bytes: u64,
-    /// Files, folders and everything else that has a name.
+    /// Number of files, folders and all other entries that have a name.
     pub files: u64,
 }
 
-/// Callers treat a workspace that cannot be counted as exceeding its limits.
+/// The reason why a workspace cannot be counted. Callers treat such a workspace as if it exceeded its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
     /// The mode of a folder or the file system forbids reading it.

@@ -1,4 +1,5 @@
-//! The messages between worker and launcher over a socket: one frame of JSON in each direction.
+//! The messages between worker and launcher over a socket. The worker sends a request and the command's standard input,
+//! one frame each. The launcher replies with one frame, its report.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;

@@ -146,8 +146,8 @@ async fn delegate(
 }
 
 /// Returns the time by which the task must end, in Unix milliseconds. If the call waits for the task, this is the
-/// deadline of the call's turn. Otherwise it is the deadline of the parent task; `None` if there is no parent task or
-/// it has ended.
+/// deadline of the call's turn. Otherwise it is the deadline of the parent task. Returns `None` if there is no parent
+/// task, or if the parent task has ended.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -155,12 +155,12 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     let Some(parent) = &task.parent else { return Ok(None) };
     let found = store.record_of::<Turn>(&TurnName::task(&context.tenant, parent).record()).await;
     let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
-    // If the parent has ended, the store rejects the task later.
+    // If the parent has ended, the store rejects the subtask later.
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// Returns the result of the task if it has ended. Otherwise lets the call wait without a slot; after the task's end,
-/// the call is repeated.
+/// Returns the result of the task if the task has ended. If the result is no longer kept, returns a message instead.
+/// Otherwise lets the call wait without a slot. When the task ends, the worker repeats the call.
 async fn ended(
     store: &Store,
     context: &CallContext,

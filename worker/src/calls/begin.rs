@@ -33,11 +33,11 @@ use crate::tools::{CallContext, ProgressSink, ToolSecrets, Toolbox};
 
 /// The wait before the next attempt to begin a call if the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// An equal call that ends wakes at most 64 waiting calls, and none if a scheduler ended its turn. Calls that are not
-/// woken check again after this time.
+/// An equal call that ends wakes at most 64 waiting calls. No call is woken if a scheduler ended the equal call's turn.
+/// Calls that are not woken check again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// The result of earlier attempts of a call, if this attempt does not begin the call.
+/// Whether earlier attempts of a call allow the current attempt to begin the call.
 pub(super) enum EarlierAttempts {
     /// No attempt has begun the call.
     None,
@@ -57,7 +57,7 @@ pub(super) struct BeginInputs<'a> {
 
 enum AfterBegin {
     Started(Box<Started>),
-    /// Begin again. The equal call certainly had no effect, so its claim does not apply.
+    /// Begin again. The equal call certainly had no effect, so this call replaces the equal call's claim.
     Nothing(Claimant),
     Again,
 }
@@ -112,7 +112,7 @@ impl Calls {
         }
     }
 
-    /// Like [`Self::begun_before`], but returns only an outcome that ends the call.
+    /// Like [`Self::begun_before`], but returns only an outcome that ends the call, otherwise `None`.
     pub(super) async fn begun_by_another(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         match self.begun_before(attempt).await {
             EarlierAttempts::Ends(outcome) => Some(outcome),
@@ -166,8 +166,8 @@ impl Calls {
             let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
             let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
-            // If a `once` call begins and is then returned, its outcome can only be reported as unknown. So also check
-            // the lease before the call begins.
+            // If a `once` call begins and its slice is then returned to the queue, the outcome can only be reported as
+            // unknown. So also check the lease before the call begins.
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
@@ -224,7 +224,7 @@ impl Calls {
                         self.journal.record_claim(claims::opened(claim), attempt.head().deadline_ms);
                     }
                     if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.lease.epoch) {
-                        // The store may already have lost the record that the call has begun.
+                        // The store may already have lost the record that the call has begun, so the call is not sent.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
@@ -408,8 +408,8 @@ impl Calls {
         })
     }
 
-    /// Returns an error if the record that a call has begun lacks the durability that its tool requires. Nothing is
-    /// then sent, so the failed attempt certainly had no effect.
+    /// Returns an error if a call's begin record lacks the durability that its tool requires. In this case nothing is
+    /// sent, so the failed attempt certainly had no effect.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,

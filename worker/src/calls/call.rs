@@ -172,7 +172,7 @@ impl Calls {
         let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
             tries: attempt.tries(),
-            // A `once` call has not begun, as checked above, so no lost holder of the slice can have run it.
+            // A `once` call has not begun, as checked above, so no lost holder of the slice can have run the call.
             lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
             waited: attempt.waited,
             why: why.as_deref(),
@@ -230,7 +230,8 @@ impl Calls {
     }
 
     /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. The work
-    /// may have begun as early as the turn's submission, and the store remembers its end only for a limited time.
+    /// may have begun as early as the turn's submission. The store remembers the end of the work only for a limited
+    /// time.
     pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
         let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
@@ -318,8 +319,8 @@ impl Calls {
         }
     }
 
-    /// If the turn was canceled while a call ran, cancels the inner turn that the call has begun. Returns the reason
-    /// for the cancellation; `None` if there is none or the turn was not canceled.
+    /// Cancels the inner turn that a call has begun, if the outer turn was canceled while the call ran. Returns the
+    /// reason for the cancellation. Returns `None` if the outer turn was not canceled, or if no reason is known.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
         if !attempt.lease.cancel.is_cancelled() {
             return None;

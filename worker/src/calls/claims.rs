@@ -3,8 +3,8 @@
 //! effect key shows that the two calls are equal.
 //!
 //! The decision that begins a call claims its effect. Settling the call ends the claim. So no call with an effect key
-//! runs without a claim. The outcome of the call is read from its claim or from the record of its turn. If neither has
-//! the outcome, the outcome is reported as unknown.
+//! runs without a claim. An equal call reads the outcome from the claim, or from the record of the turn of the call
+//! that made the claim. If neither has the outcome, the outcome is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ impl EffectClaims {
     /// key. `nothing` is an equal call that certainly had no effect, so that its claim can be replaced.
     ///
     /// # Errors
-    /// The end of a call that lacks an argument of the effect key.
+    /// Returns the outcome of a call that must end because it lacks an argument of the effect key.
     pub(super) fn claim_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -59,7 +59,7 @@ impl EffectClaims {
     }
 
     /// Returns true if the outcome of an equal call is known, and is therefore the outcome of this call. Returns false
-    /// if the claim cannot be read.
+    /// if the tool has no effect key, if an argument of the key is missing, or if the claim cannot be read.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -147,8 +147,9 @@ pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` for a task, for a
-/// tool without an effect key, for unreadable arguments, and for the result of an equal call.
+/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` for a task, an
+/// unknown tool, a tool that is not `once` or has no effect key, and the result of an equal call. Also returns `None`
+/// if the arguments are unreadable or lack an argument of the effect key.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -210,8 +211,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
 }
 
 /// Returns the effect that a call had claimed, as the audit log records it. Returns `None` if the tool has no effect
-/// key. Also returns `None` if the call certainly did nothing and does not have the result of an equal call. The effect
-/// is computed again from the arguments, so every process that ends the call can log the effect.
+/// key, or if the arguments are unreadable or lack an argument of the key. Also returns `None` if the call certainly
+/// did nothing and does not have the result of an equal call. The effect is computed again from the arguments, so every
+/// process that ends the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {

@@ -225,7 +225,7 @@ impl GuardedCall<'_> {
     }
 }
 
-/// Returns the tool that an agent means by `name`, if it is known and the agent may call it.
+/// Returns the tool that an agent means by `name`, if the tool is known and the agent may call it.
 pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,

@@ -39,7 +39,7 @@ struct LocalNote {
 }
 
 impl Calls {
-    /// Returns the outcome of a call of a local tool if the turn's producer does not run such calls.
+    /// Returns the outcome of a call of a local tool for a producer that does not run local tools.
     pub(super) fn refused_local(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         let tool = &attempt.call.tool;
         let message = format!(
@@ -85,8 +85,8 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// Returns the outcome of a local call after its function has ended, or its process was lost. Returns `None` for
-    /// any other call. No guard is evaluated again, because the call may have taken effect.
+    /// Returns the outcome of a local call if the call's function has ended, or if the caller's process was lost.
+    /// Returns `None` for any other call. No guard is evaluated again, because the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -184,7 +184,7 @@ fn took(local: &LocalCall) -> Duration {
     Duration::from_millis(local.took_ms.max(0).unsigned_abs())
 }
 
-/// Notes in the result that the call ran in its caller's process.
+/// Marks the result as the result of a call that ran in its caller's process.
 fn ran(outcome: AttemptOutcome, local: &LocalCall, attempts: u32) -> AttemptOutcome {
     let duration_ms = local.took_ms.max(0).unsigned_abs();
     match outcome {
@@ -195,7 +195,7 @@ fn ran(outcome: AttemptOutcome, local: &LocalCall, attempts: u32) -> AttemptOutc
     }
 }
 
-/// Returns the tool in the version that the agent calls.
+/// Returns the tool in the version that the agent calls. Returns `None` if the tool or this version does not exist.
 fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
     let registry = &attempt.config.registry;
     let named = registry.resolve(&attempt.call.tool)?;

@@ -11,7 +11,7 @@ use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// Names in rules. An audit entry has the values of these names only in its policy inputs.
+/// Names that rules can read. An audit entry contains the values for these names only in its policy inputs.
 const ONLY_IN_POLICY_INPUTS: [&str; 3] = ["user_context", "session_data", "task."];
 
 #[derive(Debug, Clone, Copy)]

@@ -97,8 +97,8 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// Returns the error for a rule on arguments and context that denies the call. The agent may call the tool with other
-/// arguments.
+/// Returns the error for a call that is denied by a rule on its arguments and context. The agent may call the tool with
+/// other arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",

@@ -19,7 +19,7 @@ use crate::calls::turn::{CommitOutcome, Pipeline, SliceRun};
 use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
-/// The cause in the turn's history if a call waits for time to pass, and for no event.
+/// The cause recorded in the turn's history if a call waits only for time to pass, not for an event.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
 struct ParkRequest {
@@ -95,7 +95,7 @@ impl Pipeline {
 
     /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
     /// remaining calls. `tried` is the number of finished attempts of the next call, and whether that call has begun
-    /// work elsewhere. Returns `None` if the commit failed, or if the store did not park the slice.
+    /// work elsewhere. Returns `None` if the results were not committed, or if the store gave no result.
     async fn park(
         &self,
         run: SliceRun,
@@ -139,7 +139,8 @@ impl Pipeline {
                 return None;
             }
         }
-        // Release the slice now: its next holder may begin its calls before this worker receives the reply.
+        // Release the slice now: its next holder may begin the slice's calls before this worker receives the store's
+        // reply.
         self.journal.release(&run.slice);
         Some(run)
     }
@@ -159,7 +160,8 @@ impl Pipeline {
     }
 
     /// Parks the slice while the tool of its next call is unavailable, and returns `None`. If the call has used up its
-    /// longest wait, it gets its final result, and the slice is returned so that it continues.
+    /// longest wait, the call gets its final result. This function then returns `run`, so that the caller continues
+    /// with the slice.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,
@@ -275,7 +277,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the slice with its progress. Another worker takes the slice at once.
+    /// Returns the slice to its queue, with the progress so far. Another worker takes the slice at once.
     pub(super) async fn return_slice(&self, mut run: SliceRun, why: RequeueReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {

@@ -18,7 +18,7 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The wait before the second lookup. Each later wait is three times as long.
+/// The wait before the second lookup. Each later wait is three times the previous wait, at most [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait between two lookups.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);

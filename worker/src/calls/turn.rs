@@ -64,12 +64,12 @@ pub(super) struct SliceRun {
 pub(super) struct UncommittedResult {
     rendered: RenderedCall,
     effects: EndEffects,
-    /// If the call was not run because its turn ends, the reason for that end.
+    /// The reason for the turn's end, if the call was not run because the turn ended.
     reason: Option<EndReason>,
 }
 
 struct FinishedAttempt {
-    /// Starts at 1.
+    /// The number of the attempt, from 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,
@@ -141,8 +141,8 @@ impl Pipeline {
         }
     }
 
-    /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
-    /// Returns `None` if another worker has the slice, or if the store gave no result.
+    /// Marks a slice of a crashed worker as started. Only then does another crash count against the slice. Returns
+    /// `None` if another worker has the slice, or if the store gave no result.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -171,7 +171,7 @@ impl Pipeline {
                     () = self.now.cancelled() => break,
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
-                // In all other cases, each call ends on its own when it is carried out.
+                // In all other cases the slice runs, and each of its calls then gets its own outcome.
                 _ => break,
             }
         }
@@ -302,7 +302,8 @@ impl Pipeline {
         effects.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
-            // Must precede the commit: if the store restarts, the worker reports this result again.
+            // Record the result before the commit: if the store restarts and loses the commit, the worker reports this
+            // result again.
             self.journal.end(slice, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &effects.claim {
@@ -506,7 +507,7 @@ impl SliceRun {
         effects
     }
 
-    /// Returns the count of the last call in its streak, including results that are not settled yet.
+    /// Returns how often the last call was repeated in its streak, including results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -516,7 +517,8 @@ impl SliceRun {
     }
 }
 
-/// Returns the approval that was requested for the call, if the call ends without using it.
+/// Returns the approval that was requested for the call, if the call ends without using the approval. Only the first
+/// call of a slice can have an approval.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
@@ -529,7 +531,7 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
 }
 
 /// Returns the limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds
-/// a limit's maximum by n calls, the limit would have delayed its last n calls.
+/// a limit's maximum by n calls, the limit would have delayed the last n calls of the admission.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -567,9 +569,10 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Returns true if a result must be committed before the slice's other results. This includes a result of unknown
-/// outcome, because a lost worker may have begun that call. The intent record of the next call would replace the record
-/// of that call. A third worker would then begin that call again.
+/// Returns true if a result must be committed before the slice's other results: the result of a `once` call that ran,
+/// of a long call, or of a call that changes facts. The same applies to an unknown outcome, because a lost worker may
+/// have begun that call. The intent record of the next call would replace the record of that call. A third worker would
+/// then begin that call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;

@@ -1,4 +1,4 @@
-//! Governed calls: facts, people, equal calls, loops and cached results.
+//! Tests of governed calls: facts, approvals by people, equal calls, loops and cached results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ async fn an_approved_call_runs_with_its_narrowed_arguments() {
 async fn a_fully_governed_call_takes_three_round_trips() {
     let runs = Arc::new(AtomicU32::new(0));
     let paid = || Fact::parse("paid").unwrap();
-    // The lease is so long that no heartbeat is counted.
+    // With such a long lease, the worker sends no heartbeat while the test counts round trips.
     let shard = Shard::start_for(60_000, |active, setup| {
         let forbid = vec![FactCondition { fact: paid(), mode: RuleMode::Enforce, message: None }];
         let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];

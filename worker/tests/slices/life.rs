@@ -1,4 +1,4 @@
-//! The lifecycle of a worker: the slices that it takes, runs and returns.
+//! Tests of a worker's lifecycle: the slices that it takes, runs and returns.
 
 use tickfleet_core::audit::AuditEntry;
 use tickfleet_core::keys;

@@ -93,7 +93,7 @@ impl Shard {
         Self::start_for(LEASE_MS, set_up).await
     }
 
-    /// Like [`Self::start_with`], with another lease.
+    /// Like [`Self::start_with`], with a lease of `lease_ms`.
     pub async fn start_for(lease_ms: i64, set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
         let memory = MemoryStore::new(MemoryOptions { lease_ms, ..MemoryOptions::default() });
         let options = StoreOptions { lease_ms, ..StoreOptions::default() };
@@ -230,7 +230,7 @@ impl Shard {
     }
 }
 
-/// The parts of a worker besides its policy.
+/// The parts of a worker that a test can change, besides the worker's policy.
 #[derive(Default)]
 pub struct Setup {
     pub tools: Vec<TypedTool>,

@@ -1,4 +1,4 @@
-//! The tool that the benchmark calls. The tool returns its text, and exists in several kinds.
+//! The tool that the benchmark calls. The tool returns its input text, and exists in several kinds.
 
 mod services;
 
@@ -72,8 +72,8 @@ impl ToolKind {
     }
 
     /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. For an MCP tool, also runs
-    /// `program` to pin the tool's definition. Returns the services that the tool calls, if any. Keep them as long as
-    /// the tool is called.
+    /// `program` to pin the tool's definition. Returns the services that the tool calls, if any. The caller must keep
+    /// the services as long as the tool is called.
     ///
     /// # Errors
     /// A file cannot be written, or a service cannot be started.

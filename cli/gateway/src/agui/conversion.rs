@@ -20,7 +20,7 @@ pub(super) struct RunIds {
 struct RunConverter {
     run: RunIds,
     task: String,
-    /// Model responses so far.
+    /// Number of model responses so far.
     plans: usize,
     /// Ids of the last response's calls that have no result yet.
     calls: VecDeque<String>,
@@ -105,7 +105,7 @@ impl RunConverter {
         }
         self.calls.clear();
         for (position, call) in calls.iter().enumerate() {
-            // The call's id in `explain` and in the audit log.
+            // The same call id as in `explain` and in the audit log.
             let id = format!("{message}/{position}");
             self.ready.extend([
                 json!({"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.tool, "parentMessageId": message}),

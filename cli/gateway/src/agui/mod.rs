@@ -108,8 +108,8 @@ pub(crate) async fn run(
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&said).await?;
     let run = RunIds { thread: input.thread_id, id: input.run_id };
-    // The protocol requires an end event for every run. `events` therefore handles draining itself, and this token is
-    // never canceled.
+    // The protocol requires an end event for every run. `events` therefore ends the run itself when the process
+    // drains, and the token that is passed here is never canceled.
     Ok(respond(open_stream, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
 }
 

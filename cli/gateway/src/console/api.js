@@ -1,5 +1,5 @@
-// The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header. Other pages
-// therefore cannot make the browser send the key. A token of an identity provider is such a key.
+// The gateway's API with the key of this tab. The key can also be a token of an identity provider. The key is stored
+// only for the tab and sent as a header. Other pages therefore cannot make the browser send the key.
 
 import { parse, write } from "./json.js";
 

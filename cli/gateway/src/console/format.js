@@ -81,8 +81,8 @@ export function pointInTime(text, nowMs) {
 }
 
 /**
- * Returns the range of a filter, `{from, until}` in milliseconds. Each may be undefined. `yesterday` alone ends at
- * midnight.
+ * Returns the range of a filter, `{from, until}` in milliseconds. Either end may be undefined. `yesterday` alone ends
+ * at midnight.
  */
 export function range(query, nowMs) {
   const from = pointInTime(query.get("from"), nowMs);

@@ -41,7 +41,7 @@ export function parse(text) {
     const digits = next(NUMBER);
     return String(Number(digits)) === digits ? Number(digits) : new Digits(digits);
   };
-  /** Parses the content of brackets; `item` parses one element. */
+  /** Parses the elements between brackets. `item` parses one element. */
   const items = (close, item) => {
     at += 1;
     skip();

@@ -102,7 +102,7 @@ export function watch(given) {
   document.addEventListener("visibilitychange", begin);
   watch.dog = setInterval(() => {
     if (!live.why && Date.now() - live.at > LATE_MS) lost("No new data.");
-    // The sign shows how many seconds old the data is, so redraw it every second.
+    // The connection indicator shows how many seconds old the data is, so redraw the indicator every second.
     if ((watch.odd = !watch.odd)) listeners.changed();
   }, 500);
   begin();

@@ -33,11 +33,14 @@ const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
 const QUIET_MS = 30_000;
 const GATHER_MS = 300_000;
 const GATHER_AGAIN_MS = 15_000;
-/** Time until the gateway is asked again whether it has an identity provider, if it did not say. */
+/** Delay (ms) before the console asks the gateway again for its identity provider, after a failed request. */
 const PROVIDER_AGAIN_MS = 5000;
 const root = document.getElementById("console");
 const shared = new BroadcastChannel("tickfleet-console");
-/** `provider` is the identity provider, `null` if there is none. `unknown` is the reason if it is not known. */
+/**
+ * `provider` is the identity provider, or `null`. `unknown` is the error of the request for the provider, if it
+ * failed.
+ */
 const state = { view: undefined, wrong: "", isIn: false, isBusy: false, provider: null, unknown: "" };
 
 function place() {
@@ -86,14 +89,14 @@ function pictured() {
   const { fleet } = live;
   learn({ tool: fleet.tools.rows.map((row) => row.tool), outcome: fleet.tools.rows.flatMap((row) => Object.keys(row.outcomes)), limit: fleet.agents.map((one) => one.limit), tenant: fleet.agents.map((one) => one.tenant), agent: fleet.agents.map((one) => one.agent) });
   if (view?.is_fleet && !page.dialog) {
-    // Responses to earlier requests are older than this snapshot, and must be ignored.
+    // Ignore responses to earlier requests, because these responses are older than this snapshot.
     view.asked = (view.asked ?? 0) + 1;
     Object.assign(view, { data: fleet, at: live.at, looked: live.at, wrong: "", isBusy: false });
   }
   lookAgain();
 }
 
-/** Refreshes at once, after an action. */
+/** Refreshes the view at once, after an action. */
 const refresh = () => (state.view ? look(state.view, false) : undefined);
 
 function show(moved) {
@@ -186,7 +189,7 @@ const status = () => h("div", { id: "said", class: page.said ? undefined : "empt
   page.said?.undo ? h("button", { type: "button", onClick: page.said.undo.run }, page.said.undo.label) : null,
   page.said ? h("button", { type: "button", class: "icon", "aria-label": "Close the message", onClick: () => say("") }, "×") : null);
 
-/** Runs a step of a sign-in. The form shows its error. */
+/** Runs a step of a sign-in. If the step fails, the form shows the error. */
 async function tried(step) {
   Object.assign(state, { isBusy: true, wrong: "" });
   redraw();
@@ -195,7 +198,7 @@ async function tried(step) {
   redraw();
 }
 
-/** The part of the form for the identity provider. */
+/** Returns the part of the sign-in form for the identity provider. */
 function providerChoice() {
   if (state.unknown) return h("p", { class: "soft", role: "status" }, `Sign-in at the identity provider is not available: ${state.unknown}`);
   if (!state.provider) return null;
@@ -282,7 +285,7 @@ const share = () => shared.postMessage({ kind: "key", key: key() });
 shared.onmessage = ({ data }) => {
   if (data.kind === "who" && whoami()) share();
   else if (data.kind === "key" && !state.isIn && !hasKey()) start(data.key).catch((error) => { state.wrong = error.message; redraw(); });
-  // A tab whose sign-in has not ended yet has a key as well.
+  // Check `hasKey` too, because a tab already has a key while its sign-in is in progress.
   else if (data.kind === "sign-out" && (state.isIn || hasKey())) leave(data.why || "Signed out in another tab.", true);
 };
 

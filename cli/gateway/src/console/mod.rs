@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn files_import_only_each_other_and_name_no_external_host() {
         for (name, kind, text) in FILES {
-            // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML, which the console
-            // does not use.
+            // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML. The console does
+            // not use this property.
             let is_foreign = name.starts_with("preact.");
             for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
             {

@@ -20,7 +20,7 @@ use crate::tokens::{CodeExchange, Tokens};
 
 /// Maximum bytes of a request body. Codes of some providers have a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;
-/// Lengths of a PKCE verifier (RFC 7636, section 4.1).
+/// Allowed lengths (characters) of a PKCE verifier (RFC 7636, section 4.1).
 const VERIFIER_CHARS: std::ops::RangeInclusive<usize> = 43..=128;
 const NONCE_CHARS: std::ops::RangeInclusive<usize> = 16..=128;
 const EXPECTED: &str = "{\"code\": \"…\", \"verifier\": \"…\", \"nonce\": \"…\", \"redirect_uri\": \"…\"}";
@@ -113,7 +113,8 @@ fn check_sender(parts: &Parts, public: &PublicUrl) -> Result<(), Problem> {
     if parts.headers.get(header::ORIGIN).is_some_and(|origin| !public.is_origin(origin)) {
         return Err(Problem::forbidden(format!("sign in at {}", public.console())));
     }
-    // Browsers send this type to another site only after a preflight, which the gateway does not answer.
+    // Browsers send this content type to another site only after a preflight request, which the gateway does not
+    // answer.
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json")) {
         return Err(Problem::invalid("Content-Type: expected application/json"));
@@ -127,8 +128,8 @@ fn invalid(problem: &str) -> Problem {
 
 impl CompleteRequest {
     fn check(&self, public: &PublicUrl) -> Result<(), Problem> {
-        // The provider compares this address with that of the authorization request. The gateway also checks it, so
-        // that it never exchanges a code that the provider sent to another site.
+        // The provider compares this address with the address of the authorization request. The gateway also checks
+        // this address, so that it never exchanges a code that the provider sent to another site.
         if self.redirect_uri != public.console() {
             return Err(Problem::invalid(format!("redirect_uri: expected {}", public.console())));
         }

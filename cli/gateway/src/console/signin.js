@@ -1,5 +1,5 @@
-// Sign-in at an identity provider: the authorization-code flow of OpenID Connect with PKCE. The state, the nonce and the
-// verifier of a sign-in stay in the tab that began it, and are used once.
+// Sign-in at an identity provider: the authorization-code flow of OpenID Connect with PKCE. The state, the nonce and
+// the verifier of a sign-in stay in the tab that began it, and are used once.
 
 import { Refused, send } from "./api.js";
 
@@ -12,12 +12,12 @@ const secret = () => base64url(crypto.getRandomValues(new Uint8Array(SECRET_BYTE
 /** Returns the identity provider of this gateway; `null` if the gateway accepts only keys and tokens. */
 export const provider = async () => (await send("sign-in")).sign_in ?? null;
 
-/** Returns true if the provider sends browsers to another address of the console than this page's. */
+/** Returns true if the provider returns browsers to a console address other than the address of this page. */
 export const isElsewhere = ({ redirect_uri }) => redirect_uri !== `${location.origin}${location.pathname}`;
 
 /** Sends the browser to the provider. */
 export async function beginSignIn({ issuer, authorization_endpoint, client_id, scope, redirect_uri }) {
-  // Browsers offer this to secure pages only.
+  // Browsers offer `crypto.subtle` only to secure pages.
   if (!globalThis.crypto?.subtle) throw new Refused(0, "Sign-in needs HTTPS. Open the console at its HTTPS address.");
   const [state, nonce, verifier] = [secret(), secret(), secret()];
   const code_challenge = base64url(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier)));
@@ -28,7 +28,7 @@ export async function beginSignIn({ issuer, authorization_endpoint, client_id, s
   location.assign(url);
 }
 
-/** Returns the sign-in that this tab began, and forgets it. */
+/** Returns the sign-in that this tab began, and removes it from the storage of the tab. */
 function takeBegun() {
   const text = sessionStorage.getItem(STORED);
   sessionStorage.removeItem(STORED);

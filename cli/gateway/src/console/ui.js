@@ -41,7 +41,7 @@ export function say(text, undo) {
   if (said) setTimeout(() => page.said === said && say(""), SAID_MS);
 }
 
-/** Changes the query of the view without requesting data again. The link in the address bar follows. */
+/** Changes the query of the view, and its link in the address bar, without requesting data again. */
 export function keepInLink(changed) {
   const { name, query } = page.place;
   for (const [key, value] of Object.entries(changed)) {
@@ -144,7 +144,7 @@ export function learn(found) {
 
 const TIMES = ["15m", "1h", "1d", "7d", "today", "yesterday"];
 
-/** Draws the lists of the pickers. The page contains them once. */
+/** Draws the lists of known names for the pickers. The page contains each list once. */
 export const lists = () => h("div", { hidden: true },
   Object.entries({ ...known, time: TIMES }).map(([name, values]) => h("datalist", { key: name, id: `list-${name}` }, [...values].sort().map((value) => h("option", { key: value, value })))));
 

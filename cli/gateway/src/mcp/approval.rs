@@ -1,11 +1,11 @@
-//! How a client sees a call that waits for approval. The caller can never approve its own call. A client that can
-//! show its user a page is asked to show the page where approvers decide with their own keys. The client's response
-//! decides nothing.
+//! Shows a client that its call waits for approval. The caller can never approve its own call. If a client can show
+//! its user a page, the gateway asks the client to show the approvals page, where approvers decide with their own
+//! keys. The client's response decides nothing.
 //!
 //! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). The
-//! client is asked to show its user a dialog, and the user's answer decides. If the client has no dialogs, the call is
-//! *held*: the client gets a result that says where to decide, and the same call later returns the result of the held
-//! call.
+//! gateway asks the client to show its user a dialog, and the user's answer decides. If the client has no dialogs,
+//! the call is *held*: the client gets a result that explains where to decide. If the client repeats the call, the
+//! call returns the result of the held call.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ impl LocalApprovals {
         self.held.lock().iter().map(|held| held.turn.clone()).collect()
     }
 
-    /// Holds the call, and returns the result that says where to decide.
+    /// Holds the call, and returns the result that explains where to decide.
     pub(super) fn hold(&self, request: &CallToolRequestParams, turn: &TurnId, approval: &Approval) -> CallToolResult {
         self.release(turn);
         let mut held = self.held.lock();
@@ -169,7 +169,8 @@ impl McpServer {
         )
     }
 
-    /// Returns the page to show. `None` if the gateway has no configured URL, or if the client cannot show pages.
+    /// Returns the base URL of the approvals page that the client shows. `None` if the gateway has no configured URL,
+    /// or if the client cannot show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)

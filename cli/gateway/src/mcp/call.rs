@@ -47,7 +47,7 @@ const SESSION_ID: &str = "tickfleet/session_id";
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
-    /// Runs a call as a turn of its own.
+    /// Runs a call as a separate turn.
     pub(super) async fn call(
         &self,
         principal: &Principal,
@@ -142,7 +142,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
-        // The id is chosen here, so that the call runs once even if Redis does not respond and the submit is repeated.
+        // Choose the id here, so that the call runs once even if Redis does not respond and the submit is repeated.
         let id = turn.id.take().or(repeated).map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -178,8 +178,9 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// Handles a client that has stopped waiting. If the protocol cancels the call in this case, cancels the turn too.
-    /// Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
+    /// Handles a client that has stopped waiting. Cancels the turn if the client's protocol treats the end of the
+    /// wait as a cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a
+    /// call.
     async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -297,7 +298,7 @@ fn not_accepted(problem: &Problem) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }
 
-/// Returns the result of an accepted call that has not ended, or whose end is not known here yet.
+/// Returns the result of an accepted call that has not ended, or whose end this gateway does not know yet.
 fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     let message = format!(
         "The call was accepted and runs as turn {}, but {why}. Do not repeat it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} returns its result.",

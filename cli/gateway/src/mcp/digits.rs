@@ -19,8 +19,8 @@ fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut bytes = [0_u8; 16];
-        // Without random numbers the mark can be guessed. A sender could then turn a text into a number, which does no
-        // harm.
+        // Without random numbers, senders can guess the mark. The output then shows a text with this mark as a
+        // number, which does no harm.
         let _ = SystemRandom::new().fill(&mut bytes);
         bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
     })

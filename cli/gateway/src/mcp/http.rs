@@ -22,8 +22,8 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Maximum bytes after numbers became texts (see `digits`). Each such number has at least 15 digits, and its quotes and
-/// mark add 51 bytes.
+/// Maximum bytes of a body after `digits` has replaced numbers with texts. Each such number has at least 15 digits,
+/// and its quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
 /// Origins of pages on the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];

@@ -57,7 +57,7 @@ const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between attempts to read the list.
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
-/// The agent that a server speaks for.
+/// The agent for which a server makes calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
     tenant: TenantId,
@@ -99,7 +99,7 @@ pub(crate) struct McpServer {
     draining: CancellationToken,
     /// The only agent that the server serves; `None` if each request names its agent.
     only: Option<Principal>,
-    /// Base URL of the gateway's pages, if configured. Over standard input and output, that of the local console.
+    /// Base URL of the gateway's pages, if configured. Over standard input and output, base URL of the local console.
     public: Option<PublicUrl>,
     /// The approvals of the user of this machine, if this user is an approver.
     local: Option<Arc<LocalApprovals>>,
@@ -117,8 +117,8 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
-    /// Returns the tool list of an agent in the format that all dialects share. Waits up to [`LIST_WAIT`] for a worker
-    /// to write the list, and then returns `None`.
+    /// Returns the tool list of an agent in the format that all dialects share. Waits up to [`LIST_WAIT`] for a
+    /// worker to write the list. Returns `None` if there is still no list, or if the process drains first.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -128,7 +128,7 @@ impl McpServer {
         let began = Instant::now();
         let mut pause = LIST_LOOKS_MIN;
         loop {
-            // Redis may start at the same time as the fleet.
+            // Errors are retried too, because Redis may start at the same time as the fleet.
             let list = store.tool_list(&principal.tenant, &principal.agent).await;
             let is_over = began.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
             if is_over || matches!(list, Ok(Some(_))) {

@@ -121,7 +121,7 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// Returns the next snapshot; `None` if the watcher has lost its permission.
+    /// Returns the next snapshot; `None` if the watcher has lost its permission or polling has ended.
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.

@@ -196,8 +196,7 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // The turn may have been admitted between the two reads. In that case, the next poll shows the turn's
-            // state.
+            // The turn may have been admitted between the two reads. Keep its state, which the next poll updates.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,
             Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,

@@ -16,7 +16,8 @@ pub(crate) const TRACEPARENT: &str = "traceparent";
 const ID_CHARS_MAX: usize = 128;
 
 /// Assigns an id to the request, unless the caller sent a valid id. Returns the id in the response, and logs the
-/// request when its response begins. Frequent requests of probes are logged at debug level.
+/// request when its response begins. Requests for the OpenAPI document, which probes can send often, are logged at
+/// debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = valid_request_id(request.headers()).unwrap_or_else(random_id);

@@ -45,7 +45,7 @@ mod tests {
 
     fn slow(pieces: u64, every: Duration) -> Body {
         let pieces = stream::iter(0..pieces).then(move |_| async move {
-            // The sender's pace in this test; time is paused.
+            // The test's clock is paused, so the sleep advances the clock. `every` is the time between two pieces.
             tokio::time::sleep(every).await;
             Ok::<_, io::Error>(Bytes::from_static(b"x"))
         });

@@ -3,10 +3,10 @@
 /// Maximum number of units of a resource that are in use at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PermitBounds {
-    /// By all callers together.
+    /// Maximum for all callers together.
     pub(crate) all: usize,
-    /// By the callers of one tenant.
+    /// Maximum for the callers of one tenant.
     pub(crate) tenant: usize,
-    /// By one caller.
+    /// Maximum for one caller.
     pub(crate) caller: usize,
 }

@@ -1,7 +1,7 @@
 //! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
 //! connections are bounded in number and in time. If there are too many, the gateway closes the oldest connection of
 //! the address with the most unknown connections. Silent connections therefore cannot keep others out. A known
-//! connection counts for the caller that its key identifies.
+//! connection counts against the bounds of the caller whose key it sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -125,7 +125,7 @@ impl OpenConnection {
         self.permit.get().is_some()
     }
 
-    /// Runs `work`. Returns `None` if the connection is closed first, in favor of others.
+    /// Runs `work`. Returns `None` if the gateway closes the connection first to make room for other connections.
     pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.closed.run_until_cancelled(work).await
     }

@@ -25,7 +25,7 @@ fn peer_of(parts: &Parts) -> Option<Peer> {
 
 #[derive(Debug)]
 pub(crate) struct InvalidCredentialLimiter {
-    /// `None` for no limit.
+    /// Rate at which invalid credentials from one address are checked; `None` for no limit.
     rate: Option<Rate>,
     wrong: Allowances<Peer>,
     good: Mutex<ValidCredentialCache>,
@@ -87,11 +87,11 @@ impl InvalidCredentialLimiter {
         }
     }
 
-    /// Records that the credential is invalid, or is no longer valid.
+    /// Counts an invalid credential against the address of the request. The credential no longer counts as valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
-            // Ignore the result: if the allowance is used up, the next credential is not checked.
+            // Ignore the result: if the allowance is used up, `check_rate` rejects the next credential.
             _ = self.wrong.take(peer, rate);
         }
     }

@@ -73,7 +73,7 @@ impl OpenStream {
                 Ok(grant) => {
                     self.requester.caller.has_same_scope(&grant) && grant.require_permission(self.verb).is_ok()
                 }
-                // If a later check may succeed, for example because the issuer is unavailable, the permission stays.
+                // Keep the permission if a later check may succeed, for example after the issuer was unavailable.
                 Err(problem) => problem.summary().1,
             };
             if !may {

@@ -57,7 +57,7 @@ impl TlsFiles {
     /// Reads the PEM files: the certificate first, followed by its chain up to the root.
     ///
     /// # Errors
-    /// [`TlsError`].
+    /// [`TlsError`]: a file cannot be read, or its content is invalid.
     pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let config = config(certificate, key, &read(certificate)?, &read(key)?)?;
         let config = Arc::new(ArcSwap::from_pointee(config));

@@ -63,7 +63,7 @@ impl Endpoints {
 #[derive(Debug)]
 pub(super) struct IssuerRead {
     pub(super) keys: KeySet,
-    /// An error if sign-in is not possible. Tokens are accepted nevertheless.
+    /// The endpoints for sign-in, or the reason why sign-in is not possible. Tokens are accepted in both cases.
     pub(super) endpoints: Result<Endpoints, String>,
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result
     Ok(body)
 }
 
-/// Returns the innermost error. The text of the outer error says only that a request failed.
+/// Returns the innermost error. The text of the outer error reports only that a request failed.
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -73,8 +73,8 @@ impl KeySet {
         }
     }
 
-    /// Returns the key with this id for this algorithm. `None` if the id is unknown. An error if the key is for other
-    /// algorithms.
+    /// Returns the key with this id, or without an id the only key, for this algorithm. `None` if there is no such
+    /// key. An error if the key is for other algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
@@ -91,7 +91,7 @@ fn usable(jwk: &Jwk) -> Option<VerificationKey> {
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![Algorithm::ES256],
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![Algorithm::ES384],
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
-        // A shared secret does not belong in a public set.
+        // Another curve, or a shared secret, which does not belong in a public set.
         _ => return None,
     };
     if let Some(only) = jwk.common.key_algorithm {

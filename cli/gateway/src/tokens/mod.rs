@@ -132,7 +132,8 @@ struct Inner {
     key_requested: Notify,
     waiter_permits: Semaphore,
     exchange_permits: Semaphore,
-    /// Requests without a key may wait for the endpoints. They must not take the permits of requests with tokens.
+    /// Permits for requests without a key that wait for the endpoints. These requests must not take the permits of
+    /// requests with tokens.
     endpoint_permits: Semaphore,
 }
 
@@ -140,7 +141,7 @@ impl Tokens {
     /// Reads the rules. [`Self::follow`] reads the keys.
     ///
     /// # Errors
-    /// [`TokenError`].
+    /// [`TokenError`]: the options or the rules cannot be used.
     pub fn open(mut options: TokenOptions) -> Result<Self, TokenError> {
         if options.audience.is_empty() || options.audience.iter().any(String::is_empty) {
             return Err(TokenError::Options("an audience is expected: a token for another service opens nothing here"));
@@ -312,8 +313,9 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Requests a read of the keys, and waits for the read. If the keys were read a moment ago, returns immediately:
-    /// the content of tokens must not decide how often the issuer is queried.
+    /// Requests a read of the keys, and waits for the read. Returns immediately if the keys were read a moment ago,
+    /// because the content of tokens must not decide how often the issuer is queried. Also returns immediately if too
+    /// many requests wait.
     async fn request_keys(&self) -> KeyRead {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
@@ -346,7 +348,7 @@ impl Inner {
         self.endpoints.load_full().ok_or_else(Problem::sign_in_unavailable)
     }
 
-    /// Stores the endpoints of a read. Unusable endpoints are logged only if the console offers sign-in.
+    /// If the console offers sign-in, stores the endpoints of a read, and logs unusable endpoints.
     fn store_endpoints(&self, endpoints: Result<Endpoints, String>) {
         if self.options.sign_in.is_none() {
             return;
@@ -390,7 +392,7 @@ impl Inner {
         };
         tokio::time::sleep(cooldown).await;
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Idle);
-        // The result does not matter: the keys are read after the timeout and after a request alike.
+        // Ignore the result: the keys are read both after the timeout and after a request.
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 

@@ -1,5 +1,5 @@
-//! Permissions of tokens: rules about their claims, in a file. The first rule whose claims all match decides. If no
-//! rule matches, nothing is granted.
+//! Rules that map the claims of tokens to permissions, in a file. The first rule whose claims all match decides. If
+//! no rule matches, the token grants nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +128,7 @@ impl GrantRule {
     fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let tenant = match one_of("tenant", self.tenant.as_ref(), self.tenant_claim.as_ref())? {
             FieldSource::Fixed(tenant) => tenant.clone(),
-            // A claim never grants all tenants: only the file can.
+            // Only the file can grant all tenants. A claim names one tenant.
             FieldSource::Claim(name) => {
                 TenantScope::One(TenantId::new(text(claims, name)?).map_err(|error| error.to_string())?)
             }

@@ -19,12 +19,12 @@ use jsonwebtoken::errors::ErrorKind;
 
 /// Maximum number of codes that are exchanged at once. Without a bound, callers without a key could flood the issuer.
 pub(super) const EXCHANGES_MAX: usize = 32;
-/// Maximum bytes of a response of the token endpoint. It has up to three tokens.
+/// Maximum bytes of a response of the token endpoint. Such a response has up to three tokens.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 /// Maximum characters of an error code from the token endpoint that is logged.
 const ERROR_CHARS_MAX: usize = 64;
 
-/// The client that the console is at the identity provider.
+/// The registration of the console as a client at the identity provider.
 #[derive(Debug, Clone)]
 pub struct SignInOptions {
     pub client_id: String,
@@ -35,7 +35,7 @@ pub struct SignInOptions {
 }
 
 impl SignInOptions {
-    /// Default scopes: most providers add the user's name and address to the token for these.
+    /// Default scopes. For these scopes, most providers add the user's name and email address to the token.
     pub const SCOPES: [&str; 2] = ["profile", "email"];
 
     fn scope(&self) -> String {
@@ -188,14 +188,15 @@ fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), P
     if !is_audience || claims.get("azp").is_some_and(|party| !is_client(party)) {
         return Err(refused(&ErrorKind::InvalidAudience));
     }
-    // A token of another sign-in could be of another user.
+    // A token of another sign-in could belong to another user.
     if claims.get("nonce").and_then(Value::as_str) != Some(nonce) {
         return Err(Problem::unauthorized("invalid token: it belongs to another sign-in (nonce); sign in again"));
     }
     Ok(())
 }
 
-/// Returns the header with the client's id and secret (RFC 6749, section 2.3.1). Logs of HTTP libraries omit it.
+/// Returns the header with the client's id and secret (RFC 6749, section 2.3.1). HTTP libraries do not log its value,
+/// because the value is marked as sensitive.
 fn basic(client_id: &str, ClientSecret(secret): &ClientSecret) -> Result<HeaderValue, Problem> {
     let credentials = STANDARD.encode(format!("{}:{}", encoded(client_id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {credentials}"))

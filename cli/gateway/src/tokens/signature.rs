@@ -6,7 +6,7 @@ use jsonwebtoken::signature::{self, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 use ring::signature as by_ring;
 
-/// Verifies only; cannot sign.
+/// A crypto provider that verifies signatures and cannot sign.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(Error::from(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
@@ -14,7 +14,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 };
 
 pub(super) fn install() {
-    // Fails if a provider is already installed.
+    // Ignore the error: it means that a provider is already installed.
     let _ = PROVIDER.install_default();
 }
 

@@ -169,7 +169,7 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns the message to the agent, cut to the sentences that fit. If the error code says more than the outcome, the
+/// Returns the message to the agent, cut to the sentences that fit. If the error code differs from the outcome, the
 /// message begins with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());

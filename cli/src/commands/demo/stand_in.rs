@@ -1,5 +1,5 @@
-//! Fakes of Telegram, X, the team's calendar and a model on this machine. The fakes record their requests in a ledger,
-//! and fail when the script of the day says so. The model completes each task at once, and records nothing.
+//! Fakes of Telegram, X, the team's calendar and a model on this machine. The fakes record their requests in a
+//! ledger, and fail as the script of the day specifies. The model completes each task at once, and records nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;

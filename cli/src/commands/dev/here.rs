@@ -1,4 +1,5 @@
-//! Announces and finds the `tickfleet dev` of a folder. Commands and clients there need no URL, key or configuration.
+//! Announces and finds the `tickfleet dev` of a folder. Commands and clients in this folder need no URL, key or
+//! configuration.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -56,7 +57,7 @@ impl DevHere {
     /// Returns the fleet that this user runs in the current folder. The file of a process that was killed is ignored.
     pub(crate) fn find() -> Option<Self> {
         let file = std::fs::File::open(Path::new(DIR).join(FILE)).ok()?;
-        // In a shared folder, another user's file could name tools that then run as this user.
+        // Ignore another user's file: in a shared folder, it could name tools that then run as this user.
         if file.metadata().ok()?.uid() != nix::unistd::geteuid().as_raw() {
             return None;
         }

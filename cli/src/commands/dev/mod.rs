@@ -124,7 +124,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
-        // When the task that serves the socket ends, it removes the socket.
+        // Wait for the task that serves the socket, because this task removes the socket when it ends.
         let _ = lending.await;
         return outcome;
     }
@@ -152,7 +152,7 @@ fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
 #[derive(Default)]
 struct DataLocation {
     place: String,
-    /// The folder of the socket, and the URL for other commands; `None` if they have the URL already.
+    /// The folder of the socket, and the URL for other commands; `None` if these commands already have the URL.
     here: Option<(PathBuf, String)>,
     redis_cli: Option<String>,
     /// True if the console opens in a browser.
@@ -188,7 +188,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut address = setup.settings().http.address;
     if address.ip().is_unspecified() {
-        // Other machines need no access to a developer's machine.
+        // Listen only on the loopback interface, because other machines need no access to a developer's machine.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();

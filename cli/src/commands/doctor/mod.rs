@@ -297,7 +297,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // A broken configuration has no policy that could be compared with the policy in force.
+    // A broken configuration has no policy to compare. In this case, compare the policy in force with itself.
     let digest = if setup.has_full_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);

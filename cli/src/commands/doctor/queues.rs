@@ -95,7 +95,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// Reports low memory, which is then the only reported cause of waiting work.
+/// Reports that memory is nearly full. In this case, the other findings name low memory as their cause.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -186,8 +186,8 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Reports the number of dead letters, and describes the newest ones. Leaves out their text, which can contain
-/// anything.
+/// Reports the number of dead letters, and describes the newest letters. Leaves out the text of the letters, which
+/// can contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");

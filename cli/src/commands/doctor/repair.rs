@@ -99,7 +99,8 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// Returns the severity of a fault, and how to repair the fault. A fault that is repaired only with `--repair` is FAIL.
+/// Returns the severity of a fault, and how to repair the fault. A harmful fault that is repaired only with
+/// `--repair` is FAIL.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

@@ -22,7 +22,7 @@ impl UnreachableShards {
     /// primary instead.
     ///
     /// # Errors
-    /// Any other failure.
+    /// The check failed for another reason.
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],

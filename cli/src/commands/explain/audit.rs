@@ -7,7 +7,8 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, ExplainedState, Explanation};
 use crate::failure::Failure;
 
-/// Margin (ms) around the times in the record, because the IDs of entries have times of another clock: that of Redis.
+/// Margin (ms) around the times in the record. The record contains shard time, but entry IDs contain times of Redis'
+/// clock.
 const SLACK_MS: i64 = 1_000;
 /// Maximum number of entries that are read if no time is given.
 const READ_MAX: usize = 100_000;
@@ -47,7 +48,7 @@ pub(super) async fn of_explanation(
     let Some(accepted) = explanation.accepted_ms else {
         return unrecorded(store, name, explanation.now_ms, args).await;
     };
-    // The log is numbered by Redis' clock. The shard's clock can be ahead of Redis' clock.
+    // The IDs of log entries contain times of Redis' clock. Subtract the time by which the shard's clock is ahead.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(explanation.now_ms));
     let until_ms = args

@@ -42,7 +42,8 @@ pub(super) enum WaitRule {
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     Approval,
-    /// The turn waits for work that it began, or for a call of another turn that is equal or may change a fact.
+    /// The turn waits for work that it began, for an equal call of another turn, or for a call that may change a
+    /// fact.
     Other,
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.
@@ -69,7 +70,8 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if this turn did not begin `awaits`, but waits for a call of `awaits` that is equal or may change a fact.
+    /// True if this turn did not begin `awaits`, but waits for an equal call of `awaits`, or for a call that may
+    /// change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +93,7 @@ pub(super) struct TurnWait {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RunningCall {
-    /// Position of the first call without a result in Redis. Short calls after it may already have ended.
+    /// Position of the first call without a result in Redis. Short calls at later positions may already have ended.
     pub(super) position: usize,
     pub(super) tool: String,
     /// How long (ms) the holder has had the turn.
@@ -104,8 +106,8 @@ pub(super) struct RunningCall {
     pub(super) progress: Option<String>,
 }
 
-/// Returns the running call of a turn; `None` if no process holds the turn. `timeout_ms` returns the time limit of one
-/// attempt with a tool.
+/// Returns the running call of a turn; `None` if no process holds the turn, or if the turn has no readable next call.
+/// `timeout_ms` returns the time limit of one attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -327,7 +329,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl TurnWait {
-    /// Returns the wait for an approval if one is open, and this wait otherwise.
+    /// Returns the wait for the approval `open`; if `open` is `None`, returns this wait unchanged.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {

@@ -154,7 +154,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     )
 }
 
-/// Describes how the turn or call ended. The color is that of success only if all calls succeeded.
+/// Describes how the turn or call ended. The color means success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> = explanation
@@ -217,7 +217,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(explanation.task.iter().flat_map(tasks::text::steps));
-    // Recorded attempts are already listed, so only the others are counted here.
+    // Recorded attempts are already listed, so only unrecorded attempts are counted here.
     let noted = explanation.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = explanation.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [

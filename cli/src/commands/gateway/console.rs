@@ -62,7 +62,7 @@ impl Console {
     pub(crate) async fn ended(self) {
         let Self { mut serving, ending, .. } = self;
         ending.cancel();
-        // If the console panicked, the log contains the reason, and the fleet still ends normally.
+        // Ignore a panic of the console: the log contains the reason, and the fleet still ends normally.
         if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
             serving.abort();
         }
@@ -84,8 +84,8 @@ async fn serve(
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }
 
-/// Returns the key for the owner of a private fleet, who can do everything. If the configuration has approvers, the key
-/// acts as the first one.
+/// Returns the key-file row for the owner of a private fleet. The key can view and operate all tenants. If the
+/// configuration has approvers, the key can also decide approvals, as the first approver.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -101,7 +101,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// Returns the key for services. It can submit turns for all agents of its tenant.
+/// Returns the key-file row for services. The key can submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::fleet::modules::fingerprint;
 use crate::setup::Setup;
 
-/// Maximum age of a frame that is returned without a new poll.
+/// Maximum age of a frame that is returned without a new poll. A frame is the state of the fleet at one poll.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
 /// If the last poll is older than this, it is too old for computing rates, so two polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
@@ -37,10 +37,10 @@ pub(super) struct LocalBackend {
     client: Client,
     /// The configuration as of the last request.
     setup: ArcSwap<Setup>,
-    /// The frames are shared by all requests, because each poll costs Redis some round trips.
+    /// All requests share the frames, because each poll takes some round trips to Redis.
     frames: Mutex<FrameCache>,
     /// The result of [`Self::shown`], with the fingerprint of its configuration. The result includes the texts of the
-    /// files. This process does not keep these texts otherwise, so they are read once for all requests.
+    /// files. This process stores these texts nowhere else, so it reads them once for all requests.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -169,7 +169,7 @@ impl OperatorBackend for LocalBackend {
         async move {
             let (setup, problem) = match self.current().await {
                 Ok(setup) => (setup, None),
-                // An operator who searches for an error in a file gets this error.
+                // The response contains this error, because the operator may be searching for it.
                 Err(error) => (self.setup.load_full(), Some(error.to_string())),
             };
             let mut in_force = Vec::new();

@@ -208,7 +208,7 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
 }
 
 /// # Errors
-/// Keys or rules that cannot be read, an address that cannot be bound, an unreachable Redis.
+/// The keys or rules cannot be read, an address cannot be bound, or Redis is unreachable.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let credentials = args.credentials(setup)?;

@@ -93,7 +93,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_SHOWN).filter(|_| !output.json) {
-        // A file name can contain control characters.
+        // Replace control characters, which a file name can contain.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }
@@ -154,8 +154,8 @@ async fn one_file(
     Ok(())
 }
 
-/// Finds documents whose files no longer exist, and removes these documents if requested. If any file could not be
-/// read, no document counts as gone.
+/// Counts documents whose files no longer exist, and removes these documents if requested. Does nothing if the import
+/// found a problem or stopped early, because the list of existing files may then be incomplete.
 async fn prune(
     store: &Store,
     args: &Import,

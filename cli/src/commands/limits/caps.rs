@@ -1,5 +1,5 @@
-//! The caps of agents, tenants and tasks. Like limits, each cap is shown with what it allows and with its fullest
-//! counters.
+//! Lists the caps of agents, tenants and tasks. As for limits, the list contains the value of each cap and its
+//! fullest counters.
 
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};

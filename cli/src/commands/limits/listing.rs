@@ -18,7 +18,7 @@ use crate::caller::{self, unknown_caller, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Waiting turns are counted for this many counters of a limit: the fullest ones.
+/// Maximum number of counters per limit for which waiting turns are counted. These are the fullest counters.
 const ASKED_MAX: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -205,7 +205,7 @@ fn counter_view(
     }
 }
 
-/// Returns an amount that is used or allowed, in the unit of the limit.
+/// Returns the used or allowed amount `value` in the unit of the limit.
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
         // The text of an amount is a valid number.

@@ -87,7 +87,8 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
-    // A counter of the whole fleet has a share in every shard. A counter of a tenant is in one shard.
+    // A counter of the whole fleet has a share in every shard. A counter of a tenant is in one shard. So try every
+    // shard.
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);

@@ -102,7 +102,8 @@ struct Difference {
 /// Pins or checks tools, or wraps a server. [`serve::run`] handles `tickfleet mcp serve`.
 ///
 /// # Errors
-/// An invalid `mcp.yaml`, an unknown server, or a server that does not respond. With `check`, also any difference.
+/// `mcp.yaml` is invalid, a server is unknown, or a server does not respond. With `check`, also if any definition
+/// differs.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     if let McpCommand::Wrap(args) = &args.command {
         return wrap::run(args, global, output).await;
@@ -131,7 +132,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// Pins the tools of every configured server, without output.
 ///
 /// # Errors
-/// An invalid `mcp.yaml`, a server that does not respond, or a file that cannot be written.
+/// `mcp.yaml` is invalid, a server does not respond, or the file cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let checked_servers = check_servers(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
@@ -181,7 +182,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// If listing the tools takes longer than [`NOTE_AFTER`], prints a note.
+    /// Lists the tools of a server. If this takes longer than [`NOTE_AFTER`], prints a note.
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -229,7 +230,7 @@ async fn check_servers(
     futures::future::join_all(each).await
 }
 
-/// Escapes line breaks in a text from a server, so that it cannot forge lines of output.
+/// Escapes line breaks in a text from a server, so that the text cannot forge lines of output.
 fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
@@ -328,8 +329,8 @@ impl ServerCheck {
     }
 }
 
-/// Returns the new pins. Checked servers get their current definitions, and the others keep their old pins. Pins of
-/// servers that are no longer configured are removed.
+/// Returns the new pins. Checked servers get their current definitions, and other servers keep their old pins. Pins
+/// of servers that are no longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,

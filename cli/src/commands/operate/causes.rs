@@ -102,7 +102,7 @@ fn replay(cause: &Cause) -> String {
             text += &format!(" {option} {}", quoted(value));
         }
     }
-    // Dead letters never have an error message.
+    // Dead letters never have an error message, so their filter needs no `--without-error`.
     if cause.normalized_error.is_none() && cause.kind != DeadKind::Letter {
         text += " --without-error";
     }

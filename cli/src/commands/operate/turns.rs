@@ -163,7 +163,7 @@ impl TurnsFilter {
     }
 }
 
-/// Formats the filter for the audit log, as it was given.
+/// Formats the filter for the audit log, with the values that the operator gave.
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());

@@ -13,7 +13,7 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
-/// Number of busy slots that the list shows, the longest-running first.
+/// Maximum number of busy slots in the list, which starts with the longest-running slice.
 const SLICES_SHOWN: usize = 50;
 
 /// List workers, drain a worker, or resume it.

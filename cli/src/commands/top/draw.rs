@@ -28,7 +28,8 @@ const BAR_CELLS: usize = 20;
 const TALL_ROWS: u16 = 30;
 /// Below this height, the trends are left out.
 const TREND_ROWS: u16 = 20;
-/// Minimum and maximum number of findings on a terminal. Within these bounds, findings take a fifth of its height.
+/// Minimum and maximum number of findings on a terminal. Within these bounds, findings take a fifth of the terminal's
+/// height.
 const FINDINGS: (u16, u16) = (2, 10);
 /// States that the backlog always shows.
 const CORE_STATES: [&str; 2] = ["ready", "running"];
@@ -173,8 +174,8 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// Formats the findings, one per line. If some do not fit, the last line shows their number. If there are none, one
-/// line says so.
+/// Formats the findings, one per line, after the problem of the last poll, if any. If some findings do not fit, the
+/// last line shows their number. If there is nothing to show, the only line says that nothing needs a person.
 fn finding_lines(
     frame: &Frame,
     view_state: Option<&ViewState>,

@@ -26,7 +26,7 @@ const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetFacts {
-    /// Number of waiting approvals. `approvals` has the oldest ones of each shard.
+    /// Number of waiting approvals. `approvals` has only the oldest approvals of each shard.
     pub(super) approvals_count: u64,
     pub(super) approvals: Vec<Approval>,
     /// Calls and tasks that failed in the last hour. `unknown` has the calls with an unknown outcome that no operator

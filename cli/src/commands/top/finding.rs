@@ -10,7 +10,7 @@ pub(crate) struct Finding {
     pub(crate) count: u64,
     /// The name of the tool, worker, limit, tenant or shard. `None` if there are several.
     pub(crate) subject: Option<String>,
-    /// The command that shows the details of the problem or ends it.
+    /// The command that shows the details of the problem or solves it.
     pub(crate) action: String,
 }
 

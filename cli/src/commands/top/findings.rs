@@ -116,8 +116,8 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
 }
 
-/// Returns the sum of the argument `amount`. Returns `None` unless all approvals were read, are for one tool, and have
-/// it.
+/// Returns the sum of the argument `amount` over the waiting approvals. Returns `None` unless all of them were read,
+/// are for the same tool, and have a number as this argument.
 fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
@@ -294,7 +294,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
 fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     const KIND: FindingKind = FindingKind::Paused;
     let now_ms = frame.heading.now_ms;
-    // Each shard stores a pause for all tenants.
+    // Every shard stores the pauses of tools for all tenants. The map contains each pause once.
     let mut pauses: BTreeMap<(String, String), &Pause> = BTreeMap::new();
     for set in &facts.settings {
         for (who, pause) in &set.pauses {
@@ -567,7 +567,8 @@ mod tests {
             tools_off: ["post_to_x".to_owned()].into(),
             ..RunTimeConfig::default()
         };
-        // The pause of the tool applies to all tenants, so both shards store it. It must be reported once.
+        // The pause of the tool applies to all tenants, so both shards store the pause. The findings must report it
+        // only once.
         let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
         let queue = ThrottleQueueView {

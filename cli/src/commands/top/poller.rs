@@ -28,7 +28,7 @@ impl Poller {
     /// The URL of Redis is invalid.
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
-        // Connect for each shard separately, because each shard of a cluster can have another primary.
+        // Connect for each shard separately, because the shards of a cluster can have different primaries.
         Ok(Self {
             watches: stores.iter().cloned().map(Watch::new).collect(),
             stores,

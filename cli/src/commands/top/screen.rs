@@ -1,4 +1,4 @@
-//! The terminal: takes it over, draws frames and reads keys. Always restores the terminal at the end.
+//! Takes over the terminal, draws frames and reads keys. Always restores the terminal at the end.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Trends: polled values as lines of small bars. This module does no I/O.
+//! Draws polled values as lines of small bars. This module does no I/O.
 
 use std::collections::VecDeque;
 

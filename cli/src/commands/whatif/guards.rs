@@ -47,7 +47,7 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Lists the limits that no log is sufficient to evaluate, even if no call debited them.
+    /// Reports the limits that cannot be evaluated from any log, even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {

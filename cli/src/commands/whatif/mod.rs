@@ -312,7 +312,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// Evaluates the conditions on session facts for all turns, in the order in which the facts matter.
+/// Evaluates the conditions on session facts for all turns, in the order of the times at which the facts first matter.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
@@ -327,8 +327,8 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// Evaluates all calls with the guards. Returns two lists. One has all turns, sorted by the first decision about a
-/// call. The other has the turns that depend on facts, sorted by the time when the facts first matter.
+/// Evaluates all calls with the guards. Returns two lists. The first list has all turns, sorted by the first decision
+/// about a call. The second list has the turns that depend on facts, sorted by the time when the facts first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,

@@ -1,4 +1,4 @@
-//! The configuration of the fleet under faults: agents that exceed their cap, two tools, and a cap per day.
+//! Defines the configuration of the fleet under faults: agents that exceed their cap, two tools, and a cap per day.
 
 use std::fs;
 use std::path::Path;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use super::parts::ToolServer;
 use super::{ChaosFleet, PATIENCE};
 
-/// The throughput is the number of tool runs in this time. Producers submit every three seconds, so it contains two
-/// rounds of submits.
+/// The throughput is the number of tool runs in this time. Producers submit every three seconds, so this time contains
+/// two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
 /// The fleet has recovered when the throughput reaches this percentage of the usual throughput.
 const AGAIN: usize = 95;
@@ -18,7 +18,7 @@ const AGAIN: usize = 95;
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// From the fault to the start of the first [`SPAN`] with recovered throughput (ms).
+    /// Time (ms) from the fault to the start of the first [`SPAN`] with recovered throughput.
     pub ms: u128,
 }
 

@@ -73,7 +73,7 @@ pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usi
             send_again(&world.client, &world.target.homes, &missing).await;
             (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
         }
-        // Reads whole inboxes in each pass. The assertion above bounds the loop.
+        // Reads whole inboxes in each pass. `patience` bounds the loop.
         sleep(Duration::from_millis(300)).await;
     }
 }

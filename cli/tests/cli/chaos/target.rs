@@ -1,4 +1,5 @@
-//! The kinds of Redis that a fleet can use, and the faults of each kind. A new kind is a new variant of [`RedisKind`].
+//! Defines the kinds of Redis that a fleet can use, and the faults of each kind. A new kind is a new variant of
+//! [`RedisKind`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,11 +29,11 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
-/// Only for targets with a network between the nodes that the test can cut.
+/// Faults only for targets with a network between the nodes that the test can cut.
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
-/// Only for targets with clocks that the test can move.
+/// Faults only for targets with clocks that the test can move.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
 /// Number of shards on a cluster.
@@ -244,8 +245,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. The old primary then continues, before it detects that it
-    /// was replaced. It executes the commands that it received while it was stopped.
+    /// Stops the primary until its replica has taken over. The old primary then resumes. Until it detects that it was
+    /// replaced, it executes the commands that it received while it was stopped.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -298,8 +299,8 @@ impl ChaosTarget {
     /// reject writes. In that case, waits longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
-            // Behind Sentinels, the isolated primary accepts writes until it detects the new primary. Both accept
-            // writes during this sleep.
+            // Behind Sentinels, the isolated primary accepts writes until it detects the new primary. Both primaries
+            // accept writes during this sleep.
             sleep(PAST_THE_LEASE).await;
             return;
         };

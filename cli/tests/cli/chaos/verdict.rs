@@ -1,5 +1,5 @@
-//! The checker. It uses only evidence from outside the fleet: the responses to producers, the replies, the calls that
-//! the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
+//! Checks the guarantees. Uses only evidence from outside the fleet: the responses to producers, the replies, the calls
+//! that the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
 //!
 //! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep its
 //! highest time. Windows and days are therefore computed from shard time. The admitting script writes the shard time of
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub const TICK_CALLS: usize = 10;
-/// In milliseconds.
+/// Length of a tick in ms.
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;

@@ -108,8 +108,8 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // The link fails if another check has already linked or the server has deleted the file. Only an empty file
-            // is deleted within this time.
+            // The link fails if another check has already linked the file, or if the server has deleted the file.
+            // Within this time, a server deletes only empty files.
             let _ = fs::hard_link(file.path(), name);
         }
     }

@@ -1,4 +1,4 @@
-//! Clients in other languages through a gateway: the same cases as with Redis, and failed connections.
+//! Tests clients in other languages through a gateway: with the same cases as over Redis, and with failed connections.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// Runs a client, and checks that it reports all cases that a gateway supports as run.
+    /// Runs a client, and checks that the client reports the number of cases that a gateway supports.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();

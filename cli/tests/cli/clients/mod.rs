@@ -1,4 +1,4 @@
-//! Clients of other languages. All run the same cases: tests/conformance/cases.json.
+//! Tests clients in several languages. All clients run the same cases: tests/conformance/cases.json.
 
 mod adapters;
 mod conformance;

@@ -1,5 +1,5 @@
-//! First steps of a new user: the URL that `dev` prints, messages as providers return them, errors for a wrong name or
-//! variable, and a lost reply.
+//! Tests the first steps of a new user: the URL that `dev` prints, messages as providers return them, errors for a
+//! wrong name or variable, and a lost reply.
 
 use std::path::Path;
 

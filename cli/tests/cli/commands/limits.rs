@@ -122,8 +122,8 @@ async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     let said = place.run(&["limits", "--top", "1"]).exits(0);
     said.says("1 of 2 counters.").says("No calls counted recently.");
 
-    // Only counters that can limit fran's calls are listed. Counters of other agents, and limits on tenants of other
-    // plans, are not.
+    // Only counters that can limit fran's calls are listed. Counters of other agents are not listed, and neither are
+    // limits on tenants of other plans.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");

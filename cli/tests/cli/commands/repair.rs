@@ -67,7 +67,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// Opens the store for direct checks. They are much faster than runs of the binary.
+    /// Opens the store for direct checks, which are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -78,7 +78,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// Runs a Redis command. Its second word is a key without the shard's prefix.
+    /// Runs a Redis command. The second word of `text` is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());

@@ -29,8 +29,8 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
-    // The first ten calls run immediately, and the others wait for later ticks. Right after a tick begins, its calls
-    // have not been used yet, so poll until they have.
+    // The first ten calls run immediately, and the others wait for later ticks. Right after a tick begins, fewer than
+    // ten of its calls have run, so poll until ten have run.
     let frame = loop {
         let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
         let agent = &frame["agents"][0];

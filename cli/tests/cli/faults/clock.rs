@@ -1,4 +1,4 @@
-//! The clock of Redis was days ahead, and was then corrected. Stored data must survive.
+//! Tests that stored data survives after the clock of Redis was days ahead and was then corrected.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Real processes, and cancellations that arrive before the turns that they cancel.
+//! Tests cancellations that arrive before the turns that they cancel, with real processes.
 
 use std::time::Duration;
 

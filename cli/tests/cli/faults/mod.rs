@@ -1,4 +1,4 @@
-//! Faults of processes, clocks, memory, and Redis itself.
+//! Tests faults of processes, clocks, memory, and Redis itself.
 
 mod clock;
 mod early;

@@ -1,4 +1,4 @@
-//! The read cache and the loop breaker.
+//! Tests the read cache and the loop breaker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

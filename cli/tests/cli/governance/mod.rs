@@ -1,4 +1,4 @@
-//! Further guards in addition to caps and permission, operator commands, exports, webhooks, and what-if decisions.
+//! Tests the guards other than caps and permissions, operator commands, exports, webhooks, and what-if decisions.
 
 mod explain;
 mod exports;

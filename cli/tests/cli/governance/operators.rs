@@ -1,4 +1,4 @@
-//! Operator commands: list turns, cancel many of them, and pause.
+//! Tests operator commands: list turns, cancel many of them, and pause.
 
 use tickfleet_testkit::RedisServer;
 

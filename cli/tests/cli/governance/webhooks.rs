@@ -176,7 +176,7 @@ async fn webhook_timestamps_match_the_receivers_clock_after_a_clock_jump() {
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // The first event is written with the time before the clock was ahead, and the second with the time that was ahead.
+    // The first event has the time from before the clock was ahead. The second event has the time that was ahead.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

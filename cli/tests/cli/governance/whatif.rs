@@ -277,8 +277,9 @@ async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Two permits were too few for three calls, and eight are enough. However, the pause kept the calls in their
-    // agent's throttle queue, as a tick does. If a limit also delays calls in this queue, the result is not decidable.
+    // Two permits were too few for three calls, and eight are enough. However, the pause put the calls into their
+    // agent's throttle queue, as a cap does. The log does not show whether the limit or the queue delayed the calls
+    // there, so the result is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
@@ -346,8 +347,8 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // If the fact is of the agent, it forbids calls in all sessions of the agent. Sam's call clears only the fact of
-    // one session.
+    // If the fact belongs to the agent, it forbids calls in all sessions of the agent. Sam's call clears only the fact
+    // of one session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");

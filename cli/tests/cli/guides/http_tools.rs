@@ -1,4 +1,4 @@
-//! HTTP tools in a whole fleet, with services behind TLS.
+//! Tests HTTP tools in a whole fleet, with services behind TLS.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Tools of MCP servers in a whole fleet: changed definitions, and unreachable servers.
+//! Tests tools of MCP servers in a whole fleet: changed definitions, and unreachable servers.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Python interpreters in a sandbox: accessible resources, data that functions leave behind, and reports about
-//! failures.
+//! Tests Python interpreters in a sandbox: the resources that they can access, the data that functions leave behind,
+//! and the reports about failures.
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Tools in Python: changes to their code, and reports about interpreters that crash or hang.
+//! Tests tools in Python: changes to their code, and reports about interpreters that crash or hang.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Shell tools on a machine without support for their sandbox.
+//! Tests shell tools on a machine without support for their sandbox.
 
 use std::fs;
 use std::process::Command;

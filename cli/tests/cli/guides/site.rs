@@ -8,9 +8,9 @@
 //!   for all agents of the tenant acme.
 //! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
 //!   has the key.
-//! - The file `env` of the folder has further variables. `.venv` has the package for Python if the folder's tools need
-//!   it. If the tools are in TypeScript, `node_modules` of the folder has the package, and the PATH has a Node.js that
-//!   imports TypeScript.
+//! - The file `env` of the configuration's folder has further variables. `.venv` has the package for Python if the
+//!   folder's tools need it. If the tools are in TypeScript, `node_modules` of the folder has the package, and the PATH
+//!   has a Node.js that imports TypeScript.
 //! - A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents with `python3` or `node`.
 //!   The programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet
 //!   find the package.
@@ -35,7 +35,7 @@ use crate::support::python::{installed, interpreter};
 /// Maximum time for which a command is repeated until its output is as shown. Some effects need a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Only commands that change nothing may be repeated. These commands do not.
+/// Beginnings of commands that change nothing. Only these commands may be repeated.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",

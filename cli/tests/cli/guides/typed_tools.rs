@@ -1,5 +1,5 @@
-//! Typed tools in a user's own program: the program in the documentation, registration at run time, and results that
-//! violate a tool's declared output.
+//! Tests typed tools in a user's own program: the program in the documentation, registration at run time, and results
+//! that violate a tool's declared output.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Tools in TypeScript: changes to their code, reports about processes that crash or hang, sandboxes and tool hosts.
+//! Tests tools in TypeScript: changes to their code, reports about processes that crash or hang, sandboxes and tool
+//! hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

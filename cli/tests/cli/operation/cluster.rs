@@ -1,4 +1,4 @@
-//! Processes and commands with the URL of a Redis Cluster.
+//! Tests processes and commands with the URL of a Redis Cluster.
 
 use tickfleet_testkit::Cluster;
 

@@ -1,5 +1,5 @@
-//! Real processes under load. A restart of one process after another must neither lose nor retry a turn. A load of ten
-//! times the fleet's capacity must not fill the memory.
+//! Runs real processes under load. A restart of one process after another must neither lose nor retry a turn. A load of
+//! ten times the fleet's capacity must not fill the memory.
 
 use std::collections::BTreeMap;
 use std::fs;

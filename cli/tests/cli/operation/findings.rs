@@ -1,4 +1,4 @@
-//! Findings, which are problems that need a person: they are the same in the API, in `top` and in `doctor`. Also tests
+//! Tests that findings, the problems that need a person, are the same in the API, in `top` and in `doctor`. Also tests
 //! unknown names, and wrong amounts in approvals.
 
 use serde_json::{Value, json};

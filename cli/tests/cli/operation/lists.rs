@@ -1,4 +1,4 @@
-//! Lists for operators: filters, pages, failures grouped by cause, and a disabled tool.
+//! Tests lists for operators: filters, pages, failures grouped by cause, and a disabled tool.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! An agent's tools over MCP, with real processes: the gateway over HTTP in both revisions, and `tickfleet mcp serve`
-//! over standard input and output.
+//! Tests an agent's tools over MCP, with real processes: the gateway over HTTP in both revisions, and `tickfleet mcp
+//! serve` over standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

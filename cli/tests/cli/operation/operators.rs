@@ -1,4 +1,5 @@
-//! Operator commands through the gateway: the keys that may view, act and approve, and the effects of the commands.
+//! Tests operator commands through the gateway: the keys that may view, act and approve, and the effects of the
+//! commands.
 
 use std::path::Path;
 

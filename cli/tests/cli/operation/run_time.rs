@@ -1,5 +1,5 @@
-//! Tenants that are set while the fleet runs: with restarted schedulers, with several shards, and after Redis lost or
-//! damaged their declarations.
+//! Tests tenants that are set while the fleet runs: with restarted schedulers, with several shards, and after Redis
+//! lost or damaged their declarations.
 
 use std::fs;
 use std::path::Path;

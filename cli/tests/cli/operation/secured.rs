@@ -1,4 +1,4 @@
-//! A cluster and Sentinels that accept only TLS. Each role uses its own Redis user.
+//! Tests a cluster and Sentinels that accept only TLS. Each role uses its own Redis user.
 
 use std::path::Path;
 

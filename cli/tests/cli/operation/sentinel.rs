@@ -1,4 +1,4 @@
-//! Processes and `doctor` with a Redis behind Sentinels.
+//! Tests processes and `doctor` with a Redis behind Sentinels.
 
 use tickfleet_testkit::SentinelSetup;
 

@@ -1,4 +1,4 @@
-//! Traces. A fake collector receives the fleet's spans, and a fake service receives the trace headers of calls.
+//! Tests traces. A fake collector receives the fleet's spans, and a fake service receives the trace headers of calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -53,8 +53,8 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// Masks the parts that differ from run to run: numbers, digests, and runs of spaces that depend on the length of
-/// these.
+/// Masks the parts that differ from run to run: numbers and digests. Replaces each run of spaces with one space,
+/// because the padding depends on the length of the masked parts.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
         // The name of a consumer consists of its kind, its host's name, and a unique suffix.

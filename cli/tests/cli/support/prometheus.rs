@@ -124,7 +124,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Sends a request. Returns the whole response, which ends with the connection, as in HTTP 1.0.
+/// Sends a request. Returns the whole response. As in HTTP 1.0, the response ends when the connection closes.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

@@ -27,7 +27,7 @@ pub struct ExportRange {
     pub until_ms: Option<i64>,
 }
 
-/// The content of the file of an interrupted export. The continued export is appended to it.
+/// The state of an interrupted export, read from its file. The continued export is appended to that file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
     /// The last exported entry of each shard.
@@ -90,7 +90,8 @@ impl ExportResume {
     /// be appended.
     ///
     /// # Errors
-    /// [`ExportError::Other`] states the difference; [`StoreError`].
+    /// [`ExportError::Other`] if the file belongs to another export, with the difference as its message.
+    /// [`ExportError::Store`] if Redis cannot be read.
     pub async fn check(&self, stores: &[Store], header: &Header) -> Result<(), ExportError> {
         let differs = |what: &str, theirs: &str, ours: &str| {
             let why = format!("it is an export of the {what} {theirs:?}, and this one is of {ours:?}");
@@ -141,7 +142,7 @@ pub struct Export<'a, W> {
     out: W,
 }
 
-/// The seals of a shard in the range that are not exported yet, and the IDs of the entries of these seals.
+/// The seals of a shard that are in the range and not exported yet, and the IDs of the entries of these seals.
 struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     ids: BTreeSet<EntryId>,

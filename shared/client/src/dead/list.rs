@@ -19,7 +19,7 @@ const READ_MAX: usize = 20_000;
 /// Returns the ID of a replay: the old ID with a suffix.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // If the old ID is too long for the suffix, use the shard and the entry of the item. They are also unique.
+    // If the old ID is too long for the suffix, use the shard and the entry of the item. Together they are also unique.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
@@ -194,8 +194,9 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// Converts an audit entry to a failed call, with the turn that a replay submits. Returns `None` if the entry is not a
-/// failed call. Also returns `None` if its outcome is not listed by default and is not `asked`.
+/// Converts an audit entry to a failed task, or to a failed call with the turn that a replay submits. Returns `None` if
+/// the entry is about neither, or if no agent made the call. Also returns `None` if the outcome is neither listed by
+/// default nor equal to `asked`.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
     // Most entries are of successful calls. Skip them without parsing, because the beginning of the text contains the
     // level.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tickfleet_model::TurnId;
 use tickfleet_store::{CancelResult, Store, StoreError, TurnName, TurnView};
 
-/// A position after the end of any history, so that a read returns no steps.
+/// A position after the end of any history. A read from this position returns no steps.
 const NO_STEPS: usize = 1 << 40;
 /// Maximum number of tasks and turns in the result of a cancel.
 const TASKS_MAX: usize = 200;
@@ -15,13 +15,14 @@ const TASKS_MAX: usize = 200;
 pub enum CancelStatus {
     /// The turn or task ends at once.
     Ok,
-    /// A worker or runtime runs the turn or task. The work ends once the worker or runtime notices the cancel.
+    /// A worker or runtime runs the turn or task, which ends once the worker or runtime notices the cancel.
     Flagged,
     /// The turn or task had already ended.
     Ended,
     /// Nothing with this name has arrived yet. A turn or task that arrives later with this name ends without running.
     Waiting,
-    /// Nothing with this name has arrived yet, and too many such cancels are stored: this cancel was not stored.
+    /// Nothing with this name has arrived yet. Too many cancels are waiting for their turns, so this cancel was not
+    /// stored.
     Full,
     /// Nothing with this name exists, or the record is lost.
     Unknown,
@@ -62,13 +63,14 @@ pub struct CancelledTurn {
     pub result: CancelStatus,
 }
 
-/// Cancels a task, the turn that it waits for, and the tasks below it. The result lists the turns and tasks that were
-/// in progress below the task. Everything else below the task ends, too (see [`Store::cancel`]).
+/// Cancels a task, the turn that it waits for, and the tasks below it. The result lists the turns and tasks below the
+/// task that were in progress. Turns and tasks that are not listed end, too (see [`Store::cancel`]).
 ///
 /// # Errors
 /// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    // Read the tree first: once the task is canceled, schedulers start to end the tasks and turns below it.
+    // Read the tree first: after the cancel, schedulers end the tasks and turns below the task, so they could be
+    // missing.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }

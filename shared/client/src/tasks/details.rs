@@ -21,7 +21,7 @@ pub struct TaskDetails {
     pub summary: TaskSummary,
     /// The rounds of the task, if it runs on a model.
     pub rounds: Vec<Round>,
-    /// The task's current wait.
+    /// The task's current wait. `None` if the task does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<TaskWait>,
     /// The task's output.
@@ -100,13 +100,15 @@ pub struct Round {
     pub output_tokens: u64,
     /// The cost, in millionths of the currency.
     pub cost_micros: u64,
-    /// The turn with the round's calls.
+    /// The turn with the round's calls. `None` if the round has no calls, or if the turn's ID cannot be derived from
+    /// the task's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// When the turn was admitted (ms of shard time). `None` once the turn's record has expired.
+    /// When the turn was admitted (ms of shard time). `None` if the turn is not admitted yet, or if its record has
+    /// expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// When the turn ended (ms of shard time). `None` once the turn's record has expired.
+    /// When the turn ended (ms of shard time). `None` if the turn has not ended, or if its record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
@@ -142,7 +144,7 @@ pub struct TaskWait {
     pub until_ms: Option<i64>,
 }
 
-/// The reasons to wait.
+/// Why a task waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "waits", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -162,7 +164,7 @@ pub enum WaitReason {
     Child {
         /// The turn with the waiting call.
         turn: String,
-        /// The other task.
+        /// The task for which the call waits.
         task: String,
     },
     /// A call of the task waits for an approval.
@@ -293,7 +295,8 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     rounds
 }
 
-/// Adds the times at which the turn of each round was admitted and ended. Turns whose records have expired are skipped.
+/// Adds the name of each round's turn, and the times of its admission and end. The times stay `None` if the turn has no
+/// record.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -329,7 +332,8 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// Returns the wait for an approval of one of the turn's calls. Returns `None` if no approval is waiting now.
+/// Returns the wait for an approval of one of the turn's calls. Returns `None` if the turn does not wait for an
+/// approval, or if the approval is no longer waiting.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");

@@ -22,7 +22,8 @@ pub enum HistoryStep {
         /// The text.
         text: String,
     },
-    /// A summary of the first steps, written by a model. The agent's model receives the summary instead of these steps.
+    /// A summary of the first steps, written by a model. In requests to the agent's model, the summary replaces these
+    /// steps.
     Summary(SummaryStep),
     /// An entry of a type that only a newer build knows.
     #[serde(other)]
@@ -87,15 +88,15 @@ pub struct ResultStep {
 }
 
 impl HistoryStep {
-    /// Parses an entry. An unreadable entry is [`HistoryStep::Other`], so that readers continue.
+    /// Parses an entry. Returns [`HistoryStep::Other`] for an unreadable entry, so that readers can continue.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         serde_json::from_str(entry).unwrap_or(Self::Other)
     }
 }
 
-/// Returns the current step of a task according to its history, and the number of model responses. Returns `None` if
-/// the history is empty.
+/// Returns the name of a task's current step, derived from its history, and the number of model responses so far.
+/// Returns `None` if the history is empty.
 #[must_use]
 pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
     let iterations = steps.iter().filter(|step| matches!(step, HistoryStep::Plan(_))).count();

@@ -16,7 +16,7 @@ use crate::position;
 use crate::replies::Reply;
 
 const PAGE: usize = 32;
-/// Maximum number of one tenant's tasks that a page reads.
+/// Maximum number of tasks of one tenant that are read for one page.
 const WINDOW: usize = 63 * PAGE;
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
@@ -97,8 +97,8 @@ impl TaskFilter {
 }
 
 /// The position of the next page: after the task `behind` of a tenant, or at the tenant's newest task if `behind` is
-/// `None`. The task `behind` was listed on an earlier page. The position contains this task's ID, so the caller must be
-/// allowed to see the task.
+/// `None`. The task `behind` was listed on an earlier page. Its ID is part of the position, so the caller must be
+/// allowed to see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
@@ -142,8 +142,8 @@ pub struct TaskPage {
     /// The position of the next page. `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TaskCursor>,
-    /// True if the requested position was not found: its task is no longer kept, or the caller may not see the task.
-    /// The tenant's list then starts again at the newest task.
+    /// True if the requested position was not found: its task is no longer kept, or the caller may not see the task. In
+    /// that case, the page starts again at the tenant's newest task.
     pub list_restarted: bool,
 }
 
@@ -151,9 +151,9 @@ pub struct TaskPage {
 /// is unknown.
 pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// Lists one page of the tasks of `tenants`. One page reads at most about 2,000 tasks of one tenant. After 2,000 tasks,
-/// the page does not start another tenant. This bounds the cost of a filter without matches. Tasks that arrive while
-/// the caller reads pages are added at the start of their tenant's list.
+/// Lists one page of the tasks of `tenants`. One page reads at most about 2,000 tasks of one tenant. Once it has read
+/// 2,000 tasks in total, it does not continue with another tenant. This bounds the cost of a filter without matches.
+/// Tasks that arrive while the caller reads pages are added at the start of their tenant's list.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -166,7 +166,7 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// Lists one page like [`task_page`], but only tasks whose agent the caller may see (`sees`). Hidden tasks do not count
+/// Lists one page like [`task_page`], but only tasks of agents for which `sees` returns true. Hidden tasks do not count
 /// toward the page size.
 ///
 /// # Errors
@@ -255,8 +255,8 @@ async fn of_tenant(
 }
 
 /// Returns the number of tasks that are newer than a task from an earlier page. Returns `None` if that task does not
-/// exist, or if the caller may not see it. Both cases make the same requests, so that their timing does not reveal a
-/// hidden task.
+/// exist, or if the caller may not see it. In both cases the function makes the same requests, so that the response
+/// time does not reveal a hidden task.
 async fn newer(
     store: &Store,
     tenant: &TenantId,
@@ -273,8 +273,8 @@ async fn newer(
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// Returns the IDs that follow `last`, the last ID that was read, or all IDs if `last` is not among them. New tasks
-/// that arrived since that read have moved `last` further down the list.
+/// Returns the IDs that follow `last`, the last ID of the previous read, or all IDs if `last` is not among them. Tasks
+/// that arrived after the previous read have moved `last` further down the list.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)
@@ -340,7 +340,7 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
 }
 
 /// Returns the description of a task. If workers run the task, the description is in the arguments of the task's call.
-/// Otherwise the description is in the task's message.
+/// Otherwise it is in the task's message. Returns `None` if neither can be parsed.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;

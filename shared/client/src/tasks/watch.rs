@@ -1,4 +1,4 @@
-//! One task as a stream of events, from a position to the end of the task.
+//! A stream of the events of one task, from a position to the end of the task.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::turn_of;
 use crate::replies::Reply;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// If a task is still unknown after this time, it may have been rejected. The watcher then searches the dead letters.
+/// If a task is still unknown after this time, it may have been rejected, so the watcher searches the dead letters.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// The number of latest dead letters in which the watcher searches for the task.
 const LETTERS: usize = 100;
@@ -70,7 +70,7 @@ pub enum TaskEvent {
     },
     /// The task waits for another turn or task, an approval, or a retry.
     Waiting {
-        /// The reason for the wait, as text, or the ID of the turn or task.
+        /// The reason for the wait as text, or the ID of the turn or task that this task waits for.
         #[serde(rename = "for")]
         what: String,
         /// The latest end of the wait (ms of shard time), if known.
@@ -94,7 +94,7 @@ pub enum TaskEvent {
     },
     /// The task has ended without success.
     Failed {
-        /// An outcome of calls, or `rejected`, or `record_expired`.
+        /// The outcome of the task's call, or `rejected`, or `record_expired`.
         outcome: String,
         /// The reason.
         message: String,
@@ -102,7 +102,7 @@ pub enum TaskEvent {
 }
 
 impl TaskEvent {
-    /// Returns true if no event follows.
+    /// Returns true if this event is the last one.
     #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Failed { .. })
@@ -112,7 +112,7 @@ impl TaskEvent {
 /// An event of a task, and the position after the event.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskProgress {
-    /// The number of history entries that were already reported. To continue after this event, pass this number to
+    /// Number of history entries that were already reported. To continue after this event, pass the number to
     /// [`TaskWatcher::from`].
     pub position: usize,
     /// The event.
@@ -120,7 +120,7 @@ pub struct TaskProgress {
     pub event: TaskEvent,
 }
 
-/// A watcher of one task. The watcher reads four times a second. All watchers of the process share one connection.
+/// Watches one task. The watcher reads four times a second. All watchers of the process share one connection.
 #[derive(Debug)]
 pub struct TaskWatcher {
     store: Store,
@@ -250,8 +250,8 @@ impl TaskWatcher {
             // If the turn started and ended between two reads, its submission was not reported yet.
             HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
-                    // A watcher that continues after this event must still receive the result. So the position excludes
-                    // the result.
+                    // If a watcher continues after this event, it must still receive the result. So the event's
+                    // position excludes the result.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
@@ -265,8 +265,8 @@ impl TaskWatcher {
         }
     }
 
-    /// Reports that the calls of the last plan were submitted, once for each plan. `position` is the number of history
-    /// entries before this event.
+    /// Reports that the calls of the last plan were submitted, at most once for each plan. `position` is the number of
+    /// history entries before this event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -294,7 +294,7 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// Reports what the task waits for, once for each wait.
+    /// Reports what the task waits for. Each wait is reported once.
     async fn wait(&mut self, turn: &Turn, pulse: &TaskSteps) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
@@ -381,7 +381,7 @@ fn record_expired() -> TaskEvent {
     }
 }
 
-/// Converts the reply to a task to the task's last event.
+/// Converts the reply for a task to the last event of the task.
 fn ended(reply: &str) -> TaskEvent {
     let failed = |outcome: &str, message: String| TaskEvent::Failed { outcome: outcome.to_owned(), message };
     let result = serde_json::from_str::<Reply>(reply).ok().and_then(|reply| reply.results.into_iter().next());

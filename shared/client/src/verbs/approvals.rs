@@ -72,7 +72,7 @@ impl VerbContext<'_> {
 }
 
 impl ApproveRequest {
-    /// Approves the call. The caller must check changed arguments against the schema of the tool first.
+    /// Approves the call. The caller must first check changed arguments against the tool's schema.
     ///
     /// # Errors
     /// The errors that [`rejected_decision`] returns.

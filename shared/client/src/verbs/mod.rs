@@ -79,8 +79,8 @@ pub enum VerbError {
 }
 
 impl VerbContext<'_> {
-    /// Combines the operator's name, the reason of an action, and the redactor, for functions that write to the audit
-    /// log.
+    /// Returns the operator's name, the reason of an action, and the redactor, as needed by functions that write to the
+    /// audit log.
     #[must_use]
     pub fn operator<'b>(&'b self, reason: &'b str) -> Operator<'b> {
         Operator { by: &self.by, reason, redactor: &self.redactor }
@@ -147,7 +147,7 @@ pub fn split_tenant<'a>(own: Option<&TenantId>, text: &'a str) -> Result<(Option
     }
 }
 
-/// Deserializes an optional member with a default. Null counts as absent, as everywhere in bodies.
+/// Deserializes an optional member with a default. Null counts as absent, as in all request bodies.
 ///
 /// # Errors
 /// The value has another type.

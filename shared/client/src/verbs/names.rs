@@ -1,8 +1,8 @@
 //! The names of tenants, agents and tools. A name that the fleet does not have is rejected, with a hint to the nearest
 //! names.
 //!
-//! The local configuration is authoritative only if it is in force. An operator's machine can have another
-//! configuration, and a verb in an emergency must not fail because of the difference.
+//! The local configuration is authoritative only if it is in force. An operator's machine can have a different
+//! configuration, and a verb that is needed in an emergency must not fail because of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::Client;
 /// Prefix of the ID of every tool without a configured ID.
 const TOOL_ID: &str = "tool_";
 
-/// A name that the fleet may have.
+/// A name of a tenant, agent or tool that the fleet may or may not have.
 #[derive(Debug, Clone, Copy)]
 pub enum FleetName<'a> {
     /// A tenant.
@@ -28,13 +28,13 @@ pub enum FleetName<'a> {
     Tool(&'a str),
 }
 
-/// The names of a configuration. The methods add the names that the fleet publishes.
+/// The names in a configuration. The methods also consider the names that the fleet publishes.
 #[derive(Debug, Clone, Default)]
 pub struct FleetNames {
     tenants: BTreeSet<TenantId>,
     agents: BTreeSet<AgentId>,
     tools: ToolNames,
-    /// Digest of the configuration's policy. `None` if the configuration counts as the one in force.
+    /// Digest of the configuration's policy. If `None`, the configuration counts as the one in force.
     digest: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct UnknownName {
 
 impl FleetNames {
     /// Collects the names of a policy. `tool_ids` maps IDs of tools to their names. `digest` is the digest of the
-    /// policy. Without a digest, the policy counts as the one in force.
+    /// policy. If `digest` is `None`, the policy counts as the one in force.
     #[must_use]
     pub fn new(policy: &Policy, tool_ids: impl IntoIterator<Item = (String, String)>, digest: Option<String>) -> Self {
         let names = policy.permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
@@ -102,7 +102,7 @@ impl FleetNames {
                 let known: BTreeSet<&str> = known.map(String::as_str).collect();
                 // Whether a tool exists does not depend on the version in the ID.
                 let name = tool.split_once('@').map_or(tool, |(name, _)| name);
-                // The ID of each version of a tool begins with the ID of the tool.
+                // The ID of each version of a tool begins with the tool's ID.
                 let is_version = name.starts_with(TOOL_ID)
                     && known.iter().any(|known| known.starts_with(TOOL_ID) && name.starts_with(known));
                 if is_version { None } else { of("tool", name, &known) }
@@ -122,8 +122,8 @@ impl FleetNames {
         Ok(Some(UnknownName { message, is_in_force_here }))
     }
 
-    /// Rejects a filter that matched nothing because one of its names does not exist. A filter with matches
-    /// needs no check: entries and turns of removed agents and tools are still found.
+    /// Rejects a filter that matched nothing because one of its names does not exist. A filter with matches needs no
+    /// check, because it may name removed agents and tools: their entries and turns are still stored.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]; [`VerbError::Store`].
@@ -152,7 +152,7 @@ impl FleetNames {
         Ok(())
     }
 
-    /// Returns all tenants: those of the configuration, and those set at run time.
+    /// Returns all tenants: the tenants of the configuration, and the tenants that were declared at run time.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -164,9 +164,8 @@ impl FleetNames {
         Ok(tenants)
     }
 
-    /// Resolves the tool of a filter, given by name or ID, to the tool's name. Stored data and lists contain names. The
-    /// ID of a version selects all versions of the tool. Returns `None` if the filter has no tool.
-    ///
+    /// Resolves the tool of a filter, given by name or ID, to the tool's name, because stored data and lists contain
+    /// names. The ID of one version selects all versions of the tool. Returns `None` if `given` is `None`.
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_filter(&self, client: &Client, given: Option<&str>) -> Result<Option<String>, StoreError> {
@@ -176,8 +175,8 @@ impl FleetNames {
         }
     }
 
-    /// Returns the spelling under which a tool is disabled or paused. If the ID of a tool is given, returns the tool's
-    /// name. The ID of one version is returned unchanged, because it means only that version.
+    /// Returns the text under which a tool is stored when it is disabled or paused. If the ID of a tool is given, this
+    /// is the tool's name. The ID of one version is returned unchanged, because it means only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }
@@ -227,13 +226,13 @@ impl ToolNames {
 
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
-        // The tool may have been removed while its calls are still stored. So derive the name from the default ID.
+        // The tool may have been removed while its calls are still stored. If so, derive the name from the default ID.
         let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
         name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
     }
 
-    /// Returns the name of the tool with this name or ID. An unknown text, and the ID of one version, are returned
-    /// unchanged.
+    /// Returns the name of the tool with this name or ID. An unknown text, the ID of one version, and the ID of a tool
+    /// with several versions are returned unchanged.
     fn switched(&self, given: &str) -> String {
         let name = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
         let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));

@@ -102,7 +102,8 @@ impl PauseRequest {
     pub async fn resume(&self, context: &VerbContext<'_>) -> Result<PauseReport, VerbError> {
         let given = self.target(context)?;
         let (target, set) = given.resume(context, context.operator(&self.reason)).await?;
-        // Check the name only if nothing changed, because a paused name can be missing from the configuration.
+        // Check the name only if nothing changed: a paused name may be missing from the configuration and can still be
+        // resumed.
         if set != PauseResult::Ok {
             given.check_name(context).await?;
         }
@@ -153,7 +154,7 @@ impl PauseTarget {
         }
     }
 
-    /// Resumes the target. Returns the target with the tool's name in place of its ID.
+    /// Resumes the target. Returns the target; if the tool was given by ID, the returned target has the tool's name.
     async fn resume(
         &self,
         context: &VerbContext<'_>,
@@ -168,7 +169,7 @@ impl PauseTarget {
         let stores = context.client.stores();
         let tool = switched(context, given).await?;
         let mut set = operate::resume_tool(stores, &tool, operator).await?;
-        // The tool may have been paused under its id, at a time when the id could not be resolved to a name.
+        // The tool may have been paused under its ID, at a time when the ID could not be resolved to a name.
         if set != PauseResult::Ok && tool != *given {
             set = operate::resume_tool(stores, given, operator).await?;
         }
@@ -194,7 +195,7 @@ impl ActivePauses {
             let callers = set.pauses.into_iter().map(|(who, pause)| (PauseTarget::Caller(who), pause));
             let tools = set.tool_pauses.into_iter().map(|(tool, pause)| (PauseTarget::Tool(tool), pause));
             for (target, pause) in callers.chain(tools) {
-                // Each shard stores a pause for all tenants, but the pause is listed only once.
+                // A pause that applies to all tenants is stored in each shard, but is listed only once.
                 let is_listed =
                     target.tenant().is_none() && pauses.iter().any(|pause: &ActivePause| pause.target == target);
                 if is_theirs(target.tenant()) && !is_listed {

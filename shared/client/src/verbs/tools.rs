@@ -52,11 +52,12 @@ impl SwitchToolRequest {
         let operator = context.operator(reason);
         let name = context.names.tool_switched(&context.client, tool).await?;
         let mut changed = switch_tool(context.client.stores(), &name, on, operator).await?;
-        // The tool may have been disabled under its id, at a time when the id could not be resolved to a name.
+        // The tool may have been disabled under its ID, at a time when the ID could not be resolved to a name.
         if on && !changed && name != *tool {
             changed = switch_tool(context.client.stores(), tool, on, operator).await?;
         }
-        // Check the name only if nothing changed, because a disabled name can be missing from the configuration.
+        // Check the name only if nothing changed: a disabled name may be missing from the configuration and can still
+        // be enabled.
         if on && !changed {
             context.check_name(FleetName::Tool(tool)).await?;
         }

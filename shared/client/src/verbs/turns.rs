@@ -54,7 +54,7 @@ impl CancelTurnsRequest {
 }
 
 impl VerbContext<'_> {
-    /// Cancels turns and tasks that `filter` selected. The audit log has the filter, unless it is empty.
+    /// Cancels turns and tasks that `filter` selected. The audit log records the filter, unless it is empty.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]: none of the turns and tasks exists. [`VerbError::Store`]: the first turns may have been
@@ -67,7 +67,8 @@ impl VerbContext<'_> {
     ) -> Result<Vec<CancelStatus>, VerbError> {
         let answers = end_many(&self.client, names, filter, self.operator(reason)).await?;
         let Some(first) = names.first() else { return Ok(answers) };
-        // Turns from a filter existed when they were selected, so it is not an error if all of them have ended since.
+        // Turns from a filter existed when they were selected, so it is not an error if all of them have ended since
+        // then.
         if !filter.is_empty() || answers.iter().any(|answer| *answer != CancelStatus::Unknown) {
             return Ok(answers);
         }

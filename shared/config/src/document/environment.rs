@@ -13,7 +13,7 @@ pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
 
-/// Common short names of variables. Every setting also has a variable with its full name.
+/// Short names of variables that many programs use. Every setting also has a variable with its full name.
 const SHORT_NAMES: [(&str, &str); 3] = [
     ("REDIS_URL", "redis.url"),
     ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
@@ -59,8 +59,7 @@ pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &
     refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// Replaces a setting by the text of a variable. If the setting is a list, the text contains its items, separated by
-/// commas.
+/// Replaces a setting by the text of a variable. For a list, the text is split at commas into the list's items.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = ConfigLocation::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
@@ -71,7 +70,7 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     } else {
         Value::Text(text.trim().to_owned())
     };
-    // If the section is not a mapping, the error is reported when the section is read.
+    // If the section is not a mapping, the error is reported later, when the section is read.
     if let Some(setting) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
         *setting = Node { value, place };
     }
@@ -115,7 +114,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
-/// default is used. If the default is missing too, an error is noted. Returns `None` if the text has an error.
+/// default is used. Without a default, an error is noted. Returns `None` if the text has an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

@@ -1,4 +1,4 @@
-//! The errors of a configuration: reported all at once, each with its location.
+//! The errors of a configuration. All errors are reported at once, each with its location.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -173,12 +173,12 @@ impl Errors {
     }
 }
 
-/// Built-in files of the sample business that use names of other built-in files. An operator who replaces those other
-/// files may have to replace these files, too.
+/// Built-in files of the sample business that use names from other built-in files. An operator who replaces those other
+/// files may have to replace these three files, too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order of their dependencies: a file only uses names that earlier files define. In this order, an
-/// error is reported before its consequences.
+/// The files in the order of their dependencies: a file uses only names that earlier files define. Sorted in this
+/// order, an error comes before the errors that it causes.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -191,8 +191,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// Returns the position of a file in [`ORDER`]. Environment variables count as settings. Agents' prompts come before
-/// all files that name them.
+/// Returns the position of a file in [`ORDER`]. Environment variables count as `tickfleet.yaml`, and so do prompts of
+/// agents, because other files name these prompts.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,
@@ -203,8 +203,8 @@ fn rank(place: &ConfigLocation) -> usize {
     }
 }
 
-/// Combines all errors of one built-in file into one error, because operators cannot edit a built-in file. The errors
-/// must be sorted.
+/// Combines consecutive errors of the same file in [`OF_SAMPLES`] into one error, because operators cannot edit a
+/// built-in file. The errors must be sorted.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
@@ -239,7 +239,8 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// Returns the name inside the found text, in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
+/// Returns the name inside the found text, which is in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
+/// Returns the whole text if it contains no such name.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

@@ -16,7 +16,7 @@ pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
     entries: &'a [Entry],
-    /// False if the value is not a mapping. In this case an error was already noted, so missing fields are not
+    /// False if the value is not a mapping. An error was already noted for the value, so missing fields are not
     /// reported.
     sound: bool,
     asked: Vec<&'static str>,
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// Returns the value as an error shows it, without text that may be a secret.
+    /// Returns the value as shown in an error, without text that may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -217,8 +217,8 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// Returns the text of a value from an environment variable. Returns `None` for other values. Variables have no
-    /// types, so numbers and booleans are parsed from this text.
+    /// Returns the text of a value from an environment variable, and `None` for other values. Variables have no types,
+    /// so numbers and booleans are parsed from this text.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),

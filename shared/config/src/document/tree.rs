@@ -1,5 +1,5 @@
-//! A YAML file as a tree. Every key and value has the location where it was written. Merging, overriding and error
-//! reports need the locations, which a typed deserializer would lose.
+//! A YAML file as a tree. Every key and value has the location where it was written. The code that merges and overrides
+//! files and reports errors needs the locations, which a typed deserializer would lose.
 
 use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
@@ -50,8 +50,9 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error. The text is cut to a readable length. The text contains no passwords of URLs,
-    /// and nothing that looks like a secret or has the name of a secret.
+    /// Describes the value for an error, without secrets. A URL with an `@` is shown with masked password and query
+    /// values. Other text is cut to 60 characters, and everything that looks like a secret or has the name of a secret
+    /// is removed.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
@@ -72,8 +73,9 @@ impl Node {
         }
     }
 
-    /// Merges `over` into this node, field by field. A value that is not a mapping in both nodes is replaced. A
-    /// mapping whose fields are all commented out is null, and changes nothing.
+    /// Merges `over` into this node, field by field if both are mappings. Otherwise `over` replaces this node.
+    /// Exception: if this node is a mapping, a null changes nothing, for example a mapping whose fields are all
+    /// commented out.
     pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {
             (Value::Mapping(_), Value::Null) => {}

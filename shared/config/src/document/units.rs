@@ -1,4 +1,4 @@
-//! Durations (`250ms`, `5s`, `1h`) and sizes (`64KiB`) as people write them, and back.
+//! Converts durations (`250ms`, `5s`, `1h`) and sizes (`64KiB`) from and to text.
 
 use std::time::Duration;
 

@@ -55,12 +55,12 @@ fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
 }
 
 thread_local! {
-    /// True if this thread's stack is always as large as the stack that [`with_room`] creates.
+    /// True if this thread's stack is known to be large enough, so that [`with_room`] needs no other thread.
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes this thread parse files itself from now on. Call this function on the main thread of the process, while most
-/// of its stack is free.
+/// Makes this thread parse files itself from now on, without a separate thread. Call this function on the main thread
+/// of the process, while most of its stack is free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
@@ -73,7 +73,7 @@ fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        // No thread could be created. Use the current stack, which is enough for a file without deep nesting.
+        // If no thread can be created, use the current stack, which is enough for a file without deep nesting.
         Err(_) => parse(),
     })
 }

@@ -1,7 +1,7 @@
 //! `mcp.lock.yaml`: the definitions of MCP tools at the time when an operator pinned them, each with a digest.
 //!
 //! The file contains complete definitions, so that tools are known even if their server is down. Permission lists,
-//! schedulers and models use only these definitions, and not the definitions that a server returns.
+//! schedulers and models use only the pinned definitions, and not the definitions that a server returns later.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -105,7 +105,7 @@ impl McpDefinition {
     }
 
     /// Returns the digest: `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The
-    /// digest does not depend on the order of a schema's members.
+    /// order of a schema's members does not change the digest.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut text = String::new();
@@ -204,12 +204,12 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
 }
 
 /// Escapes characters that JSON allows in a string, but that YAML forbids or that a reader of the file cannot see. Such
-/// characters occur only inside strings.
+/// characters occur only inside strings, so the escapes are valid JSON.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            // Line breaks stay: they are layout, because JSON escapes line breaks in strings.
+            // Keep line breaks: they are layout, because JSON escapes line breaks in strings.
             code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
                 let _ = match code {
                     ..=0xffff => write!(safe, "\\u{code:04x}"),

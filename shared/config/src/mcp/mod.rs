@@ -15,7 +15,7 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Maximum characters of a server's name. The names of the server's tools begin with this name.
+/// Maximum characters of a server's name. The names of the server's tools begin with the server's name.
 const SERVER_NAME_MAX: usize = 32;
 /// The name of the field `servers` in the configuration of other programs, for an error message.
 const OTHERS_KEY: &str = "mcpServers";
@@ -46,9 +46,9 @@ pub struct McpServerDef {
     pub prefix: String,
     /// True if the server's hints decide about the effects of its tools.
     pub trust_annotations: bool,
-    /// The server's name of a tool → the effect that the operator declares.
+    /// Maps the server's name of a tool to the effect that the operator declares.
     pub effects: BTreeMap<String, Effect>,
-    /// The server's name of a tool → its effect key.
+    /// Maps the server's name of a tool to the tool's effect key.
     pub effect_keys: BTreeMap<String, EffectKey>,
     /// Maximum time between progress reports of a call. Default: the fleet's tool timeout.
     pub timeout: Option<Duration>,
@@ -67,14 +67,14 @@ pub struct McpServerDef {
 }
 
 impl McpServerDef {
-    /// Returns the name that models use for the server's tool `own`.
+    /// Returns the name that models use for the tool that the server names `own`.
     #[must_use]
     pub fn tool_name(&self, own: &str) -> String {
         format!("{}{own}", self.prefix)
     }
 
-    /// Returns the effect of running one of the server's tools twice. An effect that the operator declared has
-    /// precedence over the hints, which count only if they are trusted. Without both, the effect is `once`.
+    /// Returns the effect of running one of the server's tools twice: the effect that the operator declared. Without a
+    /// declaration, returns the effect of the server's hints if they are trusted, otherwise `once`.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -86,7 +86,7 @@ impl McpServerDef {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     pub transport: McpTransport,
-    /// Secrets that `env` and `headers` may name, by reference.
+    /// Secrets that templates in `env` and `headers` may name. Each secret is given by reference.
     pub secrets: BTreeMap<String, SecretRef>,
 }
 

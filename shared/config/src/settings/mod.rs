@@ -174,8 +174,8 @@ pub struct SealSettings {
     pub every: Duration,
     /// Where copies of seals are stored outside the audit log, to detect a rewritten log. Default nowhere.
     pub anchor: AnchorPlace,
-    /// Location of the URL of the Redis whose stream stores these copies; `None` means the fleet's own Redis. Default
-    /// none.
+    /// Location of the URL of the Redis server whose stream stores copies of seals; `None` means the fleet's own Redis.
+    /// Default none.
     pub anchor_redis: Option<SealKey>,
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         tracing: tracing(section("tracing")?),
     };
     root.close();
-    // If settings could not be read, they have placeholder values, so their relations are not checked.
+    // If a setting could not be read, it has a placeholder value. In that case, relations are not checked.
     if errors.len() == before {
         relate(&settings, tree, errors);
     }
@@ -282,7 +282,7 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
 fn permission(mut s: Section<'_>) -> PermissionSettings {
     let permission = PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
-        // Whether these tools exist is checked later, when the tools are known.
+        // A later check, when the tools are known, reports tools that do not exist.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
         trial_tools: boolean(&mut s, "trial_tools"),
         samples: boolean(&mut s, "samples"),
@@ -361,8 +361,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// Reads the log level. A single word must be a level. Otherwise the filter would take a misspelled level for a module
-/// name, and log everything of that module.
+/// Reads the log level. A single word must be the name of a level. Otherwise the filter would take a misspelled level
+/// for a module name, and log everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];
@@ -417,8 +417,8 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes an error if `holds` is false, which means that the setting `large` is smaller than `small`. The error is
-    /// reported at the setting that is not a default.
+    /// Notes an error if `holds` is false: the setting `large` is smaller than `small` allows. If `large` has its
+    /// default value, the error is reported at `small`.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {
             return;

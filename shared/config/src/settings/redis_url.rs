@@ -39,8 +39,8 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns the placeholder for a refused URL. The placeholder exists only until the errors are reported, and is
-    /// never used to connect.
+    /// Returns the placeholder for a refused URL. The placeholder is dropped when the errors are reported, and is never
+    /// used to connect.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
@@ -50,7 +50,7 @@ impl RedisUrl {
     }
 
     /// Returns the URL with the file of certificate authorities that verify the server's certificate. Returns `None` if
-    /// the URL already names a file.
+    /// the URL already names such a file.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
         // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query,
@@ -102,11 +102,11 @@ fn names_a_primary(rest: &str) -> bool {
 }
 
 /// Returns the URL with masked password and masked query values. Everything before the last `@` counts as user and
-/// password. Thus nothing is revealed if a `/` in the password is not escaped.
+/// password, so that an unescaped `/` in the password reveals nothing.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
-        // The password of sentinels is in the query. An `@` there does not end the user part of the URL.
+        // The password of sentinels is in the query, so an `@` in the query does not end the user part of the URL.
         Some((user, _)) if scheme.ends_with("+sentinel") && user.contains('?') => ("***".to_owned(), None),
         // A `?` before the `@` is part of the password.
         Some((user, address)) => {

@@ -33,7 +33,7 @@ fn without_samples_a_missing_file_is_empty() {
     }
 
     // A single file in the folder (here `agents.yaml`) does not enable the samples again. Without samples, a trial tool
-    // needs its own row.
+    // needs a row of its own.
     let one = given()
         .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
         .file("agents.yaml", "agents: {bot: {}}")
@@ -97,7 +97,7 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
-        // This file name contains no agent name.
+        // The file name `agent.txt` is not the name of a prompt.
         ("prompts/agent.txt", "x", "a file that nothing reads"),
     ] {
         let errors = load(name, text).unwrap_err().to_string();

@@ -9,7 +9,8 @@ use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec};
 
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
-/// `Y` means that the agent may call the tool. Kelly has her own column; the other publishers are below.
+/// `Y` means that the agent may call the tool. Kelly has a column of her own; [`PUBLISHERS`] lists the other
+/// publishers.
 const MATRIX: [(&str, [char; 8]); 12] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),

@@ -1,7 +1,7 @@
 use super::{TestConfig, given};
 
-/// Returns a configuration with a tool `call`. Its `shell:` begins on line 7 with these lines, and its schema has the
-/// argument `text`.
+/// Returns a configuration with a tool `call`. The text `lines` begins on line 7, in the section `shell:`. The tool's
+/// schema has the argument `text`.
 fn tool(lines: &str) -> TestConfig {
     let text = format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{text: {{type: string, \

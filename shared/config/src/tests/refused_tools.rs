@@ -1,7 +1,7 @@
 use super::{TestConfig, given};
 
-/// Returns a configuration with a tool `call`. Its `http:` has this text as line 10, and its schema has one required
-/// and one optional argument.
+/// Returns a configuration with a tool `call`. The text `line` is line 10, in the section `http:`. The tool's schema
+/// has one required and one optional argument.
 fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -152,11 +152,11 @@ fn a_known_tool_may_be_overridden_field_by_field() {
     assert_eq!(echo.effect_key.as_ref().unwrap().arguments, ["/text"]);
     let own = read.policy.known_tools.traits("echo").unwrap();
     assert_eq!((own.effect, own.category.as_str()), (None, ""), "limits do not guess the tool's own effect");
-    // Here, the tools of a Python module may be unknown. So fields may be missing, because a tool of the module may
-    // have them.
+    // In this process, the tools of the Python module are unknown. Fields may be missing, because a tool of the module
+    // may have them.
     let python = "python:\n  shop: {module: shop}\n";
     assert!(tools(&format!("{python}tools:\n  stock: {{timeout_ms: 500}}\n")).load().is_ok());
-    // A declaration with `http:` must be complete, because it overrides no tool of a module.
+    // A declaration with `http:` must be complete, because it does not override a tool of a module.
     let http = "http: {method: GET, base_url: 'https://a.example', path: /}";
     let errors = tools(&format!("{python}tools:\n  stock: {{{http}}}\n")).errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
@@ -188,7 +188,7 @@ fn a_built_in_tool_cannot_be_declared_as_http() {
     );
 }
 
-/// Returns a configuration with a tool `call` and these lines in its `http:`, from line 8 on.
+/// Returns a configuration with a tool `call`. The text `lines` begins on line 7, in the section `http:`.
 fn http(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
@@ -274,8 +274,8 @@ fn a_parameter_without_a_description_causes_a_warning() {
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
 
-/// Returns a configuration with a tool `pay` and these lines. The tool's schema requires `to` and `amount`, and allows
-/// `text`.
+/// Returns a configuration with a tool `pay`, and `lines` among its fields. The tool's schema requires `to` and
+/// `amount`, and allows `text`.
 fn paying(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \

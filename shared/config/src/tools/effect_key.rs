@@ -17,8 +17,8 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<E
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// Reads the effect key of a tool with this schema and effect. If the schema is unknown, `schema` is `None`, and any
-/// argument is accepted. If the effect is unknown, any effect is accepted.
+/// Reads the effect key of a tool with this schema and effect. If `schema` is `None`, the schema is unknown, and any
+/// argument is accepted. If `effect` is `None`, the effect is unknown, and any effect is accepted.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,

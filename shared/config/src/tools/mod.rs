@@ -53,9 +53,9 @@ pub struct ToolDef {
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
-    /// The effect of running the tool twice; default the effect of the tool of this name, or `once`.
+    /// The effect of running the tool twice. Default: the effect of another tool of this name, or `once`.
     pub effect: Option<Effect>,
-    /// The key that identifies calls with the same effect, so that the effect happens once.
+    /// Selects the arguments that identify an effect. Calls with equal values of these arguments take effect only once.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
     /// How long the tool's results are cached, and who shares the results; default no cache.
@@ -110,14 +110,13 @@ const fn local_lease_default() -> u64 {
     LOCAL_LEASE_MS_DEFAULT
 }
 
-/// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. An
-/// argument cannot change other elements of the command, because no shell parses the command.
+/// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. No
+/// shell parses the command, so an argument changes only the element that contains its placeholder.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellDef {
     pub level: ShellLevel,
-    /// The program, and a template for each argument of the program. If a template names an absent argument, the
-    /// template is left out.
+    /// The program, and a template for each of its arguments. A template that names an absent argument is left out.
     pub command: Vec<String>,
     /// Template of the command's standard input; default empty.
     pub stdin: Option<String>,
@@ -201,22 +200,23 @@ pub struct HttpDef {
     pub base_url: String,
     /// Path template after the base URL (`/bot${TELEGRAM_BOT_TOKEN}/sendMessage`).
     pub path: String,
-    /// Query parameter → template. If a template names an absent argument, the parameter is left out.
+    /// Maps a query parameter to its template. A parameter with a template that names an absent argument is left out.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header → template.
+    /// Maps a header to its template.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Argument → its value if a call omits it. If this value is empty, the call must contain the argument.
+    /// Maps an argument to its value if a call omits the argument. If the value is empty, the call must contain the
+    /// argument.
     #[serde(default)]
     pub defaults: BTreeMap<String, String>,
     /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value. If a member
     /// names an absent argument, the member is left out.
     pub body: Option<serde_json::Value>,
-    /// Secrets that templates may name, by reference.
+    /// Secrets that templates may name. Each secret is given by reference.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretRef>,
-    /// Response statuses (in addition to 429) that prove that the request had no effect. After such a status, even a
+    /// Response statuses, in addition to 429, that prove that the request had no effect. After such a status, even a
     /// `once` tool may be retried.
     #[serde(default)]
     pub not_executed: BTreeSet<u16>,
@@ -233,8 +233,7 @@ pub struct HttpDef {
     /// Hosts (names, `host:port`, or CIDR blocks) that may have private addresses.
     #[serde(default)]
     pub allow_private: BTreeSet<String>,
-    /// Maximum number of redirects; each target is checked like the first address. Default 0, and always 0 for
-    /// `once`.
+    /// Maximum number of redirects. Each target is checked like the first address. Default 0; always 0 for `once`.
     #[serde(default)]
     pub redirects_max: u8,
     /// OAuth 2 sign-in, if the service needs it. The access token is sent in `Authorization`.
@@ -245,7 +244,7 @@ pub struct HttpDef {
 pub const TENANT: &str = "{tenant}";
 
 /// The source of a secret. The configuration never contains the value of a secret. [`TENANT`] in a reference is
-/// replaced by the calling tenant, encoded so that two tenants never have the same name.
+/// replaced by the calling tenant, encoded so that different tenants have different references.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum SecretRef {

@@ -17,10 +17,10 @@ const CONCURRENCY_MAX: i128 = 256;
 const MODULES_MAX: usize = 64;
 /// Maximum bytes of an entry's name, which logs show.
 const NAME_BYTES_MAX: usize = 32;
-/// Maximum bytes of a socket's path: the address of a Unix socket has room for 107 bytes (`man 7 unix`).
+/// Maximum bytes of a socket's path. The kernel limits the address of a Unix socket to 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Fields about interpreters that the worker starts. These fields are refused for a tool host, which starts its own
-/// interpreters.
+/// Fields about interpreters that the worker starts. A tool host starts its own interpreters, so an entry with `host`
+/// must not have these fields.
 const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
 /// The sandbox levels that can contain a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
@@ -85,10 +85,11 @@ pub struct ModulesDef {
     /// The absolute path of a tool host's socket, if a tool host runs the interpreters in its own container. `None` if
     /// the worker starts the interpreters.
     pub host: Option<String>,
-    /// The modules whose import registers the tools. Empty with a tool host, which configures its own modules.
+    /// The modules that register the tools when they are imported. Empty with a tool host, which configures its own
+    /// modules.
     pub modules: Vec<String>,
-    /// Folders that are searched first for modules. A change of a code file in these folders counts as a change of
-    /// the configuration.
+    /// Folders that are searched first for modules. If a code file in these folders changes, the configuration counts
+    /// as changed.
     pub path: Vec<String>,
     /// The interpreter, which must be able to import the package `tickfleet`; default `python3` or `node`.
     pub interpreter: String,
@@ -106,7 +107,7 @@ pub struct ModulesDef {
     pub start_timeout: Duration,
     /// Time that a canceled call has to end before its process is terminated; default 5 s.
     pub cancel_grace: Duration,
-    /// Environment variable → template, which may name [`Self::secrets`].
+    /// Maps an environment variable to its template, which may name [`Self::secrets`].
     pub env: BTreeMap<String, String>,
     /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,

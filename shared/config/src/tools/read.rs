@@ -28,10 +28,11 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written, so that a tool with other errors is still known. Includes the names of built-in tools.
+    /// Names as written in the files. Includes tools with errors, so that other files may name such tools, and built-in
+    /// tools.
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// False if some names could not be read. In this case names are not checked.
+    /// False if some names could not be read. In that case, names of tools are not checked.
     pub(crate) has_all_names: bool,
     pub(crate) asked: ApprovalDemands,
 }
@@ -99,8 +100,8 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     }
 }
 
-/// Reads one declared tool. `overrides` is true if another tool of this name may have the fields that are left out.
-/// Checks that need such a field then run when the registry is built.
+/// Reads one declared tool. `overrides` is true if another tool of this name may have the fields that are left out. In
+/// that case, checks that need such a field run later, when the registry is built.
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
@@ -109,7 +110,7 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
     let description = own("description").and_then(|c| c.some_text());
     let described = errors.len();
     let input_schema = own("input_schema").map(|c| object_schema(&c, check));
-    // If the schema is invalid, names are not checked against it.
+    // If the schema is invalid, names of arguments are not checked against it.
     let schema = input_schema.as_ref().filter(|_| errors.len() == described);
     let own_effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS));
     let effect = own_effect.or_else(|| (!overrides).then(Effect::default));

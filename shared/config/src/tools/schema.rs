@@ -1,5 +1,5 @@
-//! Reads the schemas of declared tools from the tree. The code that compiles schemas checks them. Each problem is
-//! reported with the location where the schema was written.
+//! Reads the schemas of declared tools from the tree. The check is passed in by the code that compiles schemas. Each
+//! problem is reported with the location where the schema was written.
 
 use std::fmt;
 
@@ -20,9 +20,8 @@ pub struct SchemaProblem {
     pub why: String,
 }
 
-/// A function that checks a schema, and returns the parts of the schema that will not be enforced. The caller passes in
-/// the function from the code that compiles schemas. Thus every role of the fleet refuses the same configurations, with
-/// file and line.
+/// Checks a schema, and returns the parts of the schema that will not be enforced. The caller passes in the function of
+/// the code that compiles schemas. Thus every role of the fleet refuses the same configurations, with file and line.
 #[derive(Clone, Copy)]
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 

@@ -10,17 +10,17 @@ use crate::tools::SecretRef;
 
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// The kind of the arguments in errors, such as `an argument`.
+    /// The words for an argument in errors, such as `an argument`.
     what: &'static str,
     known: BTreeSet<String>,
     /// Arguments that every call has.
     always: BTreeSet<String>,
-    /// True if the arguments are unknown, so that every name is accepted.
+    /// True if the arguments are unknown. In that case, every name is accepted.
     any: bool,
 }
 
 impl Arguments {
-    /// Returns the arguments of a schema that could not be read: every name is accepted.
+    /// Returns the arguments of a schema that could not be read. Every name is accepted.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -95,8 +95,7 @@ pub(crate) struct Templates<'a> {
 }
 
 impl Templates<'_> {
-    /// Reads a template that can name secrets but no arguments. The returned flag is true if the template names a
-    /// secret.
+    /// Reads a template that can name secrets but no arguments. Returns the template, and true if it names a secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: list was cut |
+//! | `D` | configured limit: counter, amount, used, maximum, end and start of window; `D0`: no limit; `D`: list was cut
+//! |
 //! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), earliest end of the wait (0: unknown) |
 
 use bytes::Bytes;
@@ -17,17 +18,17 @@ use crate::record::Debited;
 use crate::transaction::CounterKey;
 use crate::turn::{Note, Turn};
 
-/// Maximum bytes of the notes about configured limits. Every call of a slice repeats these notes.
+/// Maximum bytes of the notes about configured limits. The audit entry of every call of a slice repeats these notes.
 const DEBITS_BYTES_MAX: usize = 1_000;
 /// Maximum number of earlier waits in one entry.
 const WAITS_MAX: usize = 4;
 
 /// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
-/// not have them yet. Returns `None` if the turn was never admitted, if its list of notes was full, or if the debited
+/// not have them yet. Returns `None` if the turn was never admitted, if its list of notes is full, or if the debited
 /// counters are unknown.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
-    // A full list may lack the last admission.
+    // If the list of notes is full, the last admission may be missing.
     if turn.notes.len() >= Turn::NOTES_MAX {
         return None;
     }
@@ -39,7 +40,7 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
     let ((_, tick_max), tick) = of(limits::TICK)?;
     let ((_, day_max), day) = of(limits::DAY)?;
-    // A debit opens its window at the commit, which may be later than the decision.
+    // A debit opens the counter's window at the commit, which may be later than the decision.
     let at_ms = debited.iter().map(|one| one.began_ms).fold(*at_ms, i64::max);
     let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
     if let Some(((_, max), task)) = of(limits::TASK) {
@@ -71,8 +72,9 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// Returns the note about a wait in a throttle queue. Returns `None` for other notes, and if the turn joined the queue
-/// only because its slice ended, see [`crate::turn::throttle::undecided_queue`].
+/// Returns the note about a wait in a throttle queue. Returns `None` for other notes. Also returns `None` if the turn
+/// was queued only because its slice ended and its next calls were undecided, see
+/// [`crate::turn::throttle::undecided_queue`].
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;

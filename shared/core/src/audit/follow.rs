@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
-    /// Two processes decide from the same record. The second commit does not advance the position.
+    /// Two processes decide from the same record. The second commit does not change the position.
     #[test]
     fn two_followers_never_advance_from_the_same_position() {
         let mut shard = Paper::at(1_000);

@@ -1,6 +1,7 @@
-//! Figures of the fleet by minute and by hour. Once a minute, one scheduler of a shard samples the figures.
+//! Figures of the fleet (calls, turns, slots) by minute and by hour. Once a minute, one scheduler of a shard takes a
+//! sample.
 //!
-//! A sample counts the calls in the audit log since the previous sample. So a call is counted once, even if another
+//! A sample counts the calls in the audit log since the previous sample. So each call is counted once, even if another
 //! scheduler takes over. A minute without a sample has no figures of turns and slots.
 //!
 //! | Record | Holds | Kept |
@@ -26,7 +27,7 @@ const DAY_MS: i64 = 24 * HOUR_MS;
 pub const MINUTES_KEPT_MS: i64 = DAY_MS;
 /// How far back hours can be read, in milliseconds.
 pub const HOURS_KEPT_MS: i64 = 35 * DAY_MS;
-/// Maximum number of changes of the policy in the record.
+/// Maximum number of policy changes in the record.
 const CHANGES_MAX: usize = 100;
 
 /// Numbers of calls that ended, by class of outcome.
@@ -58,7 +59,7 @@ impl EndedCalls {
         self.unknown += other.unknown;
     }
 
-    /// Returns the numbers of calls, multiplied by `by / per`.
+    /// Multiplies the numbers of calls by `by / per`.
     #[must_use]
     pub fn scaled(&self, by: u64, per: u64) -> Self {
         let scaled = |calls: u64| {
@@ -81,9 +82,10 @@ pub struct Point {
     pub calls: EndedCalls,
     /// Turns and tasks that were received.
     pub turns: Option<u64>,
-    /// Unfinished turns without a slot when the sample was taken. For an hour, the highest number of all samples.
+    /// Number of unfinished turns without a slot when the sample was taken. For an hour, the highest number of its
+    /// samples.
     pub waiting: Option<u64>,
-    /// Slices in a slot when the sample was taken. For an hour, the highest number of all samples.
+    /// Number of slices in a slot when the sample was taken. For an hour, the highest number of its samples.
     pub running: Option<u64>,
 }
 
@@ -132,10 +134,10 @@ pub struct Sampled {
     /// The newest audit entry when the sample was taken. `None` for an empty log.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
-    /// Number of audit entries that were ever appended.
+    /// Number of audit entries that were appended since the shard was created.
     #[serde(rename = "e")]
     pub entries: u64,
-    /// Number of turns and tasks that were ever received.
+    /// Number of turns and tasks that were received since the shard was created.
     #[serde(rename = "t")]
     pub turns: u64,
     /// Generations of the policy that samples have found, the oldest first.
@@ -152,7 +154,7 @@ pub fn key() -> RecordKey {
     RecordKey::new("history")
 }
 
-/// The resolution of points.
+/// The length of the time that one point covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HistoryStep {
     Minute,
@@ -176,7 +178,7 @@ impl HistoryStep {
         }
     }
 
-    /// Returns the length of a record's time range, in milliseconds.
+    /// Returns the length of the time that one record covers, in milliseconds.
     #[must_use]
     pub const fn record_ms(self) -> i64 {
         match self {
@@ -185,7 +187,7 @@ impl HistoryStep {
         }
     }
 
-    /// Returns the record that stores the point for a time, and the point's number in that record.
+    /// Returns the record with the point for a time, and the point's number in that record.
     #[must_use]
     pub fn place(self, at_ms: i64) -> (RecordKey, u8) {
         let number = at_ms.rem_euclid(self.record_ms()) / self.ms();
@@ -218,8 +220,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns the points of this sample, by their start in milliseconds. Entries carry the time of the store's clock,
-    /// which can differ from shard time. So each entry counts in the nearest minute since the previous sample.
+    /// Returns the points of this sample, by their start in milliseconds. The time of an entry comes from the store's
+    /// clock, which can differ from shard time. So each entry counts in the nearest minute since the previous sample.
     fn points(&self, last: &Sampled) -> BTreeMap<i64, Point> {
         let mut points = BTreeMap::<i64, Point>::new();
         for (minute, calls) in &self.ended {

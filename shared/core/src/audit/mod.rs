@@ -25,13 +25,13 @@ use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry as JSON. If empty, nothing is logged: only one shard logs an action on several shards.
+    /// The entry as JSON. If empty, nothing is logged: if an action changes several shards, only one shard logs it.
     pub text: Bytes,
     pub entries_max: u64,
 }
 
 impl AuditEntry {
-    /// Appends the entry in the same transaction as the change, so that no change is missing in the log.
+    /// Appends the entry in the transaction of the change, so that the log misses no change.
     pub fn append_to(&self, transaction: &mut Transaction) {
         if self.text.is_empty() {
             return;
@@ -41,7 +41,7 @@ impl AuditEntry {
     }
 }
 
-/// Logs an operator's action that takes several independent decisions. Runs before the action.
+/// Logs an operator's action that consists of several separate decisions. Runs before the first of them.
 #[derive(Debug, Clone)]
 pub struct Report(pub AuditEntry);
 

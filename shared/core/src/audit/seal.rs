@@ -1,6 +1,6 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! Only one sealer extends the chains, while it holds the lease. The sealer adds seals of the entries after the last
+//! Only the process that holds the lease of the sealer extends the chains. It adds seals of the entries after the last
 //! sealed entry. The record `sealing` stores the sealer's state: its position in the log. A sealer that started from an
 //! older state writes nothing. So no entry is sealed twice or skipped.
 
@@ -26,7 +26,7 @@ pub struct Sealing {
     /// Public keys by their IDs.
     #[serde(rename = "ky")]
     pub keys: BTreeMap<String, String>,
-    /// The last seal up to which heads were copied; empty if none were.
+    /// The last seal up to which chain heads were copied. Empty if no heads were copied.
     #[serde(rename = "an", default, skip_serializing_if = "String::is_empty")]
     pub anchored: String,
 }
@@ -148,7 +148,7 @@ impl ExtendSeals {
 #[derive(Debug, Clone)]
 pub struct Anchor {
     pub candidate: Candidate,
-    /// The last seal up to which heads were copied before this step; empty if none were.
+    /// The last seal up to which heads were copied before this step. Empty if no heads were copied.
     pub before: String,
     /// The last seal up to which heads are copied after this step.
     pub upto: String,
@@ -168,7 +168,7 @@ impl Decision for Anchor {
         let stored: Option<Stored<Sealing>> = view.record(&key())?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(), stored.as_ref());
-        // Without the record, no seal exists, and therefore no head.
+        // Without the record, no seal exists, and so no head can be copied.
         let Some(stored) = stored else { return Ok(Step::Return(SealResult::Stale { state: String::new() })) };
         let mut sealing = stored.value;
         let Some(lease) = self.candidate.take(Some(&sealing.lease), context.now_ms, &mut transaction) else {

@@ -39,8 +39,8 @@ pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// Returns the name of the limit that holds the number of each tenant's counts on a day. Each tenant has its own
-/// counter and bound, so no tenant uses up another tenant's bound.
+/// Returns the name of the limit that holds, for each tenant, the number of its counts on a day. Each tenant has a
+/// counter and a bound of its own, so no tenant uses up another tenant's bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
@@ -51,7 +51,8 @@ pub struct Addition {
     pub day: i64,
     pub tenant: String,
     pub count: String,
-    /// The name of the count that receives the amount instead, if the tenant already has too many counts on this day.
+    /// The name of the count to which the amount is added instead, if the tenant already has too many counts on this
+    /// day.
     pub overflow: String,
     pub amount: u64,
 }

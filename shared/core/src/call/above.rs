@@ -1,5 +1,5 @@
-//! Detects calls that wait for the end of a turn. Such a call belongs to an ancestor: a turn or task that started the
-//! turn, directly or through other turns and tasks.
+//! Detects a call that waits for the end of a turn. Such a call belongs to an ancestor of the turn: a turn or task that
+//! started the turn, directly or through other turns and tasks.
 
 use tickfleet_model::TurnId;
 
@@ -30,7 +30,7 @@ pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> 
     Ok(false)
 }
 
-/// Returns the turn or task that waits for `turn`, and the position of its waiting call, if known.
+/// Returns the turn or task that started `turn`, and the position of the call that waits for `turn`, if known.
 fn step(name: &TurnName, turn: &Turn) -> Option<(TurnId, Option<usize>)> {
     let above = waiter(name, &turn.head, turn.is_task())?;
     let position = turn.head.delegated_by.as_deref().filter(|_| turn.is_task());

@@ -8,11 +8,11 @@
 //!              └── end of the turn, another call ──► Void ◄┘
 //! ```
 //!
-//! If a call ends without using its approval, an `Approved` approval stays as it is, and a `Waiting` approval becomes
+//! If a call ends without using its approval, an `Approved` approval keeps its state, and a `Waiting` approval becomes
 //! void.
 //!
-//! A digest of the complete call binds an approval to its call. So no call can use a consent to a different call. The
-//! call uses its consent once, in the transaction that begins the call.
+//! A digest of the complete call binds an approval to its call. So no call can use a consent that was given to a
+//! different call. The call uses its consent once, in the transaction that begins the call.
 
 mod ask;
 mod decide;
@@ -36,7 +36,7 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, SetKey, StreamKey};
 use crate::view::{Undecided, View};
 
-/// An ended approval is kept for 7 days.
+/// How long an ended approval is kept: 7 days, in milliseconds.
 pub const KEPT_MS: i64 = 604_800_000;
 /// The name of the part with the exact arguments. The part is deleted when the approval or its call ends.
 pub const EXACT: &str = "exact";
@@ -46,28 +46,28 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// Returns the key of the set with all waiting approvals of a shard, as `<tenant>:<id>`. A member's score is the time
-/// of the request in milliseconds.
+/// Returns the key of the set with all waiting approvals of a shard. A member is `<tenant>:<id>`, and its score is the
+/// time of the request in milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// Returns the key of the set with the waiting approvals of a tenant, by ID. A member's score is the deadline of the
-/// decision in milliseconds.
+/// Returns the key of the set with the waiting approvals of a tenant. A member is an approval's ID, and its score is
+/// the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// Returns the key of the set with the waiting approvals of an agent's calls, by ID. A member's score is the deadline
-/// of the decision in milliseconds.
+/// Returns the key of the set with the waiting approvals of an agent's calls. A member is an approval's ID, and its
+/// score is the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
 }
 
-/// Returns the key of the event log that notifiers read.
+/// Returns the key of the log with the events of a tenant's approvals. Notifiers read this log.
 #[must_use]
 pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
@@ -87,7 +87,8 @@ pub struct Approval {
     /// Demands for votes. The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
-    /// How long people may decide, and how long a consent is valid. If absent, both last until the turn's deadline.
+    /// How long people may decide, and how long their consent is valid (ms). If absent, both end at the turn's
+    /// deadline.
     #[serde(rename = "ex", default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
@@ -95,7 +96,7 @@ pub struct Approval {
     pub narrowed: Option<String>,
     #[serde(rename = "t")]
     pub requested_ms: i64,
-    /// The people who agreed to these arguments.
+    /// The votes of the people who agreed to these arguments, by name.
     #[serde(rename = "v", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Vote>,
     #[serde(rename = "s")]
@@ -129,7 +130,7 @@ pub struct ApprovalPreview {
 pub struct Demand {
     #[serde(rename = "q")]
     pub quorum: u32,
-    /// Each person needs one of these roles. If empty, any person counts.
+    /// Only people with one of these roles may vote. If empty, any person may vote.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>,
 }
@@ -204,7 +205,7 @@ impl Record for Approval {
     const SCHEMA: u32 = 1;
 }
 
-/// The decision of people about a call, as the call sees it.
+/// The decision of people about a call, as returned to the call's worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
     /// People were not asked about this exact call.
@@ -272,8 +273,8 @@ impl Demand {
     }
 }
 
-/// Returns the decision of people about a call. A worker reads the decision first, and then checks the call with the
-/// changed arguments.
+/// Returns the decision of people about a call. Before it begins the call, a worker reads the decision, and checks the
+/// call with the changed arguments.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.

@@ -4,16 +4,16 @@
 //! makes the call wait, later checks do not run. For example, a call that the facts check refuses leaves its consent
 //! unused.
 //!
-//! | The call | Reads | Commits |
+//! | Call | Requests to read | Commits |
 //! |---|---|---|
 //! | `read` or `idempotent`, without facts, consent and claim | 1, or none | none |
 //! | with facts, consent or claim, or `once` | 1, or none | 1 |
 //!
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
-//! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
-//! recovered calls need one more read. The turn's record is not read: the worker has the record with its slice, and the
-//! record's version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision continues
-//! from the version that the previous decision wrote.
+//! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, one more read
+//! returns the turn's recovered calls. The turn's record is not read: the worker received the record with its slice,
+//! and the record's version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision
+//! continues from the version that the previous decision wrote.
 
 mod result;
 #[cfg(test)]
@@ -48,9 +48,10 @@ pub struct Begin<'a> {
     pub once: bool,
     /// The last restart epoch for which the worker has reported all calls that it began.
     pub epoch: u64,
-    /// No call begins within one lease after a restart.
+    /// Length of a worker's lease (ms). After a restart of the store, no call begins within this time.
     pub lease_ms: i64,
-    /// The streak that may refuse the call. Absent if the call's tool has no loop check, or if the call is retried.
+    /// The streak that may refuse the call. Absent if the call's tool is excluded from the loop breaker, or if the call
+    /// is retried.
     pub streak: Option<StreakCheck>,
     /// The facts that the call depends on or may change.
     pub facts: Option<CheckFacts>,
@@ -77,15 +78,15 @@ pub struct ConsentCheck {
 /// Indexes of the unmet conditions in shadow mode, and the time of the check in milliseconds.
 type MetFacts = (Vec<usize>, Option<i64>);
 
-/// The result of one check: the call passes, or the decision ends here.
+/// The result of one check: the call passes the check, or the decision ends with a result.
 enum CheckOutcome<T> {
     Passes(T),
     Ends(Box<Step<BeginResult>>),
 }
 
 impl<T> CheckOutcome<T> {
-    /// Ends without a commit. Allowed only if the result relies on at most one record, because several records may have
-    /// been read at different times.
+    /// Ends without a commit. Allowed only if the result relies on at most one record. Several records may have been
+    /// read at different times, and only a commit can check that they are consistent.
     fn returns(result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Return(result)))
     }
@@ -157,8 +158,8 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// Returns true if this decision writes the turn's record. A suspect is a turn that may have crashed a worker. It
-    /// is always marked as started, because the next crash counts against it only if it ran.
+    /// Returns true if this decision writes the turn's record. A suspect is a turn that may have crashed a worker. Its
+    /// record is always marked as started, because the next crash counts against it only if it ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
@@ -177,7 +178,7 @@ impl Begin<'_> {
     }
 
     /// Returns true if this attempt wrote `stored` before, and the response was lost. Without an intent record, equal
-    /// content is the proof: any other holder would have written another entry.
+    /// content proves this: the record contains the slice's entry, which differs for any other holder.
     fn has_written(&self, stored: &Turn) -> bool {
         let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
         let mut written = self.slice.turn.clone();
@@ -186,11 +187,11 @@ impl Begin<'_> {
     }
 
     /// Checks first whether another attempt began the call, whether the store restarted, and whether the slice is
-    /// current. Then checks for a cancel and for the deadline.
+    /// current. Then checks whether the turn is canceled, and whether its deadline has passed.
     fn check_turn(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
-        // If another attempt began a later call, that attempt ran this call first. If the tool was not `once` at that
-        // time, this call has no intent record.
+        // If another attempt began a later call, that attempt already ran this call. This call has no intent record if
+        // its tool was not `once` at that time.
         let is_begun =
             other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
         let recovered_call = recovered.of_another(self.position, self.by);
@@ -265,7 +266,7 @@ impl Begin<'_> {
     }
 
     /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
-    /// is committed, too: the commit checks that the facts behind the refusal are unchanged.
+    /// is committed, too: the commit verifies that the facts that caused the refusal are unchanged.
     fn check_facts(
         &self,
         transaction: &mut Transaction,
@@ -286,8 +287,8 @@ impl Begin<'_> {
         Ok(CheckOutcome::commits(transaction.clone(), BeginResult::Refused(refusal)))
     }
 
-    /// Uses the consent. Returns the people who agreed. If the approval has expired, marks it as expired, and drops the
-    /// writes of other checks.
+    /// Uses the consent, and returns the people who agreed. If the approval has expired, marks it as expired, and drops
+    /// the writes of the other checks.
     fn use_consent(
         &self,
         transaction: &mut Transaction,

@@ -1,8 +1,8 @@
-//! Cached reads of a tenant, bounded in number and bytes.
+//! A cache of the results of reads, for each tenant, bounded in number and bytes.
 //!
 //! A *question* is the set of all inputs on which a call's result can depend. The hash of a question selects one of the
-//! tenant's buckets. Each bucket is one record. The record lists the bucket's results, and each result is a part of the
-//! record. So the bounds hold by construction, a lookup reads one part, and a fill writes one bucket.
+//! tenant's buckets. A bucket is one record: it lists the bucket's results, and each result is a part of the record.
+//! The record enforces the bounds of its bucket. A lookup reads one part, and a new result is written to one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Bucket {
         self.results.values().map(|size| size.bytes).sum()
     }
 
-    /// Returns the time (ms) when the last result expires.
+    /// Returns the time (ms) when the bucket's last result expires.
     fn until_ms(&self) -> i64 {
         self.results.values().map(|size| size.until_ms).max().unwrap_or(0)
     }
@@ -146,10 +146,11 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Returns the part to write, with its list entry. Returns `None` if the result has expired or is too large.
+    /// Returns the part to write, and its entry for the bucket's list. Returns `None` if the result has expired or is
+    /// too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
-        // If the worker's clock is ahead of shard time, count the result's age from shard time, so that it does not
-        // seem younger.
+        // If the worker's clock is ahead of shard time, use shard time, so that the result does not seem younger than
+        // it is.
         let requested_ms = self.requested_ms.min(now_ms);
         let until_ms = requested_ms + self.ttl_ms;
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
@@ -164,7 +165,7 @@ impl Fill {
     }
 }
 
-/// Section of [`crate::turn::Settle`]: caches results, unless memory is short.
+/// Section of [`crate::turn::Settle`]: caches results, unless the store is short of memory.
 #[derive(Debug, Clone, Default)]
 pub struct FillCache {
     pub results: Vec<Fill>,

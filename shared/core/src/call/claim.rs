@@ -1,7 +1,7 @@
 //! Idempotency claims: the first of several equal calls runs, and the others return its result.
 //!
-//! If a tool has an effect key, its call claims the effect in the transaction that begins the call. The transaction
-//! that settles the call ends the claim.
+//! If a tool has an effect key, a call of the tool claims the effect in the transaction that begins the call. The
+//! transaction that settles the call ends the claim.
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,10 @@ use crate::turn::end::parts;
 use crate::turn::state::Finished;
 use crate::view::{Undecided, View};
 
-/// While memory is short, claims keep only results of at most this many bytes.
+/// While memory is short, ended claims keep only results of at most this many bytes.
 const SMALL_RESULT_BYTES: usize = 1_000;
 
-/// Maximum number of turns that an ended claim wakes. Further turns check again when their own timers fire.
+/// Maximum number of turns that the end of a claim wakes. Further turns check again when their own timers fire.
 const WAITERS_MAX: usize = 64;
 
 /// An effect of a tool, identified by the arguments of the effect key.
@@ -86,8 +86,8 @@ pub enum ClaimState {
         waiters: BTreeSet<TurnId>,
     },
     Ended {
-        /// The call's result, as JSON. Empty if memory was short. Equal calls then do not run, and end with an unknown
-        /// outcome.
+        /// The call's result, as JSON. Empty if the result was dropped because memory was short. In that case, equal
+        /// calls do not run, and end with an unknown outcome.
         #[serde(rename = "r")]
         result: String,
     },
@@ -100,10 +100,10 @@ impl Record for Claim {
 /// The state of a claim, as seen by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimResult {
-    /// This call owns the claim.
+    /// The call owns the claim.
     Ours,
-    /// The owner of the claim has ended with this result. If a worker settled the call and then crashed, the owner can
-    /// be this same call.
+    /// The owner of the claim has ended with this result. The owner can be this call itself, if a worker settled the
+    /// call and crashed before it received the response.
     Ended {
         by: Claimant,
         /// The owner's result, as JSON.
@@ -111,8 +111,8 @@ pub enum ClaimResult {
     },
     /// An equal call is running.
     Waits { by: Claimant },
-    /// The equal call is over, but did not end its claim. If the result shows that the call certainly had no effect,
-    /// the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
+    /// The equal call is over, but did not end its claim. If the result shows that the equal call certainly had no
+    /// effect, the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
     Abandoned {
         by: Claimant,
         /// The result of the equal call, as JSON. `None` if unknown.
@@ -127,13 +127,13 @@ pub struct ClaimEffect {
     pub by: Claimant,
     /// How long equal calls receive the result.
     pub window_ms: i64,
-    /// The owner of the earlier claim, if the owner certainly had no effect.
+    /// The owner of the previous claim, if this owner certainly had no effect.
     pub nothing: Option<Claimant>,
 }
 
 impl ClaimEffect {
-    /// Adds guards. If the result is [`ClaimResult::Ours`], also adds writes. `deadline_ms` is the turn's deadline. The
-    /// claim expires one window after this deadline.
+    /// Adds guards. If the result is [`ClaimResult::Ours`], also adds writes. The claim expires one window after
+    /// `deadline_ms`, the turn's deadline.
     ///
     /// # Errors
     /// [`Undecided`]: a record has to be read.
@@ -178,8 +178,8 @@ impl ClaimEffect {
     }
 }
 
-/// Section of [`crate::turn::Park`]: the turn waits for the end of an equal call. If the equal call has already ended,
-/// the turn is due at once.
+/// Section of [`crate::turn::Park`]: the turn waits until an equal call ends its claim. If the equal call has already
+/// ended, the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 
@@ -214,7 +214,7 @@ fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
 
-/// Returns the claimant's turn, and whether the claimant's call is still running. The turn is `None` if it has ended.
+/// Returns the claimant's turn, and true if the claimant's call has not ended. The turn is `None` if it has ended.
 fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
     let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
     let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
@@ -242,14 +242,14 @@ fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Un
     Ok(ClaimResult::Abandoned { by, result })
 }
 
-/// Returns the result of a call while the call's turn is unfinished.
+/// Returns the result of a claimant's call from the record of its unfinished turn.
 fn result_part(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     let found = view.parts(&turn_name(tenant, by).record(), vec![parts::result(by.call.position)])?;
     let part = found.first().and_then(Option::as_ref);
     Ok(part.and_then(|part| String::from_utf8(part.to_vec()).ok()))
 }
 
-/// Returns the result of a call after the call's turn has ended.
+/// Returns the result of a claimant's call from the record of its finished turn.
 fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     #[derive(Deserialize)]
     struct Reply {
@@ -264,7 +264,7 @@ fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Opti
     Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
 }
 
-/// Guards that the owner of an earlier claim has not begun again. The owner had no effect.
+/// Guards that the owner of an earlier claim, which had no effect, has not begun again.
 fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
@@ -279,7 +279,7 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
 pub enum EffectEnd {
     /// The call ended with this result (JSON).
     Ended(String),
-    /// The call may have taken effect, and its result is this JSON. This variant does not overwrite a known end.
+    /// The call may have taken effect. Contains the call's result, as JSON. Does not replace a known end.
     Unknown(String),
     /// The call certainly had no effect: the next equal call runs.
     Undone,

@@ -65,10 +65,10 @@ pub struct Session {
     /// Expected calls, which have not begun and may set facts.
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expected: BTreeMap<CallName, Expected>,
-    /// Waiting turns, each with the turn that it waits for.
+    /// Waiting turns, each mapped to the turn that it waits for.
     #[serde(rename = "w", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<TurnId, TurnId>,
-    /// The last number that was assigned to a turn.
+    /// The last number that was assigned to a turn of this session.
     #[serde(rename = "n", default)]
     pub numbered: u64,
 }
@@ -77,7 +77,7 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// The stored state of a fact. A fact can have a certain span and an uncertain span at once. In that case, the
+/// The stored state of a fact. A fact can have a certain and an uncertain span at the same time. In that case, the
 /// uncertain span ends later, or a later call reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
@@ -92,7 +92,7 @@ pub struct Fact {
     pub cleared: Option<Span>,
 }
 
-/// A span of time, and the call that reported it last.
+/// A period of time, and the call that last reported the fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     #[serde(rename = "u")]
@@ -148,8 +148,8 @@ pub struct AppliedFactChange {
 }
 
 impl Fact {
-    /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is certainly cleared. If a call
-    /// may have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
+    /// Changes the fact, as of `ended_ms`. Only a certain clear can end the fact earlier than before. If a call may
+    /// have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
     pub fn change(
         &mut self,
         transition: FactTransition,
@@ -174,8 +174,8 @@ impl Fact {
         if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
             && maybe.until_ms <= certain.until_ms
         {
-            // The uncertain span does not extend the fact. The uncertain span stays only if it was reported later than
-            // the certain span.
+            // The uncertain span does not extend the fact. It is kept only if it was reported later than the certain
+            // span.
             let later = maybe.since_ms > certain.since_ms;
             perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
         }
@@ -192,7 +192,7 @@ impl Fact {
     }
 }
 
-/// Merges two spans: the result has the later end, and the call that reported last.
+/// Merges two spans: the result has the later end of both, and the call that reported last.
 fn longer(before: Option<Span>, new: Span) -> Span {
     let Some(before) = before else { return new };
     let until_ms = before.until_ms.max(new.until_ms);
@@ -215,8 +215,8 @@ impl Session {
         is_new
     }
 
-    /// Ends a call that made these `changes`. With `None`, any of the call's possible changes may have happened.
-    /// Returns the waiting turns, which must check again.
+    /// Ends a call that made these `changes`. If `changes` is `None`, any of the call's possible changes may have
+    /// happened. Returns the turns that wait for the call, which must check again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -251,7 +251,7 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// Returns the number of a turn. Returns `None` if the session has no call of this turn.
+    /// Returns the number of a turn. Returns `None` if the turn has no running or expected call in the session.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
@@ -267,7 +267,7 @@ impl Session {
     }
 }
 
-/// Returns the change to apply if a call may have changed a fact.
+/// Returns the uncertain change to apply if a call may have changed a fact.
 fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
     let transition = if change.sets { FactTransition::MaybeSet } else { FactTransition::MaybeCleared };
     AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
@@ -288,7 +288,8 @@ pub struct EndedCall {
     pub changes: Option<Vec<AppliedFactChange>>,
 }
 
-/// Section of [`crate::turn::Settle`]: ends calls of one session. All ended calls of a session must share one section.
+/// Section of [`crate::turn::Settle`]: ends calls of one session. A transaction needs a single section for all calls of
+/// a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
     pub session: SessionName,
@@ -296,8 +297,8 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Returns the section that ends the turn's running calls if the turn ends or continues without a report of their
-    /// changes. Returns `None` if the turn has no session, because no call of the turn may then change facts.
+    /// Returns a section that ends the turn's running calls without a report of their changes. Returns `None` if the
+    /// turn has no session: no call of such a turn can change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

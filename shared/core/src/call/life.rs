@@ -199,8 +199,8 @@ fn two_equal_calls_pay_once() {
     let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
-    // The first call settles without a read, but in two attempts, because the other call has changed the session's
-    // record.
+    // The first call settles without a read. It needs two attempts, because the other call has changed the session's
+    // record in the meantime.
     let reads = store.reads;
     let commits = store.commits;
     one.settle(&mut store, &mut view);

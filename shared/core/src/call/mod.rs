@@ -1,8 +1,8 @@
 //! Decisions about one call: approval, facts, idempotency claim, streak and cache.
 //!
-//! Each of these subjects has a record, pure functions over the record, and sections. A section adds its guards and
-//! writes to the transaction of another decision. So a call with all these checks needs one read, one [`begin`] and one
-//! settle. Read [`begin`] first.
+//! Each of these subjects has a record, pure functions that change the record, and sections. A section adds its guards
+//! and writes to the transaction of another decision. So a call with all these checks needs one read, one [`begin`] and
+//! one settle. Read [`begin`] first.
 
 pub mod above;
 pub mod approval;
@@ -79,9 +79,9 @@ impl From<CallName> for String {
     }
 }
 
-/// Cleans up if a turn ends without a report of the call at its position. The call's approval becomes void, and all its
-/// possible changes of facts may have happened. The call's idempotency claim stays: the next equal call looks up the
-/// result.
+/// Cleans up after a call that its turn did not report before the turn ended. The call's approval becomes void, and all
+/// its possible changes of facts may have happened. The call's idempotency claim stays: the next equal call looks up
+/// the result.
 ///
 /// # Errors
 /// [`Undecided`]: a record has to be read.
@@ -135,8 +135,8 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// An advisory section (a section that no guarantee depends on) is skipped after this number of conflicts on its
-/// record. Otherwise the section would delay its transaction.
+/// Number of conflicts on its record after which an advisory section is skipped, because it would delay its
+/// transaction. No guarantee depends on an advisory section.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 /// Returns true if other transactions changed a record repeatedly during this decision.

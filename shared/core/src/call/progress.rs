@@ -41,8 +41,8 @@ impl CallProgress {
     }
 }
 
-/// Replaces the progress of a turn. A report needs no fence: the next report overwrites a late one. The position in a
-/// report shows whether the report belongs to an earlier call.
+/// Replaces the reported progress of a turn. A report needs no fence: the next report overwrites it, and its position
+/// shows whether it belongs to an earlier call.
 #[derive(Debug, Clone)]
 pub struct ReportProgress<'a> {
     pub name: TurnName,

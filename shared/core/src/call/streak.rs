@@ -18,7 +18,7 @@ use crate::view::{Undecided, View};
 /// Maximum number of different calls that one streak refuses at the same time.
 const REFUSED_MAX: usize = 32;
 
-/// The scope of a streak: calls of an agent, and of one task if the agent works on one.
+/// The calls that a streak covers: calls of an agent, or of one task if the agent works on a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreakName {
     pub tenant: TenantId,
@@ -52,7 +52,7 @@ pub struct Streak {
     /// The current streak. Absent after a refusal.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastCall>,
-    /// When each refusal ends (ms), by the hash of the call.
+    /// The end of each refusal (ms), by the hash of the refused call.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<String, i64>,
 }
@@ -86,12 +86,12 @@ pub struct Repeat {
 pub struct StreakCount {
     /// Equal calls in a row, including this one.
     pub count: u64,
-    /// When the refusal ends, if the call is refused from now on.
+    /// The end of the refusal (ms), if the call is refused from now on.
     pub refused_until_ms: Option<i64>,
 }
 
 impl Streak {
-    /// Returns the time (ms) when the refusal of the call ends, or `None` if the call may run.
+    /// Returns the end of the call's refusal (ms), or `None` if the call may run.
     #[must_use]
     pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
@@ -122,8 +122,8 @@ impl Streak {
     }
 }
 
-/// Returns the time (ms) when the refusal of the call ends, or `None` if the call may run. The result depends on a
-/// single record and causes no write. So it is valid as of the read, and needs no guard.
+/// Returns the end of the call's refusal (ms), or `None` if the call may run. The result depends on a single record and
+/// causes no write, so it is valid as of the read, and needs no guard.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.
@@ -131,8 +131,9 @@ pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Resul
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
 
-/// Section of [`crate::turn::Settle`]: counts calls that have results. If other transactions change the record
-/// repeatedly, calls are not counted. A missed count is harmless: an agent in a loop makes its calls one after another.
+/// Section of [`crate::turn::Settle`]: counts calls that have results. After repeated conflicts on the streak's record,
+/// the calls are not counted. A missed count is harmless: the calls of an agent in a loop come one after another, so
+/// later calls are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
     pub name: StreakName,
@@ -141,8 +142,8 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// Returns the counts that the commit will write if no other call ends before the commit. A worker renders notes
-    /// from these counts.
+    /// Returns the counts that the commit will write if no other call ends before the commit. A worker adds notes about
+    /// these counts to the results.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.

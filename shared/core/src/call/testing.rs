@@ -1,5 +1,5 @@
-//! An in-memory store for the tests of this module. The store checks the guards of transactions, commits them, and runs
-//! the decision loop.
+//! An in-memory store for the tests of this module. It checks the guards of transactions, commits transactions, and
+//! runs the decision loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct MiniStore {
     pub due: BTreeSet<String>,
     pub replies: Vec<Bytes>,
     pub commits: usize,
-    /// Round trips for reads.
+    /// Number of read requests that the store has received.
     pub reads: usize,
     pub versions: u64,
 }
@@ -210,7 +210,7 @@ impl MiniStore {
         }
     }
 
-    /// Calls `decide` and reads what it misses, until nothing is missing. Returns the view with all these reads.
+    /// Calls `decide` repeatedly, and reads the values that it misses. Returns the view with all read values.
     pub fn view_for<T>(&mut self, mut decide: impl FnMut(&View, &Context) -> Result<T, Undecided>) -> View {
         let mut view = View::default();
         let context = self.context();
@@ -263,8 +263,8 @@ impl MiniStore {
         panic!("no result");
     }
 
-    /// Lets a section decide, changes the store, and then commits the section's transaction. Returns true if the commit
-    /// is refused.
+    /// Lets a section decide, changes the store, and then commits the section's transaction. Returns true if the store
+    /// refuses the commit.
     pub fn refuses_stale<T>(
         &mut self,
         section: impl Fn(&mut Transaction, &View, &Context) -> Result<T, Undecided>,
@@ -295,7 +295,7 @@ impl MiniStore {
     }
 }
 
-/// Asserts that a guarantee holds, and that a test detects the removal of its guard.
+/// Asserts that `holds` returns true, and that it returns false while the guard named by `mutant` is switched off.
 pub fn detects(mutant: &'static str, holds: impl Fn() -> bool) {
     assert!(holds(), "{mutant}: the promise does not hold");
     assert!(!crate::mutants::with(mutant, &holds), "{mutant} survives");

@@ -1,9 +1,9 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
 //! [`Check`] checks one subject, and repairs faults. A repair either arms a timer, so that the timer's owner decides
-//! again, or removes a member without a subject. The repair guards the record that the check has read. A check without
-//! a repair has no guards, and its reads are not isolated. So a fault counts only if a second check finds the same
-//! fault.
+//! again, or removes a set member without a subject. The repair guards the record that the check has read. A check
+//! without a repair has no guards, and its reads may come from different times. So a fault counts only if a second
+//! check finds the same fault.
 //!
 //! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
@@ -57,8 +57,8 @@ pub enum Fault {
     MemberNotThrottled { member: Arc<str> },
     /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
     LeaseTooLong { ends_ms: i64 },
-    /// A consumer is missing from the set of consumers, or its score there is not the end of its lease. If such a
-    /// consumer died, no reaper would find it.
+    /// A consumer is missing from the set of consumers, or its score there is not the end of its lease. If this
+    /// consumer crashed, no reaper would find it.
     ConsumerUnlisted,
     /// A worker is listed as drained, but has no drain flag.
     WorkerNotDrained,
@@ -127,7 +127,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
     }
     if is_slice_lost(name, &stored, view)? {
-        // The worker's results are lost with the slice, so its calls may have run.
+        // The worker's results are lost with the slice, so it is unknown which of its calls ran.
         let reason = EndReason::Quarantined { crashes: stored.value.crashes };
         let turn = Turn { may_have_run: true, ..stored.value.clone() };
         end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
@@ -145,8 +145,8 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     Ok(())
 }
 
-/// Returns true if the queue no longer has the entry of the turn's slice, and no consumer holds the entry. A holder
-/// would end the slice itself.
+/// Returns true if the queue no longer has the entry of the turn's slice, and no consumer holds the entry. If a
+/// consumer holds the entry, this consumer ends the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
     let Some(entry) = stored.in_flight_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
@@ -196,7 +196,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let Stored { value: mut record, version, .. } = stored;
     let score = view.score(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat makes each lease an eighth longer than configured, so allow an eighth more than the maximum.
+    // A heartbeat may make a lease an eighth longer than configured, so allow an eighth more than the maximum.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
     let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
     let ends_ms = record.lease_ends_ms;
@@ -205,7 +205,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
-    // A consumer that was declared dead and cleaned up is absent from the set.
+    // A consumer with an ended lease is absent from the set if a reaper has already cleaned up after it.
     let is_due = record.lease_ends_ms > now_ms || score.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && score != Some(listed) {
@@ -261,7 +261,7 @@ mod tests {
         shard.records.insert(name().record(), text);
     }
 
-    /// Asserts that a check finds and repairs these faults, and that a second check finds none.
+    /// Asserts that a check finds and repairs `faults`, and that a second check finds no faults.
     fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
         let check = |mend| Check { subject: subject.clone(), mend };
         assert_eq!(shard.result(&check(false)), faults);
@@ -289,7 +289,8 @@ mod tests {
         assert!(shard.timers.is_empty());
     }
 
-    /// The turn is admitted between the decision and the commit of a repair. The turn's timer stays.
+    /// The turn is admitted between the decision and the commit of a repair. The repair must not remove the turn's
+    /// timer.
     #[test]
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
@@ -343,7 +344,8 @@ mod tests {
         assert!(shard.set(&set).is_empty());
     }
 
-    /// A turn is released between the decision and the commit of a repair. The turn does not join the queue again.
+    /// A turn is released from its queue between the decision and the commit of a repair. The repair must not add it
+    /// again.
     #[test]
     fn a_turn_released_during_a_repair_is_not_requeued() {
         let mut shard = Paper::at(1_000);

@@ -43,9 +43,9 @@ impl TenantCounts {
     }
 }
 
-/// Corrects a tenant's counters by their difference from the sums over its records. Transitions change counters and
-/// sums by the same amounts, so the difference stays the same while turns continue. The caller has measured the
-/// difference while the tenant's records did not change.
+/// Corrects a tenant's counters by their difference from the sums over the tenant's records. A transition changes
+/// counters and sums by the same amounts, so the difference stays the same while turns continue. The caller must
+/// measure counters and sums at a time when the tenant's records do not change.
 #[derive(Debug, Clone)]
 pub struct Recount {
     pub tenant: TenantId,
@@ -73,7 +73,7 @@ impl Decision for Recount {
         };
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
-            // Fails if the counter has grown since the measurement, for example by another correction.
+            // Fails if the counter has grown since the counters were read, for example by another correction.
             transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: 0,

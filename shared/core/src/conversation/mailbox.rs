@@ -1,4 +1,4 @@
-//! Messages between agents: each message is received once.
+//! Messages between agents. Each message is received once.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub enum MailState {
     Unread,
     /// The agent has received the message. The entry is kept, so that the message is not delivered twice.
     Read {
-        /// The receiving call. If the call is repeated, it receives the same messages.
+        /// The receiving call. If this call is repeated, it receives the same messages.
         by: String,
         at_ms: i64,
     },
@@ -127,8 +127,8 @@ impl Decision for SendMessage {
     }
 }
 
-/// Receives an agent's unread messages. If repeated under the same name, receives the same messages, because the first
-/// response may have been lost.
+/// Receives an agent's unread messages. If it is repeated under the same `name`, it returns the same messages, because
+/// the first response may have been lost.
 #[derive(Debug, Clone)]
 pub struct ReceiveMessages {
     pub tenant: TenantId,
@@ -145,7 +145,7 @@ pub struct ReceivedMessage {
 }
 
 impl ReceiveMessages {
-    /// Returns true if an attempt of this call received the message recently.
+    /// Returns true if an earlier attempt of this call received the message, at most [`limits::MESSAGES_HEARD_MS`] ago.
     fn has_received(&self, mail: &Mail, now_ms: i64) -> bool {
         let from_ms = now_ms - limits::MESSAGES_HEARD_MS;
         matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)

@@ -118,11 +118,11 @@ pub struct AddMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageResult {
     Done,
-    /// This exact message was added before.
+    /// The same message was added before.
     Already,
     /// The exchange already has another message from this sender.
     Conflict,
-    /// A user's message is not for the next exchange, or an answer is for an exchange that is not kept.
+    /// A user's message is not for the next exchange, or an answer is for an exchange that is not stored.
     Gap,
     OtherAgent,
 }
@@ -132,7 +132,7 @@ impl AddMessage {
         message_part(self.side, self.number)
     }
 
-    /// Adds the message to its exchange. Returns false if there is a gap.
+    /// Adds the message to its exchange. Returns false if the message does not fit, see [`MessageResult::Gap`].
     fn take_place(&self, session: &mut Session) -> bool {
         let is_next = self.number == session.next();
         match (self.side, session.exchange(self.number)) {
@@ -180,7 +180,7 @@ impl Decision for AddMessage {
         if !gone.is_empty() {
             transaction.write(Write::DeleteParts(key.clone(), gone));
         }
-        // `trim` may have just removed the exchange of this answer.
+        // If this message is an answer, `trim` may have just removed its exchange.
         if self.number >= session.first {
             transaction.write(Write::PutPart(key.clone(), self.part(), self.text.clone()));
         }

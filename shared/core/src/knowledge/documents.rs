@@ -39,7 +39,7 @@ pub fn passages_key(tenant: &TenantId) -> RecordKey {
 /// A document without its passages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentHeader {
-    /// Bytes counted toward the bound, including the passages.
+    /// Bytes that count toward the knowledge base's bound, including the bytes of the passages.
     #[serde(rename = "b")]
     pub bytes: u64,
     #[serde(rename = "d")]
@@ -54,7 +54,7 @@ impl DocumentHeader {
     }
 }
 
-/// Returns the bytes of a document that count toward the bound. For an unreadable part, returns the length of the part.
+/// Returns the number of a document's bytes that count toward the bound. For an unreadable part, returns its length.
 fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
@@ -73,7 +73,7 @@ pub enum KeepResult {
     Done {
         generation: u64,
     },
-    /// The store is short of memory. If the document exists, its earlier version stays.
+    /// The store is short of memory. If a document with this ID exists, it is unchanged.
     Pressure,
     TooManyDocuments,
     TooManyBytes,
@@ -106,7 +106,7 @@ impl Decision for KeepDocument {
             return Ok(Step::Return(KeepResult::TooManyDocuments));
         }
         let total = documents.bytes.saturating_sub(freed) + bytes;
-        // A document that makes the knowledge base smaller is always stored.
+        // A document that makes the knowledge base smaller is stored even if the bound is exceeded.
         if bytes > freed && total > limits::KNOWLEDGE_BYTES_MAX {
             return Ok(Step::Return(KeepResult::TooManyBytes));
         }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// Importers decide from records of any age. The numbers match the parts, and every change has its own
+        /// Importers decide from records of any age. The stored counts match the parts, and every change has its own
         /// generation.
         #[test]
         fn counts_and_bytes_match_the_stored_documents(

@@ -41,7 +41,7 @@ impl Memories {
         self.order.iter().map(|memory| memory.bytes).sum()
     }
 
-    /// Removes the oldest memories until a memory of `bytes` fits. Returns the removed IDs.
+    /// Removes the oldest memories until a new memory of `bytes` fits. Returns the removed IDs.
     fn make_room(&mut self, bytes: usize) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while !self.order.is_empty()
@@ -58,7 +58,7 @@ pub fn memories_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("memories:{tenant}:{agent}"))
 }
 
-/// Adds a memory, once for each ID. If there are too many memories, removes the oldest ones.
+/// Adds a memory, once for each ID. Beyond the bounds, removes the oldest memories.
 #[derive(Debug, Clone)]
 pub struct Remember {
     pub tenant: TenantId,

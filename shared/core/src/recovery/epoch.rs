@@ -6,9 +6,9 @@
 //! record. The separate record stays even if the turn returns to the inbound stream, to a throttle queue or to another
 //! worker. A later begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
 //!
-//! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
-//! restart, the worker reports the journal in this order, each entry with a decision of its own. The worker begins
-//! calls only after these reports.
+//! A worker keeps one journal ([`super::journal`]) of events, in order: begun and ended calls, changes of facts and
+//! claims. After a restart, the worker reports the journal in this order, with a separate decision for each entry. The
+//! worker begins further calls only after these reports.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,8 @@ use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Returns a guard that holds if the caller knows the current epoch, and this epoch has lasted for one lease.
+/// Returns a guard that holds if the caller knows the current restart epoch, and this epoch began at least one lease
+/// ago.
 #[must_use]
 pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
@@ -48,7 +49,8 @@ impl Record for RecoveredCalls {
 }
 
 /// The value of [`RecoveredCall::by`] if several attempts began the call. After a restart, two workers can hold the
-/// call's slice. Neither worker can withdraw the report, because neither knows whether the other attempt had an effect.
+/// call's slice. Neither worker can withdraw its report, because it does not know whether the other attempt had an
+/// effect.
 const SEVERAL: &str = "*";
 
 /// A begun call that the store knows only from the report of a worker.
@@ -57,7 +59,8 @@ pub struct RecoveredCall {
     /// The attempt that began the call, or `*` if several attempts began it.
     #[serde(rename = "by")]
     pub by: String,
-    /// True if the call must not run twice. If false, the call can begin again, but it is never reported as not run.
+    /// True if the call must not run twice. If false, the call may begin again. In both cases, it is never reported as
+    /// not run.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
     /// The call's result, if known.
@@ -70,7 +73,7 @@ pub struct RecoveredResult {
     /// The call's result, as JSON.
     #[serde(rename = "r")]
     pub result: String,
-    /// The dialect's message, as JSON.
+    /// The message for the model in the turn's dialect, as JSON.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The audit entry, as JSON.
@@ -113,8 +116,8 @@ impl RecoveredCallsView {
     }
 }
 
-/// Returns the recovered calls at `positions`. Calls of a turn with another digest do not count. Reads nothing if
-/// the store never restarted.
+/// Returns the turn's recovered calls at `positions`. Ignores calls of another turn with this ID, which has another
+/// digest. Reads nothing if the store never restarted.
 ///
 /// # Errors
 /// [`Undecided`] if the recovered calls have to be read first.
@@ -137,9 +140,9 @@ pub fn recovered_calls(
     Ok(RecoveredCallsView { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Determines which of these calls another attempt began. A holder runs this decision before it reports calls of its
-/// slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`], because
-/// workers may still report calls that they began.
+/// Determines which of these calls were begun by other attempts. A holder runs this decision before it reports calls of
+/// its slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`],
+/// because workers may still report calls that they began.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryUnrunCalls<'a> {
     pub name: &'a TurnName,
@@ -160,12 +163,12 @@ pub enum UnrunCallsResult {
     Confirmed(ConfirmedUnrunCalls),
 }
 
-/// The answer to [`QueryUnrunCalls`]. The answer is also a [`Section`] of the transaction that reports calls as not
-/// run: the section guards that the answer is still valid.
+/// The result of [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run. Its
+/// guards make the commit fail if the result is no longer valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfirmedUnrunCalls {
-    /// The calls that began, by position. If a recovered call has a result, its worker reported this result. Without a
-    /// result, the call may have run.
+    /// The calls that other attempts began, by position. A result of such a call was reported by the call's worker.
+    /// Without a result, the call may have run.
     pub began: BTreeMap<usize, RecoveredCall>,
     guards: Vec<Guard>,
 }
@@ -224,7 +227,8 @@ pub struct ReportBegunCall {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportBegunResult {
-    /// Nothing is recorded: the store has the call's result or intent record, or the ID belongs to another turn.
+    /// Nothing is recorded: the turn has ended or continued after the call, the store has the call's intent record, or
+    /// the ID belongs to another turn.
     NotNeeded,
     Recorded,
     /// Another attempt has begun the call, too.
@@ -280,8 +284,8 @@ impl Decision for ReportBegunCall {
 }
 
 impl ReportBegunCall {
-    /// Returns the result that the turn's own records show. If the report is to be recorded, returns `None`, and the
-    /// transaction guards that these records are unchanged.
+    /// Returns the result if the turn's own records determine it. If the report must be recorded, returns `None`, and
+    /// guards that these records are unchanged.
     fn known_of_turn(
         &self,
         transaction: &mut Transaction,
@@ -297,8 +301,8 @@ impl ReportBegunCall {
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
-        // The ID belongs to another turn now, or the turn has continued after this call. So nothing would read the
-        // recovered call.
+        // The ID belongs to another turn now, or the turn has continued after this call. In both cases, no decision
+        // would read the recovered call.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(ReportBegunResult::NotNeeded));
         }

@@ -1,9 +1,9 @@
 //! Redelivers inbound messages that a crashed scheduler had read but not decided. A message that repeatedly crashes its
 //! readers goes to the dead letters without being parsed.
 //!
-//! The first crash counts against all messages that the scheduler held. Such suspect messages are decided one by one. A
-//! scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash counts only
-//! against the recorded message.
+//! The first crash counts against all messages that the scheduler held. From then on, these messages are suspects, and
+//! are decided one by one. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So
+//! the next crash counts only against the recorded message.
 
 use std::sync::Arc;
 
@@ -29,17 +29,17 @@ pub mod fields {
     pub const TASK: &str = "task";
     /// The ID that the producer chose, `<tenant>:<id>`.
     pub const GIVEN: &str = "i";
-    /// The message's first entry. If no producer chose an ID, the minted ID derives from this entry.
+    /// The message's first entry. If the producer chose no ID, the message's ID is derived from this entry.
     pub const ORIGIN: &str = "o";
     /// Number of schedulers that crashed with the message.
     pub const CRASHES: &str = "x";
 }
 
-/// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this time.
+/// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this limit.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
 /// Returns the key of the set with inbound streams that have redelivered entries. A stream's score is a time in
-/// milliseconds. An entry that was written up to this time may be a redelivery of an earlier message.
+/// milliseconds. Entries that were written up to this time may be redeliveries of earlier messages.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
@@ -51,7 +51,7 @@ const FIELDS_MAX: usize = 16;
 const LOOK_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
-/// The suspect entry that a scheduler decides separately, not in a batch.
+/// The suspect entry that a scheduler decides alone, without other entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
     #[serde(rename = "e")]
@@ -79,7 +79,7 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records the suspect entry that a scheduler is about to read and decide separately, or clears the record.
+/// Records the suspect entry that a scheduler is about to read and decide alone, or clears the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     pub stream: StreamKey,
@@ -108,8 +108,8 @@ impl Decision for NameSuspect {
     }
 }
 
-/// An entry that a scheduler took from an inbound stream. After a restart of the store, the scheduler no longer holds
-/// the entry: the store may have lost the entry, and may have given the entry's ID to another message.
+/// An entry that a scheduler took from an inbound stream. The scheduler no longer holds the entry after a restart of
+/// the store: the store may have lost the entry, and may have given its ID to another message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
     pub id: EntryId,
@@ -127,7 +127,8 @@ impl TakenInbound {
         })
     }
 
-    /// Adds guards that acknowledge the entry. Must be called after all other guards are added.
+    /// Adds guards that acknowledge the entry. Must be called after all other guards are added, because [`Guard::Held`]
+    /// must be the last guard.
     pub(crate) fn acknowledge(&self, stream: StreamKey, transaction: &mut Transaction) {
         if !mutant!("an_inbound_entry_is_of_its_epoch") {
             transaction.guard(Guard::Epoch { number: self.epoch, lease_ms: 0 });
@@ -136,7 +137,7 @@ impl TakenInbound {
     }
 }
 
-/// Removes an inbound entry from its stream, because its request has been carried out by other decisions.
+/// Removes an inbound entry from its stream after other decisions have carried out its request.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
     pub stream: StreamKey,
@@ -157,7 +158,7 @@ impl Decision for AcknowledgeInbound {
     }
 }
 
-/// Returns an inbound entry that a stopping scheduler took but has not decided. No crash counts against the entry.
+/// Returns an inbound entry that a stopping scheduler took but has not decided. The stop does not count as a crash.
 #[derive(Debug)]
 pub struct ReturnInbound {
     pub entry: HeldEntry,
@@ -180,8 +181,8 @@ impl Decision for ReturnInbound {
     }
 }
 
-/// Enqueues an inbound message again. The message keeps the ID that its producer chose, and the ID of its first entry,
-/// from which a minted turn ID derives.
+/// Enqueues an inbound message again. The message keeps the ID that its producer chose, and the ID of its first entry.
+/// If the producer chose no ID, the turn's ID is derived from the first entry.
 fn enqueue_again(
     entry: &HeldEntry,
     crashes: u32,
@@ -211,12 +212,12 @@ fn enqueue_again(
     Ok(())
 }
 
-/// Returns the ID that the producer of the entry chose, with the ID's record. Returns `None` if the producer chose no
-/// ID, or if the record is absent, unreadable, or of a message that was already decided.
+/// Returns the ID that the producer of the entry chose, and the ID's record. Returns `None` if the producer chose no
+/// ID. Also returns `None` if the record is absent or unreadable, or if its message was already decided.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
-        // An unreadable record must not stop the message.
+        // An unreadable record must not block the message.
         Err(Undecided::Unreadable { .. }) => None,
         known => known?,
     };
@@ -229,7 +230,7 @@ pub struct ReapInbound<'a> {
     pub lease: Lease,
     pub entry: HeldEntry,
     pub bounds: &'a Bounds,
-    /// Returns true for a configured tenant. Needed because the message has not been validated.
+    /// Returns true for a configured tenant. The message has not been validated, so its tenant may not exist.
     pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
 }
 
@@ -263,8 +264,8 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    /// Moves the message to the dead letters. If the unparsed message names exactly one tenant and inbox, the inbox
-    /// receives a reply.
+    /// Moves the message to the dead letters. The message is not parsed. If its text names exactly one tenant and
+    /// inbox, the inbox receives a reply.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
@@ -301,7 +302,7 @@ impl ReapInbound<'_> {
     }
 }
 
-/// An unparsed message. The text is only searched for plain values.
+/// The text of a message that is not parsed. The text is only searched for plain values.
 struct Message<'a> {
     text: &'a str,
     bytes: usize,
@@ -344,8 +345,8 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// Returns the text for the dead letter: the message's length, and its IDs if they are plain. Omits the rest of the
-    /// message, because it may be secret.
+    /// Returns the text for the dead letter: the message's length, and its IDs if they are plain text. Omits all other
+    /// content of the message, because it may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

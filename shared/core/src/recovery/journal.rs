@@ -2,11 +2,11 @@
 //!
 //! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
 //! The journal's epoch is the last restart epoch for which the worker has reported everything. While a report is due or
-//! in progress, the epoch is 0 and no call begins, so that the report is complete.
+//! in progress, the epoch is 0 and no call begins. So the report is complete.
 //!
-//! An entry stays until the store can no longer lose its commit. The journal is bounded, and drops the oldest results
-//! first. A call with a dropped result is reported as begun: its producer receives an unknown result, and a `once` call
-//! is not repeated.
+//! An entry is kept while the store can still lose the commit of the entry's event. The journal is bounded, and drops
+//! the oldest results first. A call with a dropped result is reported as begun: its producer receives an unknown
+//! result, and a `once` call is not repeated.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -36,7 +36,7 @@ pub struct JournalCall {
     pub by: String,
     /// True if the call must not run twice.
     pub once: bool,
-    /// When the turn can no longer be redelivered.
+    /// Time (ms) after which the turn can no longer be redelivered.
     pub until_ms: i64,
 }
 
@@ -50,7 +50,7 @@ enum Content<E> {
 struct Entry<E> {
     content: Content<E>,
     bytes: usize,
-    /// When the store confirmed the entry. `None` while the call is in flight.
+    /// When the store confirmed the entry's event (ms). `None` while the call is in flight.
     confirmed_ms: Option<i64>,
     /// True if the entry was reported after a restart.
     reported: bool,
@@ -62,11 +62,11 @@ pub struct Journal<E> {
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
     epoch: u64,
-    /// Numbers of the calls in flight.
+    /// Numbers of the entries of calls in flight, by delivery.
     open: HashMap<Delivery, Vec<u64>>,
-    /// Numbers of the confirmed entries, in the order of confirmation, except those in `repeatable`.
+    /// Numbers of the confirmed entries, in the order of confirmation. Does not include the entries in `repeatable`.
     confirmed: VecDeque<u64>,
-    /// Numbers of the confirmed calls that may run again, in the order of confirmation.
+    /// Numbers of the confirmed entries of calls that may run again, in the order of confirmation.
     repeatable: VecDeque<u64>,
     /// Numbers of the entries with results or other content that takes bytes, oldest first.
     large: VecDeque<u64>,
@@ -103,7 +103,7 @@ impl<E: Clone> Journal<E> {
 
     /// Records a call that is about to run. `epoch` is the restart epoch in which the worker took the call's slice.
     /// Returns false if the call must not run: a report is due or in progress, or the store has restarted since that
-    /// epoch and may have lost that the call began.
+    /// epoch. In the latter case, the store may have lost the commit that began the call.
     #[must_use]
     pub fn begin(&mut self, call: JournalCall, epoch: u64) -> bool {
         if (self.epoch == 0 || self.epoch != epoch) && !mutant!("no_call_begins_during_a_report") {
@@ -129,7 +129,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
+    /// Records that a begun call certainly had no effect. If the call was already reported as begun, returns a report
     /// that withdraws the earlier report. Otherwise returns `None`.
     pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<ReportBegunCall> {
         let number = self.set(delivery, position, JournaledOutcome::Undone, 0)?;
@@ -178,7 +178,7 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Drops entries that the store can no longer lose.
+    /// Drops entries that the store confirmed long enough ago: it can no longer lose their commits.
     pub fn forget(&mut self, now_ms: i64) {
         let before_ms = now_ms - self.kept_ms;
         let is_old = |entries: &BTreeMap<u64, Entry<E>>, number: &u64| {
@@ -205,7 +205,7 @@ impl<E: Clone> Journal<E> {
         self.entries.is_empty()
     }
 
-    /// Begins a report of all entries, in order. No call begins until [`Self::reported`] is called.
+    /// Starts a report of all entries, in order. No call begins until [`Self::reported`] is called.
     pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
         self.epoch = 0;
         self.entries.values_mut().for_each(|entry| entry.reported = true);
@@ -221,7 +221,7 @@ impl<E: Clone> Journal<E> {
         self.epoch = epoch;
     }
 
-    /// Returns the report of one call in flight, with its outcome in the journal.
+    /// Returns the report of one call in flight, with the outcome that the journal has for the call.
     #[must_use]
     pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<ReportBegunCall> {
         let number = self.find(delivery, position)?;
@@ -310,7 +310,7 @@ const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
 }
 
-/// Removes the first number and returns it if the condition holds for this number. Otherwise returns `None`.
+/// Removes and returns the first number if the condition holds for this number. Otherwise returns `None`.
 fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
     if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

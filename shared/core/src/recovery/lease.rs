@@ -11,8 +11,8 @@ use crate::workers::{self, Liveness};
 pub struct Lease {
     /// The record of the consumer's heartbeats.
     pub heartbeat: RecordKey,
-    /// The version of the heartbeat record that was read. `None` if there is no record. If the consumer renews its
-    /// lease, the version changes.
+    /// The version of the heartbeat record that was read. `None` if there is no record. Each heartbeat changes the
+    /// version.
     pub version: Option<Version>,
     pub ends_ms: i64,
 }

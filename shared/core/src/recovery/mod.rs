@@ -4,18 +4,19 @@
 //! # Suspects
 //!
 //! A crashed worker may have held a few hundred slices, and one of them may have caused the crash. All of them are
-//! redelivered as *suspects*, in groups of at most half their number. After each further crash, the slices of the
-//! running group are redelivered in groups of half the size ([`regroup`]). So innocent slices still run concurrently,
-//! and after a logarithmic number of crashes, a poison slice runs alone. If a slice that runs alone crashes
-//! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
+//! redelivered as *suspects*, in groups of at most half their number. After each further crash, the slices of the group
+//! that ran are redelivered in groups of half the size ([`regroup`]). So innocent slices still run concurrently, and
+//! after a logarithmic number of crashes, a poison slice runs alone. A slice that crashes
+//! [`crate::bounds::Bounds::crashes_max`] workers while it runs alone is quarantined. A slice that settles is no longer
+//! a suspect.
 //!
 //! A worker keeps these rules:
 //! 1. The worker runs groups of suspects one after another. It takes one entry of a suspect queue, and then the rest of
 //!    the group from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number
-//!    of suspects that run together. [`reap`] enqueues a group in one transaction, so the members of a group are
-//!    consecutive.
-//! 2. The worker calls [`regroup::choose`], which selects the slices that run together. It releases the other slices at
-//!    once.
+//!    of suspects that run together. [`reap`] enqueues a group in one transaction, so that the members of a group are
+//!    consecutive on the queue.
+//! 2. The worker calls [`regroup::choose`], which selects the slices that run together. The worker releases all other
+//!    slices at once.
 //! 3. The first slice of a group runs in the worker's slot for suspects. The other slices run only in free slots. So
 //!    suspects never take slots from regular slices, and a tenant's bound on slots applies to suspects, too.
 //! 4. The worker begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The

@@ -43,12 +43,12 @@ pub enum ReapResult {
     Alive,
     /// The store restarted less than a lease ago.
     Restarted,
-    /// Another reaper was faster. Read the consumer's entries again.
+    /// Another reaper was faster. The caller must read the consumer's entries again.
     Raced,
 }
 
 impl Lease {
-    /// Returns the result if an earlier attempt showed that nothing may be reaped.
+    /// Returns the result if a conflict of an earlier attempt showed that nothing may be reaped.
     #[must_use]
     pub fn refusal(&self, context: &Context) -> Option<ReapResult> {
         context.conflicts.iter().find_map(|conflict| match conflict {
@@ -83,8 +83,8 @@ impl HeldEntry {
     }
 }
 
-/// The load of a worker when its crash was detected. Several transactions redeliver the worker's slices, and all of
-/// them need this load.
+/// The load of a worker when its crash was detected. The worker's slices are redelivered in several transactions, and
+/// each of them needs this load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
     /// The version of the worker's last heartbeat. The version identifies the crash, because a worker that was only
@@ -175,8 +175,8 @@ impl Decision for Reap<'_> {
     }
 }
 
-/// Returns the first slices of a group that fit into one transaction. The next transaction enqueues the rest after
-/// them.
+/// Returns the first slices of a group, as many as fit into one transaction. The next transaction enqueues the others
+/// after these slices.
 fn first_bytes<'a>(mut slices: Vec<(&'a Owned<'a>, Redelivery)>) -> Vec<(&'a Owned<'a>, Redelivery)> {
     let mut bytes = 0;
     let fits = slices.iter().take_while(|(slice, _)| {
@@ -294,7 +294,7 @@ impl Owned<'_> {
         dispatch(transaction, &self.name, &mut turn, &calls);
     }
 
-    /// Returns the calls of the slice that have no result.
+    /// Returns the calls of the slice without a result.
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
@@ -304,8 +304,8 @@ impl Owned<'_> {
     }
 }
 
-/// Begins the end of a turn with a slice: stores the slice's `calls` in the record, subtracts the slice from the
-/// tenant's counter, returns the permits, and makes the turn's timer due at once. The timer then ends the turn.
+/// Begins the end of a turn that has a slice: stores the slice's `calls` in the turn's record, subtracts the slice from
+/// the tenant's counter, returns the permits, and makes the turn's timer due at once. The timer then ends the turn.
 pub fn end_soon(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -328,7 +328,8 @@ pub fn end_soon(
     transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// Appends a dead letter about an entry. The entry's content may be secret, so the dead letter has only `why`.
+/// Appends a dead letter about an entry. The entry's content may be secret, so the dead letter contains only the
+/// reason.
 pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
     let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
     let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();
@@ -346,7 +347,8 @@ pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &st
 }
 
 impl Turn {
-    /// Stores the counters' states after the last admission, if the slice has these states and the record does not.
+    /// Stores the counters' states from the slice in the note about the last admission, if the note does not have them
+    /// yet.
     pub fn note_debited(&mut self, debited: Option<&str>) {
         let admission = self.notes.iter_mut().rev().find_map(|note| match note {
             Note::Admitted { limits, debited, .. } => Some((limits.len(), debited)),
@@ -356,7 +358,7 @@ impl Turn {
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
-            // The counters after those of the limits belong to bounds, such as the bound on unfinished turns.
+            // The states after those of the limits belong to other bounds, such as the bound on unfinished turns.
             known.truncate(limits);
         }
     }

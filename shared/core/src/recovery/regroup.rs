@@ -14,10 +14,10 @@ pub struct HeldSlice {
     pub priority: Priority,
     /// Set if the slice was a suspect already.
     pub suspect: Option<Suspect>,
-    /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean
-    /// unknown.
+    /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean that
+    /// this is unknown.
     pub started: bool,
-    /// True if the slice was redelivered before without counting a crash.
+    /// True if an earlier crash did not count against the slice because suspects ran at the same time.
     pub spared: bool,
 }
 
@@ -48,7 +48,7 @@ pub enum Redelivery {
     /// The slice is a suspect that did not run. No crash counts against it.
     Unchanged,
     /// Suspects ran at the same time as the slice, and one of them is the likely cause. The crash does not count
-    /// against the slice. A slice is spared only once.
+    /// against the slice. This exception applies only once to a slice.
     Spared,
     Suspect(Suspect),
     /// The slice is not redelivered: while it ran alone, it crashed the maximum number of workers.
@@ -114,7 +114,7 @@ pub struct TakenSuspect<'a> {
 pub struct SuspectRoom {
     /// Number of usable slots: the slot for suspects and the free slots.
     pub slots: usize,
-    /// Number of these slots that one tenant may take.
+    /// Maximum number of usable slots that one tenant may take.
     pub tenant_slots: usize,
 }
 
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(sizes(&groups), [4, 3]);
         let held = [suspect(4, 0, true); 4];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 2]);
-        // If some slices of the group settled before the crash, fewer suspects are left.
+        // Some slices of the group settled before the crash, so fewer suspects remain.
         let held = [suspect(16, 0, true); 3];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 1]);
     }
@@ -189,8 +189,8 @@ mod tests {
         let alone = Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 0 });
         assert_eq!(redeliveries, [Redelivery::Spared, alone, alone, Redelivery::Unchanged]);
         assert_eq!(groups, [vec![0], vec![1], vec![2], vec![3]]);
-        // A slice is spared only once. Otherwise a poison slice that always runs at the same time as suspects would
-        // stay undetected.
+        // A slice is spared only once. Otherwise a poison slice that always runs together with suspects would never be
+        // found.
         let held = [HeldSlice { spared: true, ..regular() }, suspect(1, 0, true)];
         assert_eq!(held[0].redelivery(Load::of(&held), 3), alone);
     }

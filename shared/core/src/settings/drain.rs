@@ -1,8 +1,8 @@
-//! Drained workers: they take no new work, complete the work that they hold, and wait.
+//! Drained workers take no new work, complete the work that they hold, and keep running.
 //!
-//! A flag belongs to a worker, not to a consumer. Each start of a worker is a new consumer with the worker's name as
-//! prefix. So the flag survives a restart of the worker. The worker receives the flag with its next heartbeat. If the
-//! store has lost the flag, the worker restores the flag, unless an operator has resumed the worker in the meantime.
+//! A drain flag belongs to a worker, not to a consumer. Each start of a worker is a new consumer with the worker's name
+//! as prefix. So the flag survives a restart of the worker. The worker receives the flag with its next heartbeat. If
+//! the store has lost the flag, the worker restores it, unless an operator has resumed the worker in the meantime.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
@@ -25,7 +25,7 @@ pub enum DrainFlag {
         /// The operator, the reason, and the time of the drain.
         note: Pause,
     },
-    /// An operator has resumed the worker. Until the worker receives this state, it may still have an older flag.
+    /// An operator has resumed the worker. The worker may still have an earlier flag until it receives this state.
     Lifted { at_ms: i64 },
 }
 
@@ -44,7 +44,7 @@ pub fn drained() -> SetKey {
     SetKey::new("drains")
 }
 
-/// Removes the flag of a drained worker that will not return.
+/// Removes the flag of a worker that no longer runs.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
     transaction.write(Write::RemoveMember { set: drained(), member: worker.into(), queue_of: None });
@@ -55,7 +55,8 @@ pub enum DrainChange {
     Drain {
         /// The operator, the reason, and the time of the drain.
         note: Pause,
-        /// Drained workers that will not return. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
+        /// Drained workers that no longer run. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`] of
+        /// them.
         gone: Vec<String>,
         entry: AuditEntry,
     },
@@ -82,7 +83,7 @@ pub enum DrainResult {
     Unchanged,
     /// Too many workers are drained.
     Full,
-    /// The flag is not restored, because an operator resumed the worker after the drain.
+    /// The flag is not restored, because an operator has resumed the worker since the drain.
     Lifted,
 }
 

@@ -22,7 +22,8 @@ const KNOWN_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// The fleet's number of shards when the data was written. This number determines each tenant's shard.
+    /// The fleet's number of shards when the data was written. The number of shards determines the shard of each
+    /// tenant.
     #[serde(rename = "sh")]
     pub shards: u32,
     /// Digest of the policy in force.
@@ -33,7 +34,7 @@ pub struct Policies {
     /// Digests of policies that were in force, each with its last generation.
     #[serde(rename = "k")]
     pub known: BTreeMap<String, u64>,
-    /// Schedulers that decide by the policy in force. Some of them may have died since the last scheduler was added.
+    /// Schedulers that decide by the policy in force. Some of them may have crashed since a scheduler last joined.
     #[serde(rename = "by")]
     pub schedulers: BTreeSet<ConsumerId>,
 }
@@ -69,7 +70,7 @@ pub enum Announcement {
     Older {
         /// The generation in force.
         generation: u64,
-        /// True if all of these schedulers are silent: their leases have ended without a shutdown.
+        /// True if all of the other schedulers are silent: their leases have ended without a shutdown.
         silent: bool,
     },
     /// The data was written with another number of shards.
@@ -78,7 +79,7 @@ pub enum Announcement {
     },
 }
 
-/// Whether other schedulers decide by the policy in force.
+/// The state of the other schedulers that decide by the policy in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Others {
     None,
@@ -87,8 +88,8 @@ enum Others {
 }
 
 impl Announce {
-    /// Searches for other schedulers with the policy in force, and removes schedulers that have left. Guards that
-    /// schedulers without a running lease send no heartbeat before the commit.
+    /// Searches for other schedulers that decide by the policy in force, and removes schedulers that have left. Guards
+    /// that no scheduler with an ended lease sends a heartbeat before the commit.
     fn find_other_schedulers(
         &self,
         policies: &mut Policies,
@@ -133,8 +134,8 @@ impl Announce {
         policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    /// Adds the scheduler to the schedulers with the policy in force, and removes dead schedulers. If a removed
-    /// scheduler comes back, the generation shows whether its policy is still in force.
+    /// Adds the scheduler to the schedulers that decide by the policy in force, and removes dead schedulers from this
+    /// set. If a removed scheduler comes back, the generation shows whether its policy is still in force.
     fn join_schedulers(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
@@ -296,8 +297,7 @@ mod tests {
         assert!(matches!(start(&mut shard, "b", "p0"), Announcement::InForce { .. }), "it counts as new");
     }
 
-    /// More schedulers with the policy in force have died without a shutdown than a decision could read one after
-    /// another.
+    /// More schedulers with the policy in force have crashed than a decision could read one by one.
     #[test]
     fn many_dead_schedulers_do_not_block_a_decision() {
         let mut shard = Paper::at(1_000);
@@ -315,8 +315,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any actions of schedulers: while a scheduler with the policy in force lives, no older policy replaces
-        /// this policy. Each generation belongs to one policy.
+        /// For any actions of schedulers: while a scheduler that decides by the policy in force lives, no older policy
+        /// replaces this policy. Each generation belongs to one policy.
         #[test]
         fn no_older_policy_replaces_a_live_schedulers_policy(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
@@ -348,8 +348,8 @@ mod tests {
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {
-                            // A result without a commit is as old as its decision, and its generation shows its age. So
-                            // this check covers only committed results.
+                            // An uncommitted result is as old as its decision, and its generation shows its age. So
+                            // only committed results are checked.
                             prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
                             prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
                         }

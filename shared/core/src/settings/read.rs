@@ -57,8 +57,7 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Reads all settings as of one generation. The transaction writes nothing. Its guard detects a change between two
-/// reads.
+/// Reads all settings of one generation. The transaction writes nothing: its guard detects a change between two reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;
 

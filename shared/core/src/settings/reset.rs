@@ -1,6 +1,6 @@
 //! Resets one counter of a limit to zero.
 //!
-//! The end of the counter's window stays the same. A rolling counter is deleted, and starts empty.
+//! The end of the counter's window does not change. A rolling counter is deleted, and its next debit starts from zero.
 
 use bytes::Bytes;
 use serde_json::{Map, Value as Json};
@@ -12,7 +12,7 @@ use crate::keys::{throttle_queue, throttle_timer};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Sets a counter to zero. Turns that wait for the counter are checked now.
+/// Sets a counter to zero. Turns that wait for the counter are checked at once.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,
@@ -33,8 +33,8 @@ pub struct ResetCounter {
 }
 
 impl ResetLimit {
-    /// Removes the counter. If turns wait for the counter, the [`Write::RemoveMember`] with an empty member marks the
-    /// new counter as queued.
+    /// Deletes a rolling counter. If turns wait for the counter, the [`Write::RemoveMember`] with an empty member marks
+    /// the new counter as queued.
     fn start_again(&self, transaction: &mut Transaction) {
         transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::RemoveMember {
             set: throttle_queue(&self.counter),

@@ -91,7 +91,7 @@ impl Setting {
         }
     }
 
-    /// Returns the number of settings of this kind, and the maximum of this number.
+    /// Returns the stored number of settings of this kind, and the maximum of this number.
     fn count<'a>(&self, settings: &'a mut Settings) -> (&'a mut u64, u64) {
         match self {
             Self::Tenant(_) => (&mut settings.tenants, TENANTS_MAX),
@@ -152,7 +152,7 @@ impl ChangeSetting {
         Self { setting, content: None, origin: Origin::Operator(entry) }
     }
 
-    /// Wakes turns that wait for the end of an agent's pause. After the pause of a whole tenant, each agent's turns are
+    /// Wakes turns that wait for the end of an agent's pause. If a whole tenant was paused, the turns of each agent are
     /// checked when the agent's next tick begins.
     fn wake(&self, now_ms: i64, transaction: &mut Transaction) {
         if let Setting::Pause(Paused { tenant, agent: Some(agent) }) = &self.setting {

@@ -1,8 +1,8 @@
 //! Cancels a turn or task in any state.
 //!
-//! A cancel is a separate record ([`Cancellation`]), so the turn's record does not change. The worker that runs the
-//! slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the timer
-//! ends the turn. If a cancel comes before its turn, the cancel waits for the turn's admission. The number and the
+//! A cancel is a separate record ([`Cancellation`]), so that the turn's record does not change. The worker that runs
+//! the slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the
+//! timer ends the turn. If a cancel arrives before its turn, it waits for the turn's admission. The number and the
 //! lifetime of such early cancels are bounded.
 
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub enum Canceled {
     Ended,
     /// No turn with this name has arrived yet. When the turn arrives, it ends.
     Waiting,
-    /// No turn of this name has arrived yet, and the tenant has too many waiting cancels. This cancel is not stored.
+    /// No turn with this name has arrived yet. The tenant has too many waiting cancels, so the cancel is not stored.
     Full,
     /// The turn was admitted, but its record is lost.
     Unknown,
@@ -128,7 +128,7 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
-            // In a cascade, commit the removal from the set of descendants although the cancel is not stored. Otherwise
+            // In a cascade, commit the removal from the set of descendants even if the cancel is not stored. Otherwise
             // the cascade would never finish.
             let commits = self.above.is_some();
             return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
@@ -198,14 +198,16 @@ fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds
 /// The cancel state of a turn that exists, or is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownCancel {
-    /// There is no cancel, or the cancel belongs to another turn. The guard fails if a cancel comes.
+    /// There is no cancel, or the cancel belongs to an earlier turn with this ID. The guard fails if a cancel is
+    /// written.
     None(Guard),
     /// The turn is canceled, with this reason.
     Canceled(String),
 }
 
-/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requires no read: if the view does not have the
-/// record, no cancel is assumed. If there is a cancel, the guard's conflict returns its record.
+/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requests no read: if the view does not have the
+/// record, the result assumes that there is no cancel. If there is one, the guard fails, and its conflict returns the
+/// record.
 ///
 /// # Errors
 /// [`Undecided`] if the record cannot be read.

@@ -19,8 +19,8 @@ pub const STEP_MAX: usize = 32;
 
 /// Finds the next descendants that must end with a turn or task. The caller ends each descendant with a
 /// [`super::cancel::Cancel`] that has [`super::cancel::Cancel::above`] set. Then the caller repeats this decision with
-/// a new view, until the result is [`Cascade::Done`] or [`Cascade::Later`]. Until then, the timer stays due, so another
-/// scheduler continues after a crash.
+/// a new view, until the result is [`Cascade::Done`] or [`Cascade::Later`]. Until then, the timer stays due. So if the
+/// caller crashes, another scheduler continues.
 #[derive(Debug, Clone)]
 pub struct CascadeStep<'a> {
     pub name: TurnName,
@@ -29,16 +29,16 @@ pub struct CascadeStep<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cascade {
-    /// These descendants end next.
+    /// The caller must end these descendants next.
     End {
         members: Vec<TurnName>,
         /// The reason of each cancel.
         reason: String,
     },
-    /// No descendants are left now, but the turn has not ended. The next check for new descendants is at this time
+    /// There are no descendants now, but the turn has not ended. The next check for new descendants is at this time
     /// (ms).
     Later(i64),
-    /// The turn has ended, and no descendants are left.
+    /// The turn has ended, and there are no descendants.
     Done,
 }
 
@@ -71,7 +71,7 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// Reads a record. An unreadable record counts as absent, because the record is only needed for the text of a reason.
+/// Reads a record. An unreadable record counts as absent, because the record only provides the text of a reason.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -104,7 +104,7 @@ impl CascadeStep<'_> {
         }
         Ok(match readable::<Finished>(view, &self.name.finished())? {
             Some(Finished { canceled: Some(reason), .. }) => canceled(&reason),
-            // A turn that did not end early has a cascade only if it is a task that failed.
+            // A turn without an end reason has a cascade only if it is a task that failed.
             Some(Finished { reason: None, .. }) => "the task that began it has failed".to_owned(),
             _ => "the turn or task that began it has ended".to_owned(),
         })

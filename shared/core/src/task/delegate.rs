@@ -19,7 +19,7 @@ use crate::turn::state::{EndReason, Finished};
 use crate::turn::{Destination, Head, State, TaskPart, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// While memory is short, inbound tasks are accepted only if their queue has fewer slices than this. Running these
+/// While memory is short, an inbound task is accepted only if its queue has fewer slices than this number. Running the
 /// slices frees memory.
 pub const TIGHT_SLICES: u64 = 256;
 
@@ -38,7 +38,7 @@ pub struct Delegate<'a> {
     /// True if the producer chose the ID.
     pub given: bool,
     pub source: Source,
-    /// The immutable part of the task. If the parent's deadline is earlier, the task gets that deadline.
+    /// The immutable part of the task. The task gets the parent's deadline if the parent's deadline is earlier.
     pub head: Head,
     /// The work: a call, as JSON.
     pub call: Bytes,
@@ -146,13 +146,13 @@ impl Delegate<'_> {
         serde_json::to_string(&self.head).map_or(0, |text| text.len())
     }
 
-    /// Returns the result that follows from a conflict of an earlier attempt.
+    /// Returns the result if a conflict of an earlier attempt determines it.
     fn conflicted(&self, context: &Context) -> Option<DelegateResult> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
-            // Another scheduler decides the message, or this scheduler takes the message again. So nothing is left to
-            // do here.
+            // Another scheduler decides the message, or this scheduler takes the message again. In both cases, this
+            // decision has nothing to do.
             return Some(DelegateResult::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
@@ -171,8 +171,8 @@ impl Delegate<'_> {
         })
     }
 
-    /// Looks up the task's ID. An ID that only waits for this decision counts as unknown. If the ID is unknown, returns
-    /// `None`, and guards that the ID stays unknown.
+    /// Looks up the task's ID. If the ID is unknown, returns `None`, and guards that it stays unknown. An ID whose
+    /// record only waits for this decision counts as unknown.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
         let of = |digest: &str| {
             if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
@@ -201,7 +201,7 @@ impl Delegate<'_> {
         Ok(None)
     }
 
-    /// Returns `known` without writing a task. Acknowledges the message of a duplicate.
+    /// Returns `known` and writes no task. For a duplicate, acknowledges the inbound message.
     fn acknowledge_only(&self, known: DelegateResult, context: &Context) -> Step<DelegateResult> {
         match &self.source {
             Source::Inbound(entry) if known == DelegateResult::Duplicate => {
@@ -234,7 +234,7 @@ impl Delegate<'_> {
         Ok(Ok(Some(parent.value)))
     }
 
-    /// Checks that the turn of the delegating call is still active. Adds guards.
+    /// Returns whether the turn of the delegating call is still active. Adds guards.
     fn delegating_turn_is_active(
         &self,
         transaction: &mut Transaction,
@@ -305,8 +305,8 @@ impl Delegate<'_> {
             transaction.guard(total(of_tenant(limits::BYTES), turn.bytes, bounds.tenant_bytes_max));
         }
         if let Some(inbox) = &self.head.reply_to {
-            // A task that a call delegates uses the inbox of the call's turn, which the admission of the turn has
-            // checked.
+            // A task that a call delegates uses the inbox of the call's turn. The admission of the turn has already
+            // checked this inbox.
             let unread_max = if self.source == Source::Call { u64::MAX } else { bounds.inbox_unread_max };
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
@@ -371,7 +371,7 @@ impl Delegate<'_> {
     }
 }
 
-/// Returns true if the turn is neither canceled nor ending. Guards that no cancel comes.
+/// Returns true if the turn is neither canceled nor ending. Guards that the turn is not canceled before the commit.
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {
@@ -385,7 +385,7 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
     }
 }
 
-/// Returns a guard for a debit that does not expire.
+/// Returns a guard for a debit that never expires.
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;

@@ -1,8 +1,8 @@
-//! External runtimes: they take tasks from their agent's queue, and renew the lease of a task while they work on it.
+//! External runtimes take tasks from their agent's queue, and renew the lease of a task while they work on it.
 //! Processes that run calls of local tools ([`crate::turn::local`]) do the same with the queue of their turn.
 //!
-//! The entry that the runtime took identifies the lease. A runtime that is silent for one lease loses the task, and the
-//! task is offered again. A task that a runtime took is never reported as not run.
+//! The entry that the runtime took identifies the lease. If a runtime sends no heartbeat for one lease, it loses the
+//! task, and the task is offered again. A task that a runtime took is never reported as not run.
 
 use tickfleet_model::{AgentId, Conclusion};
 
@@ -66,7 +66,7 @@ impl Decision for RenewTaskLease {
     }
 }
 
-/// Renews the lease: records that it starts now.
+/// Renews the lease by storing the current time as its start.
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
     turn.entry = stored.in_flight_entry().cloned();
@@ -118,13 +118,13 @@ pub struct HandleLeaseTimer<'a> {
 pub enum LeaseTimerResult {
     /// Nothing to do before this time (ms).
     Later(i64),
-    /// The runtime was silent for the length of its lease. The task is offered again.
+    /// The runtime sent no heartbeat for the length of its lease. The task is offered again.
     Offered,
     /// The task must end. Its timer is due, and ends the task.
     Ends,
-    /// The task is not on an external runtime's queue.
+    /// The task is neither waiting on an external runtime's queue nor held by a runtime.
     NotOut,
-    /// A concurrent decision changed the task. Handle its timer again.
+    /// A concurrent decision changed the task. The caller must handle the timer again.
     Raced,
 }
 
@@ -209,7 +209,7 @@ impl Case<'_> {
         LeaseTimerResult::Ends
     }
 
-    /// Handles a task that a runtime holds. If the runtime was silent for one lease, the runtime loses the task.
+    /// Handles a task that a runtime holds. If the runtime sent no heartbeat for one lease, the runtime loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
@@ -239,7 +239,8 @@ impl Case<'_> {
         let now_ms = self.context.now_ms;
         let name = &self.lease_timer.name;
         if reason.is_none() && self.stored.value.is_offered() {
-            // A worker decides by the effect of the tool: the call is offered again, or its outcome is unknown.
+            // The worker that receives the call decides by the effect of the tool: the call is offered again, or its
+            // outcome is unknown.
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
             ended.bring_back(transaction, Conclusion::Lost, true, now_ms);

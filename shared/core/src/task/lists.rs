@@ -1,4 +1,4 @@
-//! Lists of tasks for users: the newest tasks of a tenant and of a parent, by ID. A task's outcome is in its record.
+//! Lists of task IDs for users: the newest tasks of a tenant and of a parent. A task's outcome is in its own record.
 
 use tickfleet_model::limits::{TASKS_LISTED_MAX, TASKS_LISTED_MS};
 
@@ -7,8 +7,8 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of members that each addition removes. The maximum is more than one, so that a list shrinks again
-/// after concurrent additions.
+/// Maximum number of members that each addition removes. It is more than one, so that a list that grew too long by
+/// concurrent additions becomes shorter again.
 const UNLISTED_MAX: usize = 2;
 
 /// Maximum number of members that one [`ExpireList`] removes.
@@ -26,7 +26,8 @@ pub fn lists() -> SetKey {
 pub struct ExpireList;
 
 impl Decision for ExpireList {
-    /// True if members were removed, or if a concurrent decision added a member. The caller repeats the decision.
+    /// True if members were removed, or if a concurrent decision added a member. In both cases, the caller repeats the
+    /// decision.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -39,8 +40,8 @@ impl Decision for ExpireList {
         let members = view.first(&list, None, EXPIRED_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         if members.len() < EXPIRED_MAX {
-            // If a task was added in the meantime, the guard fails, and the list stays. No member has an empty name, so
-            // the guard only checks the size.
+            // If a task was added in the meantime, the guard fails, and the list is kept. No member has an empty name,
+            // so the guard only checks the size of the set.
             let max = members.len() as u64 + 1;
             transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
             transaction.write(Write::RemoveMember { set: lists(), member: name.clone(), queue_of: None });
@@ -81,7 +82,7 @@ pub fn add_to_list(
     Ok(())
 }
 
-/// Adds a turn or task to a set of IDs. Its score in the set is `now_ms`.
+/// Adds a turn or task to a set of IDs, with `now_ms` as its score.
 pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
     let score = u64::try_from(now_ms).unwrap_or(0);
     transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), score, queue_of: None });

@@ -17,9 +17,9 @@ use crate::usage::{Day, ModelUse, count_use};
 use crate::view::{Query, Undecided, View};
 
 /// Maximum number of turns that are woken when a budget has room again. The number is small, because each woken turn
-/// reads its history.
+/// reads the history of its task.
 const WOKEN_MAX: usize = 4;
-/// A turn that has just begun to wait for a budget checks again after this time (ms).
+/// Time (ms) after which a turn that has just begun to wait for a budget checks the budget again.
 const LOOK_MS: i64 = 250;
 
 /// The debit of a model request from one budget.
@@ -27,7 +27,7 @@ const LOOK_MS: i64 = 250;
 pub struct BudgetDebit {
     pub counter: CounterKey,
     pub unit: BudgetUnit,
-    /// Maximum usage of the request.
+    /// The tokens or money (in millionths) that the request can use at most.
     pub amount: u64,
     /// Maximum of the budget.
     pub max: u64,
@@ -44,7 +44,8 @@ pub struct Reserve {
     pub name: TurnName,
     /// The entry of the task's slice.
     pub entry: EntryId,
-    /// Identifies the request within its task. If another holder sends the same request, the request is debited again.
+    /// Identifies the request within its task. If another holder sends the same request, the request is debited a
+    /// second time.
     pub request: String,
     pub debits: Vec<BudgetDebit>,
 }
@@ -73,7 +74,7 @@ pub struct Fenced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     pub counter: CounterKey,
-    /// Usage of the budget so far.
+    /// The amount of the budget that is used.
     pub used: u64,
     /// Maximum usage of the request.
     pub amount: u64,
@@ -92,7 +93,7 @@ pub enum ShortageAction {
     Never,
 }
 
-/// Returns the task's record, if this entry is the task's slice.
+/// Returns the task's record if this entry is still the task's slice, otherwise `None`.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -114,8 +115,8 @@ impl Decision for Reserve {
         let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(ReserveResult::Stale)) };
         let mut turn = stored.value.clone();
         let Some(task) = &mut turn.task else { return Ok(Step::Return(ReserveResult::Stale)) };
-        // A reservation by another holder does not count: that holder may have sent the request, and both requests are
-        // billed.
+        // Only a reservation by this holder counts. Another holder may have sent the request, and then both requests
+        // are billed.
         let is_own = |reserved: &Reservation| {
             reserved.request == self.request && (reserved.entry == self.entry || mutant!("reserve_debits_each_holder"))
         };
@@ -124,7 +125,8 @@ impl Decision for Reserve {
             return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // With `stamped`, the store adds the counters' states to the record. The states show the windows of the debits.
+        // With `stamped`, the store adds the counters' states to the record. The states show which windows were
+        // debited.
         transaction.stamped = true;
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -135,8 +137,8 @@ impl Decision for Reserve {
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
         }
-        // An earlier reservation is overwritten, but its debits stay. The earlier request has no stored response, and
-        // may have been carried out and billed.
+        // The new reservation replaces an earlier one, but the earlier debits remain: the earlier request has no stored
+        // response, and may have been carried out and billed.
         task.reserved = Some(Reservation {
             request: self.request.clone(),
             entry: self.entry.clone(),
@@ -253,8 +255,8 @@ fn correct(
     Ok(())
 }
 
-/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently: such a
-/// turn would wait although there is room.
+/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently. Otherwise
+/// the turn would wait although there is room.
 ///
 /// # Errors
 /// [`Undecided`] if the waiting turns have to be read first.
@@ -265,7 +267,7 @@ pub fn wake_waiters(
     context: &Context,
 ) -> Result<(), Undecided> {
     let set = keys::budget_queue(counter);
-    // After a conflict, a larger count makes a new query, so that the queue is read again.
+    // After a conflict, use a larger count. A larger count is a new query, so the queue is read again.
     let joined = context.conflicts.iter().filter(|conflict| **conflict == Conflict::Full).count();
     let count = WOKEN_MAX + joined.min(WOKEN_MAX);
     let members = view.first(&set, None, count)?;
@@ -280,9 +282,8 @@ pub fn wake_waiters(
     Ok(())
 }
 
-/// Section of [`crate::turn::Park`] with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If
-/// the task was not in the queue when it checked the budget, the task is checked again soon. Otherwise the task could
-/// miss a debit that was returned between the check and the wait.
+/// Section of [`crate::turn::Park`] with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. A
+/// task that joins the queue is checked again soon, because room may have been returned between its check and its wait.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     pub name: TurnName,
@@ -311,13 +312,13 @@ impl Section for BudgetWait {
 /// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedModelUse {
-    /// The usage. Its request name is the same as in the reservation.
+    /// The usage. The request has the same name as in the reservation.
     pub used: ModelUse,
     pub day: Day,
 }
 
 impl ReportedModelUse {
-    /// Counts the usage once: in the task's record, in the tenant's day, and in the debited budgets.
+    /// Counts the usage once: in the task's record, in the tenant's counts of the day, and in the debited budgets.
     ///
     /// # Errors
     /// [`Undecided`] if the turns that wait for a budget have to be read first.
@@ -332,7 +333,7 @@ impl ReportedModelUse {
     ) -> Result<(), Undecided> {
         let owner = (&name.tenant, &turn.head.agent);
         let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
-        // If another holder has counted the same request, this holder's usage is counted in addition.
+        // If another holder has counted the same request, the usage of this holder is counted in addition.
         let holder = stored.in_flight_entry().map_or("", EntryId::as_str);
         let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
         if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {

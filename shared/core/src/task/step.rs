@@ -17,7 +17,7 @@ use crate::transaction::{EntryId, Guard, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, View};
 
-/// The record that has a history's entries as parts.
+/// The record of a history. The entries are parts of this record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     #[serde(rename = "n")]
@@ -28,7 +28,7 @@ impl Record for History {
     const SCHEMA: u32 = 1;
 }
 
-/// Returns the name of an entry's part. Names have a fixed length, so that they sort like the entries.
+/// Returns the name of an entry's part. All names have the same length, so that they sort in the order of the entries.
 #[must_use]
 pub fn part(number: u64) -> Arc<str> {
     format!("s{number:06}").into()
@@ -40,9 +40,9 @@ pub struct AddSteps<'a> {
     pub name: TurnName,
     /// The entry of the task's slice.
     pub entry: EntryId,
-    /// Number of history entries that the caller knows.
+    /// Number of history entries that the caller has read.
     pub known: u64,
-    /// The new entries. Empty to count usage alone.
+    /// The new entries. Empty if only usage is counted.
     pub entries: Vec<Bytes>,
     /// The response's usage. `None` if no model was called.
     pub spent: Option<ReportedModelUse>,
@@ -119,7 +119,7 @@ impl AddSteps<'_> {
                 task.steps += 1;
                 task.steps_bytes += entry.len() as u64;
             }
-            // The task ends at its deadline at the latest. Its history is kept for the retention time after the
+            // The task ends at its deadline at the latest. So keep its history until one retention time after the
             // deadline.
             let ttl_ms = (turn.head.deadline_ms - context.now_ms).max(0) + self.bounds.retain_ms;
             transaction.put_for(&key, &History { entries: task.steps }, ttl_ms);

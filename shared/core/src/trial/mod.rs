@@ -1,4 +1,5 @@
-//! A store for tests, in maps: queues with consumers, records, sets, counters, timers and inboxes. Windows never end.
+//! An in-memory store for tests, built on maps: queues with consumers, records, sets, counters, timers and inboxes.
+//! Limit windows never end.
 
 #![allow(unreachable_pub, dead_code, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -86,7 +87,8 @@ impl Trial {
         Version::new(format!("v{}", self.next))
     }
 
-    /// Skips the versions and entry IDs that the state `later` has used, so that this store does not use them again.
+    /// Advances this store's counter to the counter of `later`, so that versions and entry IDs of `later` are not
+    /// issued again.
     pub fn never_again(&mut self, later: &Self) {
         self.next = later.next;
     }
@@ -132,7 +134,7 @@ impl Trial {
         self.run_with(decision, &mut View::default())
     }
 
-    /// Decides from a view that may be stale.
+    /// Runs `decision` on `view`, which may be stale.
     pub fn run_with<D: Decision>(&mut self, decision: &D, view: &mut View) -> D::Output {
         for query in decision.reads() {
             if view.get(&query).is_err() {

@@ -1,4 +1,4 @@
-//! Turns for tests, and actions of workers on their slices.
+//! Builds turns for tests, and performs the actions of workers on slices.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ pub fn named(turn: &str) -> TurnName {
     TurnName::parse(&format!("acme:{turn}")).unwrap()
 }
 
-/// Returns the head of a turn of `calls` calls, with a deadline at 1,000,000 ms.
+/// Returns the head of a turn with `calls` calls and a deadline at 1,000,000 ms.
 pub fn head(calls: usize) -> crate::turn::Head {
     crate::turn::Head {
         agent: tickfleet_model::AgentId::new("kelly").unwrap(),
@@ -70,7 +70,7 @@ pub fn call(number: usize) -> Bytes {
 }
 
 impl Trial {
-    /// Puts a turn on its queue, as an admission does.
+    /// Puts a turn on its queue, as the admission of the turn does.
     pub fn dispatch(&mut self, name: &TurnName, mut turn: Turn) {
         let mut transaction = Transaction::new(self.draw());
         let calls: Vec<Bytes> = (turn.position..turn.head.calls).map(call).collect();
@@ -94,8 +94,8 @@ impl Trial {
         self.commit(&transaction)
     }
 
-    /// Ends the turn of a slice, as its holder does. If the turn still has this entry, the fence is the record's
-    /// version.
+    /// Ends the turn of a slice, as the slice's holder does. If the turn's record still names the slice's entry, the
+    /// version of this record is guarded. Otherwise, the slice's version is guarded.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
         let fence = stored.filter(|stored| stored.in_flight_entry() == Some(&slice.entry)).map(|stored| stored.version);

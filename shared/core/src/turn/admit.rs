@@ -22,10 +22,10 @@ use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
     pub entry: TakenInbound,
-    /// The first entry of the message. This entry determines the turn's score in throttle queues.
+    /// The ID of the entry under which the message first arrived. It determines the turn's score in throttle queues.
     pub origin: EntryId,
     pub name: TurnName,
-    /// True if the producer chose the ID.
+    /// True if the producer chose the turn's ID.
     pub given: bool,
     /// The immutable part of the turn, with the grant of its task.
     pub head: Head,
@@ -62,7 +62,8 @@ pub fn place_of(entry: &EntryId) -> u64 {
 /// What the store knows about the turn before this admission.
 enum Known {
     New,
-    /// The turn was submitted with a chosen ID. Guards the record of the ID.
+    /// The turn was submitted under an ID that the producer chose. The guard requires that the record of the ID is
+    /// unchanged.
     Queued(Guard),
     Admitted,
     /// A turn with other content has the ID.
@@ -125,10 +126,10 @@ const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 struct AdmissionPlan {
     /// The call budget of the turn's task.
     budget: Option<u64>,
-    /// Why the turn ends at once, if it does.
+    /// Why the turn ends at once. `None` if the turn does not end at once.
     ends: Option<Ends>,
-    /// False for a turn that began before a restart. Such a turn had room in the tenant's bounds, and must not be
-    /// refused now.
+    /// False for a turn that began before a restart of the store. The tenant's bounds were checked at the first
+    /// admission, so the turn must not be refused now.
     is_bounded: bool,
 }
 
@@ -215,8 +216,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// Returns the budget of the turn's task. Guards that the task is not canceled. An external runtime can hold a
-    /// canceled task for one more lease, but must not begin anything under the task.
+    /// Returns the budget of the turn's task, and adds a guard that the task is not canceled. An external runtime can
+    /// hold a canceled task for one more lease, but must not begin anything under the task.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -238,8 +239,8 @@ impl Admit<'_> {
     /// this result.
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
         let key = self.name.cancellation();
-        // Cancels are rare, so the record is not read before the first attempt. If there is a cancel, the guard's
-        // conflict returns it.
+        // Cancellations are rare, so the record is not read before the first attempt. If a cancellation exists, the
+        // guard fails, and the conflict returns the record.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation = if is_known { view.record::<Cancellation>(&key)? } else { None };
         match cancellation {
@@ -311,7 +312,8 @@ impl Admit<'_> {
         Candidate { name, turn, calls, texts, budget, is_new: true, policy, render, sections: &[], bounds }
     }
 
-    /// Adds this turn to the descendants of the turn or task that began it. So this turn ends with that turn or task.
+    /// Adds this turn to the descendants of the turn or task that began it, so that this turn ends when that turn or
+    /// task ends.
     fn join_above(&self, transaction: &mut Transaction) {
         if let Some(above) = waiter(&self.name, &self.head, false) {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
@@ -321,8 +323,8 @@ impl Admit<'_> {
         }
     }
 
-    /// Returns true if workers have reported calls of the turn, because the store lost its admission in a restart. Such
-    /// a turn is never refused, because a refusal would report that nothing has run.
+    /// Returns true if workers have reported calls of the turn after a restart in which the store lost the turn's
+    /// admission. Such a turn is never refused, because a refusal would report that no call has run.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
         if mutant!("refusals_read_recovered_calls") {
             return Ok(false);
@@ -361,7 +363,7 @@ impl Ends {
     }
 }
 
-/// Returns a guard for room in a bound of a tenant.
+/// Returns a guard that fails if `amount` would raise the tenant's counter of `limit` above `max`.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
     Guard::Debit(ConditionalDebit {
         counter: CounterKey::new(limit, tenant),
@@ -374,7 +376,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// Returns the rejection if an earlier attempt failed because of a bound.
+/// Returns the rejection code if an earlier attempt failed because an inbox or one of the tenant's bounds was full.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

@@ -28,14 +28,14 @@ use crate::view::{Undecided, View};
 /// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
 const WITHHELD_LOOK_MS: i64 = 1_000;
 
-/// A turn without a slice on a queue or with a worker. The limits must be applied to its next calls.
+/// A turn without a slice on a queue or with a worker. The limits must be applied to the turn's next calls.
 pub struct Candidate<'a> {
     pub name: &'a TurnName,
-    /// The turn's record, to be written.
+    /// The turn's record. The transaction writes it after the update.
     pub turn: Turn,
     /// The turn's calls from `turn.position` on.
     pub calls: Vec<Call>,
-    /// The same calls, as JSON.
+    /// The calls in `calls`, as JSON texts.
     pub texts: Vec<Bytes>,
     /// The call budget of the turn's task.
     pub budget: Option<u64>,
@@ -52,7 +52,7 @@ pub struct Candidate<'a> {
 pub enum AdvanceResult {
     Dispatched {
         calls: usize,
-        /// True if the calls were debited before and only took their permits again.
+        /// True if the calls were debited before and now only acquired their permits again.
         resumed: bool,
     },
     /// The turn waits in the throttle queue of this counter.
@@ -66,10 +66,10 @@ pub enum AdvanceResult {
         counter: CounterKey,
         /// When the turn is checked again.
         due_ms: i64,
-        /// True if returning an amount to the counter wakes its waiters.
+        /// True if the queue's timer fires early when an amount is returned to the counter.
         woken: bool,
     },
-    /// The turn has ended, or ends when the lease after a restart of the store is over.
+    /// The turn has ended, or ends when the first lease after a restart of the store is over.
     Ended {
         /// The reason; `None` for a turn without calls.
         reason: Option<EndReason>,
@@ -100,8 +100,8 @@ impl Candidate<'_> {
             NextDispatch::AgentRemoved if self.is_new => return Ok(AdvanceResult::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
-        // The plan refuses no call within one lease after a restart. The guard is needed because the view may be older
-        // than a restart.
+        // The plan refuses no call during the first lease after a restart of the store. The guard is needed because the
+        // view may be older than a restart.
         if !plan.refused.is_empty() && !mutant!("refuse_waits_for_the_lease") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
         }
@@ -157,7 +157,7 @@ impl Candidate<'_> {
         self.finish(results, Some(reason), transaction, view, context)
     }
 
-    /// Ends the turn with these results of the calls from `turn.position` on.
+    /// Ends the turn with `results`, the results of the calls from `turn.position` on.
     ///
     /// # Errors
     /// [`Undecided`]: for a task, a read is missing.
@@ -212,7 +212,7 @@ impl Candidate<'_> {
         Ok(AdvanceResult::Ended { reason })
     }
 
-    /// Returns true if the calls were debited before and only take their permits again.
+    /// Returns true if the calls were debited before and now only acquire their permits again.
     const fn resumes(&self) -> bool {
         self.turn.debited > self.turn.position
     }
@@ -255,7 +255,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Ends the turn, because limits have no room for any of its calls.
+    /// Ends the turn, because the limits allow none of its calls.
     fn refuse_all(
         self,
         refused: &[LimitRejection],
@@ -276,7 +276,7 @@ impl Candidate<'_> {
         self.finish(results, reason, transaction, view, context)
     }
 
-    /// Ends the first calls. The turn continues with the rest.
+    /// Ends the first calls with a refusal. The turn continues with the remaining calls.
     fn refuse(
         &mut self,
         refused: &[LimitRejection],
@@ -300,7 +300,7 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Returns the reports of workers about these calls, and guards that the reports are unchanged. Reports exist
+    /// Returns the reports of workers about these calls, and adds a guard that the reports are unchanged. Reports exist
     /// if the store lost the dispatch of the calls in a restart.
     fn recovered_calls(
         &self,
@@ -376,8 +376,8 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = debits.iter().filter(|debit| debit.window == Window::Concurrency);
         self.turn.permits = held.map(|debit| (debit.counter.clone(), debit.amount)).collect();
-        // For an admission, the store adds the states of the debited counters to the record, next to the note. A
-        // resumed slice has no such note.
+        // For an admission, the store adds the states of the debited counters to the record, next to the admission's
+        // note. A resumed slice has no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
@@ -419,7 +419,7 @@ impl Candidate<'_> {
         matches!(&self.turn.state, State::Throttled { counter, .. } if counter == other)
     }
 
-    /// Leaves the throttle queue, unless its counter is `stays`.
+    /// Removes the turn from its throttle queue, unless the counter of this queue is `stays`.
     fn leave_queue(&self, transaction: &mut Transaction, stays: Option<&CounterKey>) {
         if let State::Throttled { counter, .. } = &self.turn.state
             && stays != Some(counter)
@@ -446,7 +446,7 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// Guards that the counter's window is still open, because the refusal is valid only until the window ends.
+/// Adds a guard that the counter's window is still open, because the refusal is valid only until the window ends.
 fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));

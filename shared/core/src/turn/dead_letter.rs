@@ -8,7 +8,7 @@ use crate::keys;
 use crate::transaction::{Transaction, Write};
 
 pub struct DeadLetter<'a> {
-    /// The stream or queue that contained the message, or the word `record` for an unreadable record.
+    /// The key of the stream or queue that contained the message, or the word `record` for an unreadable record.
     pub from: &'a str,
     /// The ID of the stream entry, the member's name in a queue, or the record's key.
     pub entry: &'a str,

@@ -1,4 +1,4 @@
-//! Handles a turn's due timer: a retry or wait is over, the deadline has passed, or the turn was canceled.
+//! Handles a turn's due timer: a retry delay or a wait is over, the deadline has passed, or the turn was canceled.
 //!
 //! The module `resume` dispatches waiting calls. The module `expire` ends turns that no worker holds.
 
@@ -55,7 +55,7 @@ pub enum DueResult {
     Later(i64),
     /// The calls are in a slice on a queue.
     Dispatched,
-    /// The turn waits in a throttle queue to take again the permits that it returned.
+    /// The turn waits in a throttle queue to acquire again the permits that it returned.
     Throttled,
     /// The holder with this consumer name receives the cancel notice with its next heartbeat.
     Noticed(Arc<str>),
@@ -93,8 +93,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Returns the reason for the turn's cancellation, if one was requested, and guards the cancellation's record.
-    /// Without the guard, this decision could postpone the timer that a concurrent cancellation made due. The
+    /// Returns the reason for the turn's cancellation, if one was requested, and adds a guard on the cancellation's
+    /// record. Without the guard, this decision could postpone the timer that a concurrent cancellation made due. The
     /// cancellation would then be lost.
     fn guard_cancellation(
         &self,

@@ -41,7 +41,8 @@ pub struct ReplyFrame {
     pub audits: bool,
 }
 
-/// What is known about a call that ends without its own result. A call that began is never reported as not run.
+/// What is known about a call that ends without its own result. A call that began is never reported as a call that did
+/// not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionState {
     NotRun,
@@ -53,11 +54,11 @@ pub enum ExecutionState {
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
-    /// The call began work elsewhere, and was waiting for that work.
+    /// The call began work outside its own turn, and was waiting for that work.
     BeganChild,
 }
 
-/// A call that ends without its own result.
+/// A call that ends without a result of its own.
 #[derive(Debug)]
 pub struct EndedCall<'a> {
     pub name: &'a TurnName,
@@ -65,13 +66,13 @@ pub struct EndedCall<'a> {
     pub position: usize,
     /// The call; `None` if it cannot be read.
     pub call: Option<&'a Call>,
-    /// Why the turn ends.
+    /// The reason for the turn's end.
     pub reason: &'a EndReason,
     pub execution: ExecutionState,
     pub now_ms: i64,
 }
 
-/// Renders the text for producers and auditors. Pure: equal input gives equal text.
+/// Renders the texts for producers and auditors. Implementations are pure: equal input gives equal text.
 pub trait Render: Sync {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
 
@@ -177,12 +178,13 @@ pub struct Ending<'a> {
     pub new_from: usize,
     /// Why the turn ends early; `None` if its calls have run.
     pub reason: Option<EndReason>,
-    /// The counters' states at the last admission, if the record does not have them yet.
+    /// The counters' states at the last admission, if the turn's record does not have them yet.
     pub debited: &'a [Debited],
     pub frame: &'a ReplyFrame,
     pub bounds: &'a Bounds,
     pub now_ms: i64,
-    /// True if memory is short. In that case, the finished turn's record does not repeat a reply that is in an inbox.
+    /// True if the store's memory is short. In this case, the finished turn's record does not repeat a reply that is in
+    /// an inbox.
     pub pressure: bool,
 }
 
@@ -256,8 +258,8 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the unused budget of a task to the parent task. First debits the unused calls from the task, so that no
-    /// turn of the task can still use them.
+    /// Returns the unused budget of a task to the parent task. First debits the unused amount from the task's counter,
+    /// so that no turn of the task can still use it.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -278,8 +280,8 @@ impl Ending<'_> {
             }));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
-            // With `ends_ms`, the write changes only an existing counter. The counter of a parent that has ended was
-            // deleted, and must not be created again.
+            // With `ends_ms`, the write changes only an existing counter. If the parent has ended, its counter was
+            // deleted and must not be created again.
             transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
             for task in std::iter::once(parent).chain(&task.above) {
                 if let Ok(above) = TurnId::new(task.as_str()) {
@@ -337,7 +339,7 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
 
 /// Appends the audit entries of a turn's calls from `position` on. With `audit.admissions`, the entries also report how
 /// the calls were admitted, and when they ended. `debited` has the counters' states at the last admission, if the
-/// record does not have them yet.
+/// turn's record does not have them yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
@@ -348,7 +350,7 @@ pub fn append_call_audits<'a>(
 ) {
     let admission = bounds.audit_admissions.then(|| admitted::admitted(turn, debited)).flatten();
     for (at, entry) in (position..).zip(entries) {
-        // A call that was never admitted reports no admission.
+        // The audit entry of a call that was never admitted contains no admission.
         let admission = admission.as_ref().filter(|_| at < turn.debited);
         let entry = if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
         append(transaction, entry, admission, bounds);

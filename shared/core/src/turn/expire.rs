@@ -36,7 +36,7 @@ impl Case<'_> {
                 }
                 self.transaction.write(Write::Remove(queue, entry.clone()));
                 // Only a holder writes `entry` into the record. The store reports the entry as unread, so the store has
-                // lost that a holder took it. The holder may have run calls.
+                // lost the read by this holder. The holder may have run calls.
                 turn.may_have_run |= turn.entry.is_some();
             }
             Some(entry) => {
@@ -68,7 +68,8 @@ impl Case<'_> {
         DueResult::Noticed(consumer.clone())
     }
 
-    /// Removes a slice that a consumer has read and that no consumer holds now. That consumer may have run calls.
+    /// Removes a slice from its queue. A consumer has read the slice before, but no consumer holds it now. The reader
+    /// may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
@@ -100,7 +101,8 @@ impl Case<'_> {
         Ok(DueResult::Ended)
     }
 
-    /// Adds the end of the turn to the transaction: earlier results, and a result for each call that has none.
+    /// Adds the end of the turn to the transaction, with the earlier results and a new result for each call that has
+    /// none.
     fn finish(&mut self, reason: &EndReason, turn: &Turn, calls: &[Option<Bytes>]) -> Result<(), Undecided> {
         let due = self.due;
         let name = self.due.name;
@@ -157,7 +159,8 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
-    /// Returns the calls without results, read from the record's parts and the slice's entry. A lost call is `None`.
+    /// Returns the calls without results, read from the record's parts and the slice's entry. A lost call is returned
+    /// as `None`.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;

@@ -1,5 +1,4 @@
-//! Code that all transitions of a slice's holder share: checks that the caller holds the slice, and removal of the
-//! slice.
+//! Code that all transitions of a slice's holder share: checks that the caller holds the slice, and removes the slice.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -21,15 +20,16 @@ pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
 
-/// Guards the slice's version, which fences off all earlier holders of the slice.
+/// Adds a guard on the slice's version, so that writes by earlier holders of the slice fail.
 pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
     if !mutant!("holder_guards_the_version") {
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
     }
 }
 
-/// Removes the slice from its queue. Must come after all other guards of the transaction. If the store lost in a
-/// restart that the holder took the entry, the entry is removed without a guard. The version alone is the fence.
+/// Removes the slice from its queue. Must come after all other guards of the transaction. If the store lost the
+/// holder's read of the entry in a restart, the entry is removed without a guard on the holder. The guard on the
+/// version is then the only fence.
 pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
     if context.failed(|conflict| *conflict == Conflict::NotHeld) {
         transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));

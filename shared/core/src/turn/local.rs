@@ -1,4 +1,5 @@
-//! Calls of local tools: the function is in the caller's process, and the fleet decides whether it may run.
+//! Calls of local tools. The function of a local tool runs in the caller's process, and the fleet decides whether it
+//! may run.
 //!
 //! After a call has passed all guards, the worker offers the slice on a queue that belongs to its turn ([`Offer`]). The
 //! caller's process takes the entry as its lease, and renews the lease while the function runs
@@ -6,7 +7,8 @@
 //! workers, which end the call like any other. If the process is silent for one lease, the slice comes back as
 //! [`Conclusion::Lost`].
 //!
-//! A call that no process has taken has not run. A call that a process has taken is never reported as not run.
+//! A call that no process has taken has not run. After a process has taken a call, the call is never reported as not
+//! run.
 
 use bytes::Bytes;
 use tickfleet_model::Conclusion;
@@ -32,7 +34,7 @@ pub struct Offer<'a> {
     /// The message for the process, as JSON.
     pub message: &'a str,
     pub lease_ms: i64,
-    /// True if read-only calls of this slice may have run in parallel without a recorded result.
+    /// True if read-only calls of this slice may have run in parallel without recorded results.
     pub had_parallel_reads: bool,
 }
 
@@ -97,7 +99,7 @@ impl Decision for Offer<'_> {
 #[derive(Debug, Clone)]
 pub struct Conclude {
     pub name: TurnName,
-    /// The entry that the process took.
+    /// The queue entry of the offer that the process took.
     pub entry: EntryId,
     pub conclusion: Conclusion,
 }
@@ -105,7 +107,7 @@ pub struct Conclude {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concluded {
     Accepted,
-    /// The process has lost the call, or has concluded it before. Nothing was written.
+    /// The process no longer holds the call, or has concluded it before. Nothing was written.
     Stale,
 }
 
@@ -152,14 +154,14 @@ impl LocalEnd<'_> {
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
-        // The turn may have been canceled or have passed its deadline meanwhile. For one lease, the function's end
-        // takes precedence.
+        // The turn may have been canceled or have passed its deadline meanwhile. For one lease, the result of the
+        // function takes precedence over the turn's end.
         let due_ms = now_ms + lease_ms;
         local.took_ms = (now_ms - local.offered_ms).max(0);
         local.conclusion = Some(conclusion);
         turn.destination = Destination::Workers(local.priority);
-        // The turn may end before a worker reads the conclusion. The call must not be reported as not run then, so it
-        // counts as begun.
+        // The turn may end before a worker reads the conclusion. The end must not report that the call did not run, so
+        // the call counts as begun.
         if !mutant!("a_concluded_call_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }

@@ -21,15 +21,15 @@ pub enum ParkReason {
         attempts: u32,
         delay_ms: i64,
         cause: String,
-        /// True if the call stays recorded as begun. The next holder never runs such a call again, but asks for its
-        /// outcome.
+        /// True if the record still states that the call has begun. The next holder never runs such a call again, but
+        /// asks the tool for the call's outcome.
         keeps_begun: bool,
     },
     Wait {
         reason: WaitReason,
-        /// Longest time (ms) that the call waits without a wake-up.
+        /// Longest time (ms) that the call waits if it is not woken.
         most_ms: i64,
-        /// True if the call began work that continues elsewhere.
+        /// True if the call began work outside its turn that continues while the call waits.
         has_begun: bool,
         /// Why the call waits, in words; only for [`WaitReason::Breaker`].
         cause: String,
@@ -41,9 +41,9 @@ pub enum ParkReason {
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
-    /// True if read-only calls of this slice may have run in parallel without a recorded result. Either their results
-    /// were dropped, or the holder took the slice before a restart of the store. If the store lost that the holder took
-    /// the slice, another worker may have taken it too.
+    /// True if read-only calls of this slice may have run in parallel without recorded results. Either their results
+    /// were dropped, or the holder took the slice before a restart of the store. If the store lost the holder's read of
+    /// the slice, another worker may have read it too.
     pub had_parallel_reads: bool,
     /// The conditions of the wait, such as an open approval or a claim of another turn. If one of the guards fails, the
     /// wait is over, and the call continues at once. Only guards on records are allowed.
@@ -162,13 +162,14 @@ impl Turn {
         }
     }
 
-    /// Clears the intent record of the next call. Keeps the intent record of a later call that an earlier holder began.
+    /// Clears the intent record if it belongs to the next call. Keeps the intent record of a later call that an earlier
+    /// holder began.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
 
-    /// Updates the record when a call begins to wait. If the call has begun work elsewhere, earlier crashes no longer
-    /// count, because the slice has made progress since then.
+    /// Updates the record when a call begins to wait. If the call began work outside its turn, earlier crashes no
+    /// longer count, because the slice has made progress since then.
     fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
         if has_begun {
             self.may_have_run |= self.crashes > 0;
@@ -185,8 +186,8 @@ impl Turn {
         }
     }
 
-    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with the same cause
-    /// share one note.
+    /// Adds a note that the next call waits for a circuit breaker or a paused tool. Consecutive waits with the same
+    /// cause share one note.
     fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()

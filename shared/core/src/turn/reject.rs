@@ -18,14 +18,14 @@ use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Time (ms) for which producers can see that a tenant is not configured.
+/// Time (ms) for which the store keeps the record that a tenant is not configured, so that producers can read it.
 const ABSENT_MS: i64 = 60_000;
 
 /// If calls of a message may have begun, the scheduler tries to admit the message again after this delay (ms).
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// Returns true for reasons that depend on the fleet's state. Such a reason may not have applied when the message was
-/// first admitted.
+/// Returns true for reasons that depend on the fleet's state. When the message was first admitted, such a reason may
+/// not have applied yet.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
@@ -41,8 +41,8 @@ pub struct Reject<'a> {
     pub tenant: Option<RejectedTenant>,
     /// The ID that the producer chose, if any, and the digest of the message's content.
     pub given: Option<(TurnName, String)>,
-    /// The name that the message's turn would get, and the digest of its content. `None` if the turn is unreadable.
-    /// Needed because a restart of the store may have lost that this turn was admitted and began.
+    /// The name that the message's turn would get, and the digest of the message's content. `None` if the turn is
+    /// unreadable. Needed because a restart of the store may have lost the turn's admission and the begin of its calls.
     pub turn: Option<(TurnName, String)>,
     pub bounds: &'a Bounds,
 }
@@ -54,8 +54,8 @@ pub enum RejectedTenant {
         /// The inbox, and the reply as JSON.
         reply: Option<(InboxName, Bytes)>,
     },
-    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply look for a note about the
-    /// tenant instead.
+    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply read the record
+    /// [`AbsentTenant`] instead.
     Absent(TenantId),
 }
 
@@ -149,8 +149,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Frees the ID, so that the producer can send the message again with the same ID. If the ID's record has other
-    /// content or an admitted turn, the ID belongs to another message and is kept.
+    /// Deletes the ID's record, so that the producer can send the message again with the same ID. If the record has
+    /// another digest or belongs to an admitted turn, the ID belongs to another message and its record is kept.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();
@@ -168,8 +168,8 @@ impl Reject<'_> {
         Ok(())
     }
 
-    /// Replies, unless the inbox has twice its maximum of unread replies. A full inbox is a reason to reject, so the
-    /// normal maximum must not suppress the reply. Returns true if a reply is sent.
+    /// Replies, unless the inbox already has twice its maximum of unread replies. A full inbox is a reason to reject,
+    /// so the normal maximum must not suppress the reply about the rejection. Returns true if a reply is sent.
     fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
         match &self.tenant {
             Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {

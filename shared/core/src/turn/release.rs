@@ -1,10 +1,10 @@
 //! Releases turns from a throttle queue with a due timer, in these steps:
 //!
 //! 1. [`Rearm`] postpones the queue's timer and returns the turns at the queue's head. If the queue is empty, [`Rearm`]
-//!    clears the timer. The timer is set before the turns are evaluated. So a permit that is returned later makes the
-//!    timer due again.
+//! clears the timer. The timer is set before the turns are evaluated, so a permit that is returned later makes the
+//! timer due again.
 //! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
-//!    only when it is the first turn.
+//! only if no other turn is ahead of it.
 //! 3. If a turn left the queue, both steps are repeated.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::view::{Query, Undecided, View};
 
 /// Maximum number of turns at the head of a queue that one batch evaluates.
 pub const HEADS_MAX: usize = 16;
-/// Shortest delay before a turn that stays at the head is checked again, in milliseconds.
+/// Shortest delay (ms) before a turn that stays at the head of the queue is checked again.
 const AGAIN_MS: i64 = 20;
 /// Maximum number of attempts while another turn is first in the queue.
 const NOT_FIRST_MAX: usize = 4;
@@ -72,12 +72,13 @@ impl Decision for Rearm {
         }
         let members = view.first(&set, None, HEADS_MAX)?;
         let Some((first, _)) = members.first() else {
-            // No turn has an empty name, so this guard holds only if the set has no members.
+            // No turn has an empty name, so the guard adds a member that is never present. It holds only if the set has
+            // no members.
             transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
             return Ok(Step::Commit(transaction, QueueHead::Empty));
         };
-        // A turn that joins ahead of the first turn sets the timer to an earlier time. Without this guard, the earlier
-        // time would be overwritten.
+        // A turn that joins ahead of the first turn sets the timer to an earlier time. Without this guard, [`Rearm`]
+        // would overwrite the earlier time.
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
@@ -220,8 +221,8 @@ impl Release<'_> {
         context: &Context,
     ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
         let key = self.name.cancellation();
-        // Cancellations are rare, so the record is not read before the first attempt. If there is a cancellation, the
-        // guard's conflict returns it.
+        // Cancellations are rare, so the record is not read before the first attempt. If a cancellation exists, the
+        // guard fails, and the conflict returns the record.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
         match cancellation {
@@ -268,7 +269,7 @@ impl Release<'_> {
             key: self.name.record(),
             why: Unreadable::Json("a call is missing".to_owned()),
         })?;
-        // An unreadable call counts as a call of a tool without a name, so that limits still apply.
+        // An unreadable call is treated as a call of a tool without a name, so that limits still apply.
         let unread = || Call { provider_id: None, tool: String::new(), arguments: String::new() };
         let calls = texts.iter().map(|text| serde_json::from_slice(text).unwrap_or_else(|_| unread())).collect();
         let name = &self.name;

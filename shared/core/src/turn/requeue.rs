@@ -1,5 +1,5 @@
-//! Returns a slice to its queue if its holder does not run it. Another worker can take the slice at once. If the holder
-//! could not read the slice, another worker can take it only after a delay.
+//! Requeues a slice if its holder does not run it. Another worker can take the slice at once. If the holder could not
+//! read the slice, another worker can take it only after a delay.
 
 use bytes::Bytes;
 
@@ -22,20 +22,20 @@ use crate::view::{Undecided, View};
 pub enum RequeueReason {
     /// The next call was never sent, even if the holder had recorded the call as begun.
     Unsent {
-        /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
+        /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder recorded no call as begun.
         nonce: Option<String>,
     },
-    /// The next call was interrupted, and is allowed to run again.
+    /// The next call was interrupted, and it is allowed to run again.
     Interrupted,
-    /// Calls of `read` tools that ran concurrently were interrupted, too. This reason also covers a slice that was
-    /// taken before a restart of the store, because another worker may have run its `read` calls.
+    /// Calls of `read` tools that ran concurrently with the next call were interrupted, too. This reason also covers a
+    /// slice that was taken before a restart of the store, because another worker may have run its `read` calls.
     ParallelReads,
     /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
     /// store lost that the slice had ended.
     Unknown,
 }
 
-/// A slice to be returned. It is redelivered under a new version.
+/// Requeues a slice. The slice is redelivered under a new version of the turn's record.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueSlice<'a> {
     pub slice: &'a Slice,
@@ -77,7 +77,7 @@ impl Decision for RequeueSlice<'_> {
             return Ok(Step::Commit(transaction, RequeueResult::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
-        // The store lost that this holder took the entry. So a second holder took the same entry and wrote this record.
+        // The store lost this holder's read of the entry. So a second holder read the same entry and wrote this record.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
         Ok(Step::Commit(transaction, RequeueResult::Redelivered))
@@ -96,8 +96,8 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// Adds a guard that the store has not restarted since the decision. After another restart, calls of the slice could
-/// have run.
+/// Adds a guard that the store has not restarted since the decision. After another restart, calls of the slice might
+/// have run on another worker.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
@@ -127,14 +127,14 @@ impl Turn {
             }
             RequeueReason::Interrupted => self.attempts += 1,
             RequeueReason::ParallelReads => self.may_have_run = true,
-            // A restart may have lost the write that ended the slice.
+            // A restart of the store may have lost the write that ended the slice.
             RequeueReason::Unknown => self.may_have_run |= self.is_from_before_restart(context),
         }
     }
 }
 
-/// Returns an entry that its holder cannot read. The slice is offered again after a delay, so that a worker of another
-/// build can take it. The delay doubles each time.
+/// Requeues an entry that its holder cannot read. The slice is offered again after a delay, so that a worker of another
+/// build can take it. Each failed attempt to read doubles the delay.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueUnreadable<'a> {
     pub entry: &'a HeldEntry,
@@ -144,7 +144,7 @@ pub struct RequeueUnreadable<'a> {
     pub attempts_max: u32,
 }
 
-/// The first delay of a slice that a worker could not read, in milliseconds.
+/// The delay (ms) after the first worker that could not read a slice.
 const READER_DELAY_MS: i64 = 1_000;
 
 impl Decision for RequeueUnreadable<'_> {
@@ -173,8 +173,8 @@ impl RequeueUnreadable<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         let mut turn = stored.value;
-        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost that
-        // the entry was taken.
+        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost the
+        // holder's read of the entry.
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
@@ -218,7 +218,7 @@ pub struct DeadLetterStrayEntry<'a> {
 }
 
 impl Decision for DeadLetterStrayEntry<'_> {
-    /// False if the caller no longer holds the entry.
+    /// True if the entry was moved. False if the caller no longer holds the entry.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

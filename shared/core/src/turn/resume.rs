@@ -17,7 +17,7 @@ const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
     /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
-    /// slice has returned its permits, the turn joins a throttle queue to take permits again.
+    /// slice has returned its permits, the turn joins a throttle queue to acquire permits again.
     pub(super) fn resume(&mut self, upto: usize) -> Result<DueResult, Undecided> {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -53,7 +53,7 @@ impl Case<'_> {
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        // An external runtime that stays silent for one lease loses the task. So check the task when the lease ends.
+        // An external runtime loses the task if it does not renew its lease. So check the task when the lease ends.
         let due_ms = match turn.destination {
             Destination::Workers(_) => deadline_ms,
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),

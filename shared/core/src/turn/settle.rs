@@ -13,8 +13,8 @@ use crate::section::{self, Section};
 use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
-/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
-/// one slice is settled without a read.
+/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so no read is needed
+/// to settle a turn with only one slice.
 ///
 /// If the same transaction is committed again, the store reports [`crate::Committed::was_committed`].
 #[derive(Clone, Copy)]
@@ -41,12 +41,12 @@ pub enum SettleResult {
         version: Version,
         turn: Box<Turn>,
     },
-    /// The slice has ended, but the turn has calls left. The turn waits in a throttle queue.
+    /// The slice has ended, but some calls of the turn have no results yet. The turn waits in a throttle queue.
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
-    /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported a
-    /// call. Nothing was written. The caller must confirm the calls again, see
+    /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported one
+    /// of these calls. Nothing was written. The caller must confirm again that the calls have not run, see
     /// [`crate::recovery::epoch::ConfirmedUnrunCalls`].
     Unsure,
 }
@@ -83,9 +83,9 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// Returns the result of this decision if the record has changed. If the record has these results and the same
-    /// entry, an earlier commit succeeded, but its response was lost. The holder then keeps the slice, because no other
-    /// worker would continue the slice.
+    /// Returns the result of this decision if the record has changed. If the record names the same entry and has the
+    /// position after these results, an earlier commit succeeded, but its response was lost. The holder then keeps the
+    /// slice, because no other worker would continue the slice.
     fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -215,8 +215,8 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Advances the position past `calls` calls that have results, and clears the state that belonged to the old
-    /// position.
+    /// Advances the position past `calls` calls that have results. Clears the state that belonged to the call at the
+    /// old position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;

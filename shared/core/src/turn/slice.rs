@@ -1,4 +1,4 @@
-//! A slice on a queue. It has all data that a worker needs, so the worker reads nothing else.
+//! A slice on a queue. The slice has all data that a worker needs, so the worker makes no other reads.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub mod fields {
     pub const TASK: &str = "task";
     /// The message about a local call for the caller's process, as JSON.
     pub const CALL_MESSAGE: &str = "call";
-    /// The states of the counters that the admission debited. The store writes this field.
+    /// The states of the counters that the turn's admission debited. The store writes this field.
     pub const DEBITED: &str = "d";
 }
 
@@ -38,7 +38,7 @@ pub struct Slice {
     pub version: Version,
     /// The turn's record at this version.
     pub turn: Turn,
-    /// The states of the counters that the admission debited.
+    /// The states of the counters that the turn's admission debited.
     pub debited: Vec<Debited>,
     /// The calls `[position, upto)`.
     pub calls: Vec<Call>,
@@ -98,8 +98,8 @@ impl Slice {
         Ok(Self { queue, entry, name, version, turn, debited, calls })
     }
 
-    /// Replaces the record by the record that the holder has written under `version`, and drops the calls that have
-    /// results.
+    /// Replaces the slice's record with `turn`, which the holder has written under `version`. Drops the calls that now
+    /// have results.
     pub fn advance(&mut self, version: Version, turn: Turn) {
         let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());
         self.calls.drain(..done);
@@ -108,7 +108,7 @@ impl Slice {
     }
 }
 
-/// Returns the message for an external runtime: the arguments of the first call.
+/// Returns the message for an external runtime: the arguments of the first call as JSON.
 fn message(calls: &[Bytes]) -> Bytes {
     let call = calls.first().and_then(|text| serde_json::from_slice::<Call>(text).ok());
     call.map(|call| call.arguments.into()).unwrap_or_default()

@@ -66,7 +66,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Compares the JSON of both heads.
+    /// Compares the JSON of both heads, because not all fields can be compared directly.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -102,7 +102,8 @@ pub enum Destination {
 pub enum State {
     /// The turn waits in the throttle queue of a counter.
     Throttled { counter: CounterKey, since_ms: i64 },
-    /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has begun no `once` call.
+    /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has not recorded the call at
+    /// `position` as begun.
     Ready {
         /// Position after the last call of the slice.
         upto: usize,
@@ -121,7 +122,7 @@ pub enum State {
     /// The call at `position` waits.
     Waiting {
         /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and
-        /// the calls need a throttle queue to take permits again.
+        /// the calls need a throttle queue to acquire permits again.
         upto: usize,
         reason: WaitReason,
         /// When the call is checked again without a wake-up.
@@ -337,7 +338,7 @@ pub struct Suspect {
     /// The maximum number of suspects that run together on a worker, including this one. If 1, this suspect runs alone.
     #[serde(rename = "g")]
     pub group_max: u32,
-    /// Number of workers that died while this slice was their only suspect.
+    /// Number of workers that died while this slice was the only suspect that they ran.
     #[serde(rename = "l", default, skip_serializing_if = "is_default")]
     pub lone_crashes: u32,
 }
@@ -350,13 +351,13 @@ pub struct TaskPart {
     pub budget: u64,
     #[serde(rename = "up", default, skip_serializing_if = "is_default")]
     pub parent: Option<TaskId>,
-    /// The ancestors of the parent task, innermost first.
+    /// The tasks above the parent task in the chain of delegations, innermost first.
     #[serde(rename = "ab", default, skip_serializing_if = "is_default")]
     pub above: Vec<TaskId>,
     /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// The last model request that was added to `used`.
+    /// ID of the last model request that was added to `used`.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
@@ -365,7 +366,7 @@ pub struct TaskPart {
     pub steps_bytes: u64,
     #[serde(rename = "sn", default, skip_serializing_if = "is_default")]
     pub steps: u64,
-    /// Input tokens, output tokens, and cost in millionths, so far.
+    /// The task's usage so far: input tokens, output tokens, and cost in millionths.
     #[serde(rename = "us", default, skip_serializing_if = "is_default")]
     pub used: (u64, u64, u64),
 }
@@ -424,7 +425,8 @@ pub enum Note {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
-        /// The attempt, counted from 1. 0 for an outcome query about a call that stays recorded as begun.
+        /// The number of the attempt, from 1. 0 if the retry only asks for the outcome of a call that stays recorded as
+        /// begun.
         attempt: u32,
         delay_ms: i64,
         cause: String,
@@ -439,13 +441,13 @@ pub enum Note {
         until_ms: i64,
         cause: String,
     },
-    /// Calls returned their permits or took them again. If `calls` is 0, later notes about permits are missing.
+    /// Calls returned their permits or acquired them again. If `calls` is 0, later notes about permits are missing.
     Permits {
         #[serde(rename = "t")]
         at_ms: i64,
         #[serde(rename = "c")]
         calls: usize,
-        /// True if the calls took their permits again.
+        /// True if the calls acquired their permits again.
         taken: bool,
     },
 }
@@ -456,7 +458,7 @@ pub struct Turn {
     pub head: Head,
     #[serde(rename = "q")]
     pub destination: Destination,
-    /// The turn's place in throttle queues. A smaller place means an earlier admission.
+    /// The turn's score in throttle queues. A smaller score means an earlier admission.
     #[serde(rename = "pl")]
     pub place: u64,
     #[serde(rename = "t")]
@@ -488,7 +490,7 @@ pub struct Turn {
     /// True if calls of the slice may have run without a recorded result.
     #[serde(rename = "u", default, skip_serializing_if = "is_default")]
     pub may_have_run: bool,
-    /// True if the call at `position` began work that continues elsewhere.
+    /// True if the call at `position` began work outside its turn, for example a delegated task.
     #[serde(rename = "e", default, skip_serializing_if = "is_default")]
     pub began_child: bool,
     /// The intent record of the last call that began.
@@ -504,7 +506,7 @@ pub struct Turn {
     /// the slice sets `Stored::entry`, so a holder that rewrites the record keeps the entry here.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
-    /// Concurrency permits that the slice holds.
+    /// Concurrency permits that the slice holds: each counter with the number of its permits.
     #[serde(rename = "pm", default, skip_serializing_if = "is_default")]
     pub permits: Vec<(CounterKey, u64)>,
     /// The session of the call at `position`. Set while this call is in progress and may change the session's facts.
@@ -557,7 +559,7 @@ impl Turn {
         matches!(self.destination, Destination::Workers(_))
     }
 
-    /// Adds a note, unless the maximum is reached.
+    /// Adds a note, unless the turn already has [`Self::NOTES_MAX`] notes.
     pub fn note(&mut self, note: Note) {
         if self.notes.len() < Self::NOTES_MAX {
             self.notes.push(note);
@@ -608,16 +610,16 @@ pub struct Finished {
     pub canceled: Option<String>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
-    /// The turn's agent, if the reply is empty. Otherwise, the reply names the agent.
+    /// The turn's agent. Set only if `reply` is empty, because otherwise the reply names the agent.
     #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
     pub agent: Option<AgentId>,
-    /// The reply, as JSON. Empty if memory was short and an inbox has the reply.
+    /// The reply, as JSON. Empty if the store's memory was short and an inbox has the reply.
     #[serde(skip)]
     pub reply: String,
 }
 
-/// The stored text is the record's JSON, a line break, and the reply. Inside the JSON, the reply would be an escaped
-/// string: it would be longer, and clients would have to parse it twice.
+/// Stores the record's JSON, a line break, and the reply. Inside the JSON, the reply would be an escaped string: it
+/// would be longer, and clients would have to parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 
@@ -638,10 +640,10 @@ impl Record for Finished {
     }
 }
 
-/// The state of a call that the caller's process runs. It belongs to the call at the turn's position.
+/// The state of a call that the caller's process runs. The state belongs to the call at the turn's position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalCall {
-    /// The turn. The name of the offer's queue contains this ID.
+    /// The ID of the turn. The name of the offer's queue contains this ID.
     #[serde(rename = "t")]
     pub turn: TurnId,
     /// The workers' queue to which the slice returns.
@@ -658,7 +660,7 @@ pub struct LocalCall {
     /// How the caller's function ended. `None` while the call is offered or runs.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
-    /// Time from the offer to the end of the function.
+    /// Time (ms) from the offer to the end of the function.
     #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
     pub took_ms: i64,
 }

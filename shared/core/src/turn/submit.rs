@@ -78,8 +78,8 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// Returns how many bytes the tenant's other unfinished turns and tasks may have. Returns `None` if this message
-    /// alone is too large.
+    /// Returns the maximum number of bytes that the tenant's other unfinished turns and tasks may have. Returns `None`
+    /// if this message alone is too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
@@ -98,8 +98,8 @@ impl Submit<'_> {
     }
 
     /// Returns true if the ID's record states that the message waits on the stream, but the stream has lost the
-    /// message. Each decision that removes the message from the stream also changes the ID's record, and the caller
-    /// guards this record.
+    /// message. Each decision that removes the message also changes the ID's record. The caller guards this record, so
+    /// no such decision can come between.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())
@@ -124,8 +124,8 @@ impl Decision for Submit<'_> {
         if let Some((name, digest)) = self.name()
             && !mutant!("submit_knows_the_id")
         {
-            // Most IDs are new, so the record is not read before the first attempt. If the ID is known, the guard's
-            // conflict returns the record.
+            // Most IDs are new, so the record is not read before the first attempt. If the ID is known, the guard
+            // fails, and the conflict returns the record.
             let is_known = view.get(&Query::Record(name.given())).is_ok();
             if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
                 if given.value.digest != digest {

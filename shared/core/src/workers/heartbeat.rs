@@ -1,4 +1,4 @@
-//! Heartbeats, and the orderly shutdown of a consumer.
+//! Heartbeats of consumers, and the orderly shutdown of a consumer.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -40,14 +40,14 @@ impl Role {
     }
 }
 
-/// A heartbeat: renews the lease of a consumer, and returns and removes the consumer's cancel notices. A consumer must
-/// send a heartbeat before it takes new work.
+/// Renews a consumer's lease. Also returns the consumer's cancel notices and deletes them. A consumer must send a
+/// heartbeat before it takes new work.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pub consumer: ConsumerId,
     pub role: Role,
     pub lease_ms: i64,
-    /// The beginning of the digest of the consumer's policy.
+    /// The first characters of the digest of the consumer's policy.
     pub policy: String,
 }
 
@@ -55,7 +55,7 @@ pub struct Heartbeat {
 /// returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatReport {
-    /// The pause that drains the consumer's worker, with author and reason. `None` if the worker is not drained.
+    /// The drain flag of the consumer's worker, with author and reason. `None` if the worker is not drained.
     pub drained: Option<Pause>,
     /// Canceled turns that the consumer holds and should stop.
     pub canceled: Vec<TurnName>,
@@ -76,8 +76,8 @@ pub enum LeaseBefore {
 }
 
 impl Heartbeat {
-    /// Returns the maximum time between the decision and the commit of a heartbeat (ms). The lease is longer by this
-    /// time, so that it lasts at least `lease_ms` after the commit.
+    /// Returns the maximum time (ms) between the decision and the commit of a heartbeat. This time is added to the
+    /// lease, so that the lease lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
         if slack_ms > 0 { slack_ms } else { 1 }

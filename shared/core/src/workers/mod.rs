@@ -49,7 +49,7 @@ pub struct Consumer {
     pub heartbeat_ms: i64,
     #[serde(rename = "r")]
     pub role: Role,
-    /// The beginning of the digest of the consumer's policy.
+    /// The first characters of the digest of the consumer's policy.
     #[serde(rename = "po")]
     pub policy: String,
     #[serde(rename = "dr", default)]
@@ -89,16 +89,16 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Returns the key of the set of canceled turns with slices that this consumer holds. A turn's score is the time of the
+/// Returns the key of the set of canceled turns whose slices this consumer holds. A turn's score is the time of the
 /// notice in milliseconds.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
-/// Notifies the consumer that holds a slice of `name` that the turn is canceled. The caller must guard the version of
-/// the turn's record in which the consumer holds the slice. With this guard, a consumer that was removed as dead gets
-/// no notice.
+/// Notifies the consumer `holder`, which holds a slice of `name`, that the turn is canceled. The caller must guard the
+/// version of the turn's record that shows this holder. With this guard, a consumer that was removed as dead gets no
+/// notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let score = now_ms.max(0).unsigned_abs();
     transaction.write(Write::AddMember {
@@ -124,7 +124,7 @@ pub enum Liveness {
 }
 
 impl Liveness {
-    /// Reads the liveness of a consumer at `now_ms`.
+    /// Determines the liveness of a consumer at `now_ms` from the view.
     ///
     /// # Errors
     /// [`Undecided`] if the consumer's record has to be read first.
@@ -144,9 +144,9 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// Guards the transaction: it is committed only if the consumer is still dead and has sent no heartbeat since the
-    /// read. A caller that redelivers the consumer's entries must also guard the restart epoch, because the store may
-    /// have lost heartbeats.
+    /// Adds guards so that the transaction is committed only if the consumer is still dead and has sent no heartbeat
+    /// since the read. A caller that redelivers the consumer's entries must also guard the restart epoch, because a
+    /// restart may have lost heartbeats.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

@@ -21,12 +21,12 @@ impl Record for ReapState {
 }
 
 /// Requests permission to check for dead consumers. If there was no check during the last half of a lease, the store
-/// was probably unreachable. In that case, consumers get the time of one lease to send heartbeats again, as after a
-/// restart of the store.
+/// was probably unreachable. In this case, no consumer counts as dead for one lease, so that consumers can send
+/// heartbeats again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestReapPermit {
     pub lease_ms: i64,
-    /// Minimum time between checks.
+    /// Minimum time (ms) between checks.
     pub every_ms: i64,
 }
 
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
     }
 
-    /// A check is decided before an outage of the store and committed after the outage. Consumers still get a lease to
-    /// send heartbeats.
+    /// A check is decided before an outage of the store and committed after the outage. Consumers still get one lease
+    /// to send heartbeats.
     #[test]
     fn a_reap_permit_does_not_survive_an_outage() {
         let mut shard = Paper::at(1_000);

@@ -1,4 +1,4 @@
-//! Removes dead consumers from the set of consumers that may hold entries.
+//! Removes a dead consumer from the set of consumers that may hold entries.
 
 use tickfleet_model::ConsumerId;
 
@@ -7,7 +7,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of expired members of [`silent`](super::silent) that each [`RemoveDeadConsumer`] removes.
+/// Maximum number of expired members that each [`RemoveDeadConsumer`] removes from the set [`silent`](super::silent).
 const SILENT_DROPPED_MAX: usize = 8;
 
 /// Removes a dead consumer that no longer holds entries from the set of consumers. Also removes the consumer's
@@ -20,7 +20,7 @@ pub struct RemoveDeadConsumer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoveDeadConsumerResult {
     Done,
-    /// Some notices of the consumer are removed, but more may remain. The consumer is still in the set.
+    /// Some notices of the consumer were deleted, but more may remain. The consumer is still in the set.
     Partly,
     Alive {
         lease_ends_ms: i64,

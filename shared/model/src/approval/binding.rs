@@ -18,11 +18,12 @@ pub struct ApprovalBinding<'a> {
     /// The position of the call in the turn, from 0.
     pub position: usize,
     pub digest: &'a str,
-    /// Submission time and deadline of the turn (ms). They distinguish turns with the same ID and content.
+    /// Submission time and deadline of the turn (ms). These times distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
     /// The specification of the tool, in the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// Details of how the tool runs (an address, a command) that the specification lacks. May be empty.
+    /// Details of how the tool runs, such as an address or a command, that the tool's specification lacks. May be
+    /// empty.
     pub runs: &'a str,
     pub arguments: &'a RawValue,
     pub asked: &'a [ApprovalReason],

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDemand {
-    /// Each approver needs one of these roles. If empty, every approver may decide.
+    /// An approver needs at least one of these roles. If empty, every approver may decide.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by: BTreeSet<String>,
     /// Number of different people who must approve.
@@ -48,7 +48,7 @@ pub struct ApprovalReason {
     pub demand: ApprovalDemand,
 }
 
-/// Returns the shortest validity (ms) of an approval that any reason demands. `None` if no reason limits the validity.
+/// Returns the shortest validity (ms) in `asked`. `None` if no reason limits the validity.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()

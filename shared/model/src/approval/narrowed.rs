@@ -23,9 +23,9 @@ pub enum NarrowError {
     )]
     Wider {
         pointer: String,
-        /// The old value, cut if long.
+        /// The old value, cut if too long for the message.
         was: String,
-        /// The rejected new value, cut if long.
+        /// The rejected new value, cut if too long for the message.
         found: String,
     },
 }
@@ -82,7 +82,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Returns true if the value `now` is equal to `was` or narrower. Both texts are JSON.
+/// Returns true if the JSON value `now` is equal to `was` or narrower.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -221,7 +221,8 @@ mod tests {
             (r#""kim""#, r#""eve""#),
             ("[1, 2, 3]", "[3, 1]"),
             ("[1, 2]", "[1, 2, 2]"),
-            // Members must stay equal, because a smaller number could be a different account.
+            // A list may lose members, but its other members must stay equal: a smaller number could be a different
+            // account.
             ("[1002, 1003]", "[17]"),
             (r#"[{"id": 1, "n": 5}]"#, r#"[{"id": 1, "n": 3}]"#),
             (r#"{"account": 88001234, "n": 1}"#, r#"{"account": 12345}"#),

@@ -1,4 +1,5 @@
-//! A tenant's knowledge base holds documents, which are split into passages. Each agent also has memories.
+//! The data of a tenant's knowledge base. The knowledge base holds documents, which are split into passages. Each agent
+//! also has memories.
 
 use std::fmt::Write as _;
 
@@ -19,11 +20,12 @@ pub struct Document {
     /// May be empty.
     #[serde(default)]
     pub category: String,
-    /// The file from which the document was imported. If a later import of the file lacks the document, the document
-    /// can be pruned.
+    /// The file from which the document was imported. If a later import of this file lacks the document, the document
+    /// can be deleted.
     #[serde(default)]
     pub file: String,
-    /// The digest of all inputs of the document.
+    /// The digest of all data from which the document was imported. An import skips a document if its digest and its
+    /// model are unchanged.
     pub digest: String,
     /// The model that computed the embeddings of the passages; empty without embeddings.
     #[serde(default)]
@@ -56,7 +58,7 @@ pub struct Memory {
     /// Unique within the agent.
     pub id: String,
     pub text: String,
-    /// A search also matches these words.
+    /// Words that a search also matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Time of creation (ms of shard time).

@@ -1,4 +1,4 @@
-//! Amounts that limits sum: exact decimals, counted in millionths.
+//! Parses the amounts that limits sum: exact decimals, counted in millionths.
 
 use serde_json::Value;
 
@@ -27,8 +27,8 @@ pub fn parse(text: &str) -> Option<u64> {
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {
-        // The double becomes the shortest text that parses as the same number. Up to 15 digits, this is the text as it
-        // was written.
+        // Formats the double as the shortest text that parses as the same number. For up to 15 digits, this text equals
+        // the number as it was written.
         Value::Number(number) => match number.as_u64() {
             Some(whole) => parse(&whole.to_string()),
             None => parse(&number.as_f64()?.to_string()),

@@ -15,14 +15,14 @@ pub struct LimitCaller<'a> {
     pub policy: &'a AgentPolicy,
     pub context: &'a Context,
     pub task: Option<&'a TaskId>,
-    /// True if consecutive reads of the turn run at the same time.
+    /// True if consecutive `read` calls of the turn run at the same time.
     pub parallel_reads: bool,
 }
 
 /// The amounts that a turn's calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
-    /// Index in the list of limits.
+    /// Index of the limit in the list of limits.
     pub limit: usize,
     /// The key of the counter within the limit: names and hashes, separated by colons.
     pub key: String,
@@ -78,12 +78,13 @@ fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
     matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// Either the most that a request to a model can use, or the actual usage from the model's response.
+/// The usage of a request to a model: either the most that the request can use, or the actual usage from the model's
+/// response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelAmounts {
     /// Tokens of the request and the response together.
     pub tokens: u64,
-    /// In millionths of the currency.
+    /// Cost, in millionths of the currency.
     pub money: u64,
 }
 
@@ -104,8 +105,8 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
 }
 
 /// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
-/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs a
-/// permit of its own.
+/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs its
+/// own permit.
 fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
     let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -116,8 +117,8 @@ fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -
     }
 }
 
-/// Returns true if a call of the tool may only read. A tool without a declared effect counts as `read`, because it may
-/// be one of a worker's own `read` tools.
+/// Returns true if a call of the tool may be a `read` call. This includes a tool without a declared effect, because it
+/// may be one of a worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
@@ -154,7 +155,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// The key if a call has no user, session, argument or category. All these calls share one counter.
+/// Part of a key for calls without a user, session, argument or category. All these calls share one counter.
 const UNSAID: &str = "-";
 
 /// Returns the key of the counter that a call debits. Values from producers and models are hashed, because they are not
@@ -183,15 +184,16 @@ fn key(
 /// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// Reads the tenant from the key of a counter. `None` if the key does not name a tenant, because calls of several
-/// tenants can debit the counter.
+/// Returns the tenant that a counter's key names. Returns `None` if the key does not name a tenant, because calls of
+/// several tenants can debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if the counter's key rules out a debit by calls of this tenant, or of this `agent` if it is set.
+/// Returns false if the counter's key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the
+/// counter.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -201,29 +203,29 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     if parts.next() != Some(tenant.as_str()) {
         return false;
     }
-    // In a key, the agent follows directly after the tenant (`key`).
+    // The agent follows directly after the tenant in the keys that [`key`] creates.
     let agent = agent.filter(|_| limit.per.contains(&LimitKey::Agent));
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
 /// Returns the part of a key for a tool or category. A model may write any text as a tool's name, so a text that cannot
-/// be a tool's name is hashed.
+/// be a tool's name is replaced with its hash.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Returns the key for the first of `names` that is a member of the context. If the context is a text, returns the key
-/// for this text. Otherwise returns `UNSAID`.
+/// Returns the key part for the first of `names` that is a member of the context. If the context is a text, returns the
+/// key part for this text. Otherwise returns `UNSAID`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// Returns the key for a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0`
-/// are the same customer.
+/// Returns the key part for a value; `UNSAID` without a value. Equal values share a counter even if they are written
+/// differently: `7`, `7.0` and `7e0` are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

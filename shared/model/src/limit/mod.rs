@@ -1,6 +1,6 @@
 //! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
 //!
-//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties of calls that have separate counters
+//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties by which it counts them separately
 //! ([`LimitKey`]). It also defines the maximum ([`LimitBound`]) and the window ([`LimitWindow`]) of a counter.
 //! [`counters`](counters::counters) finds the counters that a turn's calls debit. The transaction that dispatches the
 //! calls compares and debits these counters. Redis stores counters, not the definitions of limits.
@@ -20,7 +20,7 @@ pub struct Limit {
     /// The name in results, logs and metrics.
     pub name: String,
     pub matches: LimitMatch,
-    /// The properties of calls for which counters are separate. Empty means one counter for the whole fleet.
+    /// The properties by which calls are counted separately. Empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
     pub bound: LimitBound,
     pub every: LimitWindow,
@@ -33,13 +33,13 @@ pub struct Limit {
 /// The calls that a limit counts. A call must match all of these lists; an empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
-    /// `*` matches any characters.
+    /// Names or patterns of tools. In a pattern, `*` matches any characters.
     pub tools: Vec<String>,
-    /// A tool that the configuration does not declare has the effect `once`.
+    /// Effects of tools. A tool that the configuration does not declare has the effect `once`.
     pub effects: Vec<Effect>,
-    /// A tool that the configuration does not declare has no category.
+    /// Categories of tools. A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
-    /// `*` matches any characters.
+    /// Names or patterns of agents. In a pattern, `*` matches any characters.
     pub agents: Vec<String>,
     /// An agent matches if it has at least one of these roles.
     pub roles: Vec<String>,
@@ -68,7 +68,7 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
-    /// The keys that the configuration writes as one word. An argument is written as `argument:<JSON pointer>`.
+    /// The keys that the configuration writes as one word. The only other key is written as `argument:<JSON pointer>`.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("tenant", Self::Tenant),
         ("agent", Self::Agent),
@@ -111,9 +111,9 @@ pub enum LimitBound {
     /// Share of the slots of the fleet's workers. While calls wait, tenants get slots in proportion to their weights.
     Share(u64),
     Sum {
-        /// JSON pointer (RFC 6901).
+        /// The argument as a JSON pointer (RFC 6901).
         argument: String,
-        /// In millionths ([`amount`]).
+        /// Maximum sum, in millionths ([`amount`]).
         max: u64,
     },
     /// Tokens of models, in requests and responses together. Only requests to models debit the counter.
@@ -137,7 +137,7 @@ impl LimitBound {
         }
     }
 
-    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of slots.
+    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of worker slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
@@ -230,7 +230,7 @@ pub enum LimitWindow {
     /// A calendar day in the tenant's time zone. Counters without a tenant use the fleet's time zone.
     Day,
     Task,
-    /// No window: a permit is returned when the slice that holds it ends.
+    /// No time window: a call holds a permit until its slice ends and returns the permit.
     Concurrency,
 }
 

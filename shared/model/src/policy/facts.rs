@@ -13,9 +13,9 @@ use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// Default time that a fact is kept (ms).
+/// Default time (ms) for which a fact is kept.
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time that a row can keep a fact (ms).
+/// Longest time (ms) for which a permission's row can keep a fact.
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
 /// Maximum number of arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
@@ -36,7 +36,7 @@ pub struct FactChange {
     pub fact: Fact,
     /// The change is made only after these outcomes of a call.
     pub on: BTreeSet<Outcome>,
-    /// Time that the fact is kept after the change (ms).
+    /// Time (ms) for which the fact is kept after the change.
     pub kept_ms: i64,
 }
 
@@ -46,7 +46,7 @@ pub struct FactCondition {
     pub fact: Fact,
     #[serde(skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// Added to the reason of a denial.
+    /// A message that is added to the reason of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -80,13 +80,13 @@ pub struct FactRow {
 }
 
 impl<'de> serde::Deserialize<'de> for FactRow {
-    /// Always fails: rows come only from the configuration, which has its own reader, and are never sent.
+    /// Always fails. Only the configuration contains rows, and its own parser reads them.
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom("facts of a row are read from a configuration alone"))
     }
 }
 
-/// The name under which the facts of a call are kept within its tenant.
+/// The name of the session, task or agent to which the facts of a call belong, unique within the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -145,10 +145,10 @@ impl Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactTransition {
     Set,
-    /// The fact may be set. It then violates a prohibition, but does not meet a requirement.
+    /// The fact may be set. A call that forbids the fact is denied, and so is a call that requires it.
     MaybeSet,
     Cleared,
-    /// The fact may have been cleared. It then violates a requirement, but does not meet a prohibition.
+    /// The fact may have been cleared. A call that requires the fact is denied, and so is a call that forbids it.
     MaybeCleared,
 }
 
@@ -207,7 +207,7 @@ impl FactRow {
         };
         let sets = of(&self.sets, FactTransition::Set, FactTransition::MaybeSet);
         let clears = of(&self.clears, FactTransition::Cleared, FactTransition::MaybeCleared);
-        // If a call clears and sets the same fact, the fact is set.
+        // The changes that clear facts come first. So if a call clears and sets the same fact, the fact is set.
         let clears = clears.into_iter().map(|(at, transition)| (&self.clears[at], transition));
         clears.chain(sets.into_iter().map(|(at, transition)| (&self.sets[at], transition))).collect()
     }

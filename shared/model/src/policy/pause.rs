@@ -1,4 +1,4 @@
-//! Pauses: operators stop calls temporarily.
+//! Defines pauses, with which operators stop calls temporarily.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct PausedTool {
     /// The tenant whose calls of the tool are stopped; `None` means all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// Name or ID.
+    /// Name or ID of the tool.
     pub tool: String,
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct TenantUser {
     /// Unique within the tenant.
     pub name: String,
-    /// Only shown in lists.
+    /// Roles of the user. Only lists show them.
     pub roles: BTreeSet<String>,
     /// Email address. It is personal data, so only callers who may list the tenant's users see it.
     pub email: Option<String>,

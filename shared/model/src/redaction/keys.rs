@@ -4,16 +4,16 @@
 /// Keys up to this number of bytes are split into words on the stack.
 const SHORT: usize = 64;
 
-/// Returns a key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit.
-/// A word also ends between a lower-case and an upper-case letter, and between a letter and a digit. Of several
-/// capitals, the last one begins the next word (`APIKey`).
+/// Returns a key in lower case and in the form `_word_word_`. A word ends at any character that is not a letter or
+/// digit. A word also ends between a lower-case and an upper-case letter, and between a letter and a digit. In a series
+/// of capitals, the last one begins the next word (`APIKey`).
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// Passes the bytes of the form `_word_word_` to `push`. For a key of n bytes, these are at most 2n + 2 bytes.
+/// Passes the bytes of the form `_word_word_` to `push`. For a key of n bytes, `push` gets at most 2n + 2 bytes.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
@@ -161,8 +161,8 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Returns true if a key is secret when the word `before` precedes `key`. Words for keys that only identify something
-/// are excluded: primary, foreign, sort, cache, object, idempotency, public.
+/// Returns true if `key` is a secret when the word `before` precedes it. Keys that only identify something are
+/// excluded: primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,

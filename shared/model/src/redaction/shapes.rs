@@ -30,7 +30,8 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Adds the replacements in `text` to `patch`. `is_secret_key` decides about the key in `key=value` or `key: value`.
+/// Adds a replacement to `patch` for each secret in `text`. In `key=value` or `key: value`, `is_secret_key` decides
+/// whether the key is secret.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -65,9 +66,9 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
 }
 
 const WORD: u8 = 1;
-/// The byte may begin a token at the start of a word.
+/// Class of a byte that may begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// The byte may belong to a secret that can start anywhere in a word.
+/// Class of a byte that may belong to a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
 /// The class of each byte. Most bytes are in neither `BEGINS` nor `MARKS`, so one lookup rules out a secret that begins
@@ -124,7 +125,7 @@ fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
-    // Most words are rejected here, because no prefix begins with these two bytes.
+    // Reject most words early, because no known prefix begins with their first two bytes.
     let (b"sk" | b"sh" | b"rk" | b"wh" | b"gh" | b"gi" | b"gl" | b"xo" | b"xa" | b"AI" | b"hf" | b"np") =
         rest.get(..2)?
     else {

@@ -91,7 +91,7 @@ fn a_key_that_redaction_makes_secret_hides_its_value_at_once() {
     let clean = redactor().json(json).into_owned();
     assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
     assert_eq!(redactor().json(&clean), clean);
-    // Only after its secret is removed does the text become valid JSON.
+    // The text becomes valid JSON only after its secret is replaced.
     let json =
         r#"{"token: body":"{\"api_key\":\"x9xce_id":2,"province_id":29x9x9\",\"in\&:\"{\\\"otp\\\":123456}\"}"}"#;
     let clean = redactor().json(json).into_owned();
@@ -169,8 +169,8 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns true if the text contains the second half of the secret. The first half is not compared, because all secrets
-/// of a kind share their prefix.
+/// Returns true if the text contains the second half of the secret. The first half is not compared, because it contains
+/// the prefix that all secrets of a kind share.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])

@@ -1,15 +1,15 @@
-//! A circuit breaker stops calls to a service after several failures in a row. The caller passes the current time as a
-//! duration since any fixed instant.
+//! A circuit breaker stops calls to a service after several failures in a row. The caller passes the current time as
+//! the duration since a fixed instant.
 
 use std::time::Duration;
 
-/// Limits the pause that a service can ask for. A service whose clock is wrong must not stop calls forever.
+/// Longest pause that a service can request. A service with a wrong clock must not stop calls forever.
 pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
     pub failures_max: u32,
-    /// Time that the breaker stays open before it lets one trial request through.
+    /// Time for which the breaker stays open before it allows one trial request.
     pub cooldown: Duration,
 }
 
@@ -17,13 +17,13 @@ pub struct BreakerSettings {
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// True if failures opened the breaker: after the pause, one trial request decides. False if the service asked for
-    /// the pause: after the pause, all requests are let through.
+    /// True if failures opened the breaker. After the pause, one trial request then decides whether it closes. False if
+    /// the service requested the pause. After the pause, all requests are then allowed.
     opened_by_failures: bool,
     trial_in_progress: bool,
 }
 
-/// Each permit must be returned with `record_success`, `record_failure` or `release`.
+/// Permission to send one request. The permit must be returned with `record_success`, `record_failure` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
     /// True if the request is the trial of a half-open breaker.
@@ -32,9 +32,9 @@ pub struct BreakerPermit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerRejection {
-    /// How long the breaker stays open.
+    /// The breaker is open. Contains the remaining time.
     Open(Duration),
-    /// The breaker is half-open, and a trial request is already under way.
+    /// The breaker is half-open, and a trial request is already in progress.
     TrialInProgress,
 }
 
@@ -71,15 +71,15 @@ impl Breaker {
         self.failures = 0;
         if permit.is_trial {
             self.opened_by_failures = false;
-            // Keeps the pause that the service asked for in this response.
+            // Keeps the pause that the service requested in this response.
             self.until = self.until.filter(|until| *until > now);
         }
         self.release(permit);
     }
 
-    /// Records a failure that would affect later requests too. `named` is the pause that the service asked for, if any.
-    /// A service that asks for a pause is alive, so such a failure is not counted. Returns true if the breaker was not
-    /// open before and is open now.
+    /// Records a failure that would affect later requests too. `named` is the pause that the service requested, if any.
+    /// A failure with a requested pause is not counted, because the service is reachable. Returns true if this failure
+    /// opened the breaker.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -99,8 +99,8 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// Releases the permit of a request that does not show whether the service works. The request is not counted. If
-    /// the request was the trial, the next request becomes the trial.
+    /// Releases the permit of a request whose outcome does not show whether the service works. The request is not
+    /// counted. If the request was the trial, the next request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;

@@ -1,8 +1,8 @@
-//! Durability of the intent record of a `once` call, before the call runs.
+//! How durable the intent record of a `once` call must be before the call runs.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the intent record must be stored before a call runs. Each variant is stricter than the previous variant.
+/// Where the intent record must be stored before a call runs. Each variant requires more than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -19,7 +19,7 @@ pub enum Durability {
 impl Durability {
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
-    /// Returns the word in configuration, messages and metrics.
+    /// Returns the name in configuration, messages and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,15 +7,15 @@ use serde_json::value::RawValue;
 use crate::TenantId;
 use crate::digest::hash_of;
 
-/// Default time after the end of a call during which equal calls get the call's result (ms).
+/// Default of [`EffectKey::window_ms`] (ms).
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time after the end of a call during which equal calls get the call's result (ms).
+/// Maximum of [`EffectKey::window_ms`] (ms).
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// Two calls of a tool have the same effect if these arguments are equal and the second call is within the window.
+/// Identifies calls with the same effect: the listed arguments are equal, and the second call begins within the window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectKey {
-    /// JSON pointers (RFC 6901).
+    /// The arguments as JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
     /// Time after the end of a call during which equal calls get the call's result (ms).
     pub window_ms: i64,
@@ -69,8 +69,8 @@ pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     Some(text)
 }
 
-/// Returns the value at a JSON pointer, as it was written, so that numbers keep all their digits. `None` if the value
-/// has no member at the pointer.
+/// Returns the value at a JSON pointer as it was written, so that numbers keep all their digits. `None` if there is no
+/// value at the pointer.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -85,8 +85,8 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. Input that is
-/// nested too deep was already rejected, so the recursion is bounded.
+/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. Input with too many
+/// nested levels was already rejected, so the recursion is bounded.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
@@ -164,7 +164,7 @@ mod tests {
         for other in ["-1", "10", "1.1", "\"1\"", "0.1", "[1]", "true", "1e99999999999999999999"] {
             assert_ne!(pay(other), pay("1"), "{other}");
         }
-        // These numbers are beyond the precision of a double.
+        // A double cannot distinguish these numbers.
         assert_ne!(pay("9007199254740993"), pay("9007199254740992"));
         let named = |object: &str| hash(&["/to"], &format!(r#"{{"to":{object}}}"#)).unwrap();
         assert_eq!(named(r#"{"a":1,"b":["\u0078"]}"#), named(r#"{ "b": ["x"], "a": 1.0 }"#));
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(hash(&["/to"], r#"{"amount":1}"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to"], r#"{"to": null }"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to/00"], r#"{"to":[1]}"#), Err("/to/00".to_owned()));
-        // Swapping two arguments is a different effect.
+        // If two arguments are swapped, the effect is different.
         assert_ne!(hash(&["/a", "/b"], r#"{"a":"x","b":"y"}"#), hash(&["/a", "/b"], r#"{"a":"y","b":"x"}"#));
     }
 

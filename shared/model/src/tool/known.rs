@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::ToolTraits;
 
 /// The tools that a configuration knows, by name, and the spellings that models use. A call counts for the tool that
-/// runs, regardless of the spelling. Otherwise a call with an unusual spelling would bypass limits.
+/// runs, regardless of the spelling, because an unusual spelling must not bypass limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -11,8 +11,8 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// Creates the list. `traits` are the traits of the tools that configuration files declare. `spellings` maps other
-    /// spellings of a tool's name to the name, also for tools that no file declares.
+    /// Creates the list. `traits` has the traits of the tools that configuration files declare. `spellings` maps other
+    /// spellings to a tool's name, even for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }

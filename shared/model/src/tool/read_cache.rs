@@ -30,8 +30,8 @@ pub struct ReadCache {
     pub per: CachePer,
 }
 
-/// All inputs on which the result of a read can depend. If an input were missing here, a caller could get the result of
-/// a different read.
+/// All inputs on which the result of a read can depend. If an input were missing here, a caller could get the cached
+/// result of a different read.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
     pub tenant: &'a TenantId,
@@ -41,15 +41,15 @@ pub struct CacheInputs<'a> {
     /// The digest of the configuration that defines the tool.
     pub configuration: &'a str,
     pub arguments: &'a RawValue,
-    /// `None` unless the tool's results depend on the task.
+    /// The ID of the task. `None` unless the tool's results depend on the task.
     pub task: Option<&'a str>,
     pub context: &'a Context,
 }
 
 impl ReadCache {
     /// Returns the key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys.
-    /// The key does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. If
-    /// either cannot be read, the result is `None`.
+    /// The key does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. Returns
+    /// `None` if the arguments or the context cannot be read.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

@@ -11,14 +11,14 @@ use super::effect_key::at;
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
 /// Highest `tries` that a tool can configure.
 pub const RECONCILE_TRIES_MAX: u32 = 20;
-/// Default of [`Reconcile::grace_ms`] (ms).
+/// Default of [`Reconcile::grace_ms`].
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// Longest [`Reconcile::grace_ms`] (ms).
+/// Maximum of [`Reconcile::grace_ms`].
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reconcile {
-    /// A tool with the effect `read`.
+    /// The name of a tool with the effect `read`.
     pub tool: String,
     pub arguments: BTreeMap<String, ReconcileArgument>,
     /// JSON pointer into the lookup's result. The value `true` at this pointer means that the call took effect, `false`
@@ -29,7 +29,8 @@ pub struct Reconcile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     pub tries: u32,
-    /// Time during which a request may still be in transit (ms). A result `false` counts only after this time.
+    /// Time (ms) during which a request may still be in transit. The lookup's result `false` counts only after this
+    /// time.
     pub grace_ms: i64,
 }
 

@@ -1,11 +1,11 @@
-//! A tool can have several versions. This module names versions and selects the version that an agent gets.
+//! Parses versions of tools, and selects the version that an agent gets. A tool can have several versions.
 
 use semver::{Version, VersionReq};
 
 /// The selector for the newest version. It is also used for agents without a selector.
 pub const LATEST: &str = "latest";
 
-/// Splits `search@2` into the tool's name and the version's label. The label is `None` without `@`.
+/// Splits a name such as `search@2` into the tool's name and the version's label. The label is `None` without `@`.
 #[must_use]
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {

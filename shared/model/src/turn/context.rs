@@ -3,7 +3,8 @@ use serde_json::value::RawValue;
 
 use crate::SessionName;
 
-/// The context, whose size is bounded. The producer sets it, and every handler of the turn receives it.
+/// The context of a turn or task, whose size is bounded. The producer sets the context, and every handler of the turn
+/// receives it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Context {
     /// The user on whose behalf the agent acts; any JSON.
@@ -15,7 +16,7 @@ pub struct Context {
     /// The session to which the calls belong. A session may span many turns and tasks. Facts are kept per session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionName>,
-    /// Returned in the reply, so that a producer can match reply and request.
+    /// Text that the reply returns, so that a producer can match the reply with its request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// W3C trace context of the producer.

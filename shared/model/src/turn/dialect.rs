@@ -1,7 +1,8 @@
 /// Passes the list of all dialects to the macro `$with`. Each item has the documentation, the variant of
-/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the word on the wire.
+/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the dialect's name in
+/// messages.
 ///
-/// The enum, its words and the table of rules are generated from this list, so that none of them can lack a dialect.
+/// The enum, the names and the table of rules are generated from this list, so that no dialect can be missing.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {
@@ -37,7 +38,7 @@ macro_rules! dialects {
         impl Dialect {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the word for the dialect in messages.
+            /// Returns the dialect's name in messages.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -50,7 +51,7 @@ macro_rules! dialects {
 
 for_each_dialect!(dialects);
 
-/// Calls that name no dialect use the first dialect of the list.
+/// A message that names no dialect uses the first dialect of the list.
 impl Default for Dialect {
     fn default() -> Self {
         let [first, ..] = Self::ALL;

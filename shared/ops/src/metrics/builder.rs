@@ -8,8 +8,8 @@ use prometheus::{
 use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
-/// The role of a process. A process exports only the metrics of its role, so the absence of a metric shows that the
-/// role is absent.
+/// The role of a process. A process exports only the metrics of its role. If a metric is absent, the process does not
+/// have the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessRole {
     Scheduler,
@@ -47,8 +47,8 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Creates counters with every known label value, starting at 0. If a series began with its first event, `rate` and
-    /// `increase` would not count that event.
+    /// Creates counters, with a series that starts at 0 for every known label value. If a series began with its first
+    /// event, `rate` and `increase` would not count this event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
@@ -77,7 +77,7 @@ impl MetricBuilder {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// Sets the metric of the build. Its value is always 1, and its label is the version.
+    /// Sets the metric with the build's version. Its value is always 1, and its label is the version.
     fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
@@ -116,7 +116,8 @@ fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// Returns all combinations of the labels' known values. For a label with values from outside, only `other` is known.
+/// Returns all combinations of the labels' known values. For a label whose values come from outside, only `other` is
+/// known.
 fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

@@ -6,19 +6,19 @@ use super::labels::{self, RELOADS, STREAMS, VERBS};
 /// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
 
-/// Buckets of a call's duration in seconds: from a lookup in memory to far beyond the default timeout of 30 s.
+/// Buckets of a call's duration in seconds: from a lookup in memory to far more than the default timeout of 30 s.
 pub(super) const CALL_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
-/// Buckets of the wait for a worker in seconds: from idle slots to a fleet that is far too small.
+/// Buckets of the wait for a worker in seconds: from a fleet with idle slots to a fleet with far too few workers.
 pub(super) const WAIT_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// Buckets of a turn's total duration in seconds: from one tick to a night.
+/// Buckets of a turn's total duration in seconds: from one tick to one day.
 pub(super) const TURN_SECONDS: [f64; 13] =
     [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
 
-/// Buckets of one round of the tick in seconds: from nothing due to an overloaded shard.
+/// Buckets of one round of the tick in seconds: from a round without work to an overloaded shard.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
 /// Buckets of one request to Redis in seconds. There are only a few, because each verb has its own histogram.
@@ -43,7 +43,7 @@ pub(super) enum MetricKind {
 #[derive(Clone, Copy)]
 pub(super) enum LabelValues {
     Words(fn() -> Vec<&'static str>),
-    /// Values from outside the code. The text describes what bounds their number.
+    /// Label values come from outside the code. The text describes what bounds their number.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct MetricDef {
     pub(super) kind: MetricKind,
     pub(super) by: ExportedBy,
     pub(super) labels: &'static [(&'static str, LabelValues)],
-    /// One or two sentences.
+    /// A description of the metric, in one or two sentences.
     pub(super) help: &'static str,
 }
 
@@ -64,7 +64,7 @@ macro_rules! catalogue {
         $(pub(super) const $constant: MetricDef = MetricDef {
             name: $name, kind: $kind, by: ExportedBy::$by, labels: &[$(($label, $values)),*], help: $help,
         };)*
-        /// All metrics, in the order of the page.
+        /// All metrics, in the order of `docs/reference/metrics.md`.
         #[cfg(test)]
         pub(super) const ALL: &[MetricDef] = &[$($constant),*];
     };
@@ -291,7 +291,7 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// Name and type of the `process_*` metrics that the Prometheus library adds.
+/// Names and types of the `process_*` metrics that the Prometheus library adds.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

@@ -21,7 +21,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// Records the wait for the confirmation that an intent record is durable.
+    /// Records how long a call waited for the confirmation that its intent record is durable.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

@@ -75,13 +75,13 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a request that was rejected because its key or token exceeds its rate.
+    /// Counts a request that was rejected because its key or token has sent too many requests.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// Counts a request that was rejected unread, because too many wrong keys came from its address.
+    /// Counts a request that was rejected before it was read, because its address has sent too many wrong keys.
     pub fn auth_failure_rate(&self) {
         let [.., auth_failure_rate] = labels::REFUSALS;
         self.refused.with_label_values(&[auth_failure_rate]).inc();
@@ -99,7 +99,7 @@ impl GatewayMetrics {
         OpenStream(self.streams.clone())
     }
 
-    /// Counts a call of an MCP tool. `response` is a word of `labels::MCP_RESPONSES`.
+    /// Counts a call of an MCP tool. `response` is a value of `labels::MCP_RESPONSES`.
     pub fn mcp_called(&self, response: &'static str) {
         let [.., error] = labels::MCP_RESPONSES;
         let known = labels::MCP_RESPONSES.into_iter().find(|word| *word == response);

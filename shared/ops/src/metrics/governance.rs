@@ -85,18 +85,18 @@ impl Metrics {
         self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
     }
 
-    /// Counts a series of equal calls that was too long.
+    /// Counts a series of equal calls that exceeded its maximum length.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// Counts a call that waits for another call of its session. The other call can change facts on which the waiting
+    /// Counts a call that waits for another call of its session. The other call may change facts on which the waiting
     /// call depends.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// Counts a check by reconciliation. `happened` is `None` if it is still unknown whether the call took effect.
+    /// Counts a check by reconciliation. `happened` is `None` if it remains unknown whether the call took effect.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",

@@ -1,4 +1,4 @@
-//! The values of labels: closed lists, so that the number of series is bounded.
+//! The values of labels. They are closed lists, so that the number of series is bounded.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ pub(crate) fn refusals() -> Vec<&'static str> {
 /// The result of a turn's admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// At least the turn's first slice was dispatched at once.
+    /// The turn's first slice was dispatched at once.
     Dispatched,
     /// The turn waits in its agent's throttle queue.
     Queued,
@@ -48,7 +48,7 @@ pub enum LimitAction {
     Wait,
     /// Calls of the turn ended with a result that names the limit.
     Reject,
-    /// No effect: the limit is in shadow mode and only counts.
+    /// The limit has no effect, because it is in shadow mode and only counts.
     Shadow,
 }
 
@@ -71,7 +71,7 @@ pub enum RuleAction {
     Deny,
     /// The call ended as with `Deny`, because the rule could not be evaluated.
     Undecided,
-    /// No effect: the rule is in shadow mode and only counts.
+    /// The rule has no effect, because it is in shadow mode and only counts.
     Shadow,
 }
 
@@ -98,7 +98,7 @@ pub enum ApprovalEvent {
     Expired,
     /// An approver's change of the arguments is invalid.
     Narrowed,
-    /// No approver can be asked.
+    /// No approver could be asked.
     NotAsked,
 }
 
@@ -158,7 +158,7 @@ impl NotificationResult {
     }
 }
 
-/// The effect of too many equal calls in a row.
+/// What happens if a call is repeated too often in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
     Warned,
@@ -179,7 +179,7 @@ impl LoopAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
-    /// The breaker opened: calls are not sent to the tool.
+    /// The breaker opened: calls are no longer sent to the tool.
     Opened,
     /// A call was not sent because the breaker is open. The call waits.
     Waited,
@@ -187,7 +187,7 @@ pub enum BreakerEvent {
     Tried,
     /// The probe succeeded, so calls are sent to the tool again.
     Closed,
-    /// A call waited for the maximum time, and ended without another attempt.
+    /// A call waited for the maximum time, and then ended without another attempt.
     GaveUp,
 }
 
@@ -208,18 +208,18 @@ impl BreakerEvent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
-    /// The work is in the inbound streams: not read yet, or read but not admitted yet.
+    /// The work is in the inbound streams, and is not admitted yet.
     Inbound,
-    /// The work is in the ready streams, until a worker takes it.
+    /// The work is in the ready streams, and no worker has taken it.
     Ready,
     /// The work is in the streams of suspects, because an earlier holder died. It waits for a free slot in a worker's
     /// slot pool for suspects.
     Suspect,
-    /// The work is in a throttle queue, until a later tick or day.
+    /// The work is in a throttle queue. It waits for a later tick or day.
     ParkedCapped,
-    /// The work is parked after a transient failure, until its retry.
+    /// The work is parked after a transient failure, and waits for its retry.
     Delayed,
-    /// The work is parked until people decide about its next call.
+    /// The work is parked, and waits for people to decide about its next call.
     Approval,
     Running,
     Dead,
@@ -260,7 +260,8 @@ pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// The required durability of an intent record (`DURABLE`), and whether Redis confirmed it in time (`CONFIRMED`).
+/// Values of two labels: the required durability of an intent record (`DURABLE`), and whether Redis confirmed it in
+/// time (`CONFIRMED`).
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
@@ -334,7 +335,7 @@ pub(super) const FENCED: [&str; 15] = [
     OTHER,
 ];
 
-/// Commands of Redis, from the store's own list.
+/// The commands of Redis, from the list in the store.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
@@ -342,7 +343,7 @@ pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// Returns `word` if it is in `list`, and `other` if not, so that an unexpected word does not create a series.
+/// Returns `word` if `list` contains it, and `other` otherwise, so that an unexpected word does not create a series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }

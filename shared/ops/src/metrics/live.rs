@@ -1,5 +1,5 @@
-//! Gauges whose values are read at each scrape. A gauge combines the parts of a process: one worker or scheduler per
-//! shard.
+//! Gauges whose values are read at each scrape. A gauge adds the values of all workers or schedulers of the process,
+//! one per shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,10 @@ const MCP_SERVERS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
-    /// The name in `mcp.yaml`.
+    /// The server's name in `mcp.yaml`.
     pub name: String,
     pub up: bool,
-    /// Number of tools that are not called because they differ from their pin.
+    /// Number of tools that may not be called because their definitions differ from the pinned definitions.
     pub quarantined: usize,
 }
 
@@ -78,8 +78,8 @@ impl SlotProbes {
     }
 }
 
-/// How long the lag of a tick is kept. This is longer than the usual interval between two scrapes, so that even a short
-/// lag is scraped.
+/// Time for which the lag of a tick is kept. This time is longer than the usual interval between two scrapes, so that a
+/// scrape also finds a short lag.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]

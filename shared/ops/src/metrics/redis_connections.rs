@@ -63,11 +63,11 @@ pub(super) struct RedisConnectionMetrics {
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The result of the last lookup of a primary by the process' connections.
+/// The result of the latest lookup of a primary by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
-    /// Host and port of the last primary. While no primary is found, the old value is kept, so that only a different
-    /// primary counts as a move.
+    /// Host and port of the last primary that was found. While no primary is found, this value is kept, so that only a
+    /// different primary counts as a failover.
     last: Option<String>,
     /// The time since which no primary has been found.
     missing_since: Option<Instant>,
@@ -86,10 +86,10 @@ impl RedisConnectionMetrics {
         })
     }
 
-    /// Sets the gauges that grow with time. Called at each scrape.
+    /// Sets the gauges whose values grow with time. Called at each scrape.
     pub(super) fn read(&self) {
         let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-        // Without Sentinels or a cluster, no primary is looked up, so the gauge is absent.
+        // Without Sentinels or a cluster, the process looks up no primary, so the gauge is absent.
         if let Some(longest) = self.state.lock().values().map(missing).max_by(f64::total_cmp) {
             self.missing.with_label_values(none()).set(longest);
         }

@@ -13,8 +13,8 @@ const FORBIDDEN_LABELS: [&str; 16] = [
     "reply_to", "shard", "le",
 ];
 
-/// Maximum series of a process that is both scheduler and worker, with 500 tools and every outcome for each tool. The
-/// page of metrics states this number. The number of agents does not matter.
+/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each
+/// tool. The page `docs/reference/metrics.md` states this number. The number of agents does not affect it.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
 fn samples(text: &str) -> Vec<&str> {
@@ -182,7 +182,7 @@ async fn a_failover_counts_once_and_a_missing_primary_shows_its_duration() {
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
     metrics.primary_sought("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
-    // The next connection also fails, but the outage is the same.
+    // The next connection also finds no primary, but this is the same outage.
     metrics.primary_sought("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
@@ -221,7 +221,7 @@ fn one_configuration_is_shown_at_a_time() {
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
     assert!(!text.contains("0123456789ab"), "{text}");
     has(&text, "tickfleet_config_generation 4");
-    // Another shard has had fewer changes.
+    // The generation of another shard is lower, because its configuration changed less often.
     metrics.config_in_force("fedcba9876543210", 2);
     has(&metrics.render(), "tickfleet_config_generation 4");
     has(&text, "tickfleet_config_last_reload_successful 1");
@@ -257,7 +257,7 @@ fn busy(part: ProcessRole) -> Metrics {
     metrics.gateway.answered("submit", 202, Duration::ZERO);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
-    // MCP servers are read together with the metrics.
+    // Render the metrics once, because the metrics of MCP servers are read at a scrape.
     drop(metrics.render());
     metrics
 }

@@ -1,5 +1,5 @@
-//! Bounds for the labels `tool` and `rule`. Models invent tool names, and each new label value stays until the process
-//! ends.
+//! Bounds the number of values of the labels `tool` and `rule`. Models invent tool names, and each new label value
+//! stays until the process ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use super::labels::OTHER;
 use parking_lot::RwLock;
 use tickfleet_model::Outcome;
 
-/// Maximum values of the label `tool`: more tools than a fleet is likely to configure.
+/// Maximum number of values of the label `tool`: more tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// Maximum values of the label `rule`. A configuration can have more rules, but a rule needs a label only after a call
-/// has violated the rule.
+/// Maximum number of values of the label `rule`. A configuration can have more rules, but a rule gets a label only
+/// after a call has violated the rule.
 const RULES_MAX: usize = 200;
 
-/// The first `MAX` names. Only these names become labels.
+/// The first `MAX` different names. Only these names become label values.
 #[derive(Debug, Default)]
 struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
@@ -40,7 +40,8 @@ impl<const MAX: usize> FirstNames<MAX> {
     }
 }
 
-/// The rules that have labels. The configuration can change while the process runs, so these names are bounded.
+/// The names of rules that are label values. The configuration can change while the process runs, so their number is
+/// bounded.
 #[derive(Debug, Default)]
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 

@@ -34,10 +34,10 @@ async fn a_hung_server_is_still_stopped() {
 async fn the_server_ends_when_its_parent_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-    // Closing this end of the pipe has the same effect as the end of this process.
+    // When this end of the pipe closes, the watchdog acts as if this process had ended.
     server.watchdog.as_mut().unwrap().close_pipe();
     while server.child.try_wait().unwrap().is_none() {
-        // Poll, because the end of the child is visible only by reaping it.
+        // Poll, because the test notices the end of the child only when it reaps the child.
         sleep(STEP).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Checks that no effect happened twice: while a claim was valid, at most one of the calls that claimed the effect ran.
+//! Checks that no effect happened twice. While a claim was valid, at most one of the calls that claimed the same effect
+//! may have run.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use tickfleet_model::outcome::EffectHappened;
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Maximum time at the end of a claim's window that is not checked (ms). The time of an entry is later than the time of
+/// Maximum length of the part at the end of a claim's window that is not checked (ms). An entry is written later than
 /// its claim. So the last tenth of the window, up to this maximum, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 

@@ -1,4 +1,4 @@
-//! The parts of an entry that the checks need.
+//! Reads the parts of an audit entry that the checks need.
 
 use chrono::DateTime;
 use tickfleet_model::AdmissionNote;
@@ -11,7 +11,7 @@ pub(super) struct CallEntry {
     pub(super) id: EntryId,
     pub(super) tenant: String,
     pub(super) agent: String,
-    /// `<turn>/<position>`.
+    /// The call, as `<turn>/<position>`.
     pub(super) call: String,
     pub(super) turn: String,
     pub(super) tool: String,
@@ -20,13 +20,13 @@ pub(super) struct CallEntry {
     /// The duration of the last attempt (ms).
     pub(super) duration_ms: i64,
     pub(super) outcome: String,
-    /// If the call did not run: the equal call whose outcome it got.
+    /// The equal call whose outcome this call got. `None` if this call did not repeat an equal call.
     pub(super) repeats: Option<String>,
-    /// The effect that the call had claimed.
+    /// The effect that the call claimed.
     pub(super) effect: Option<AuditEffect>,
     /// When the call was admitted and which counters the admission debited, if known.
     pub(super) admission: Option<AdmissionNote>,
-    /// The text of the admission, with the notes after the admission.
+    /// The text of the admission, including the notes that follow it.
     pub(super) admitted: String,
 }
 
@@ -49,8 +49,8 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// Returns the admission without the notes after it. The admission is the same for all calls of a slice. The notes
-    /// differ between versions of the fleet.
+    /// Returns the text of the admission without the notes that follow it. All calls of a slice have the same admission
+    /// text, but their notes differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }

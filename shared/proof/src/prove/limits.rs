@@ -1,5 +1,5 @@
 //! Checks that no window of a limit exceeded its maximum, from the debits that each admission recorded. A counter only
-//! grows within its window, so each admission has its own range of counts. If an operator resets a window, the window
+//! grows within its window, so each admission has its own range of counts. If an operator resets a counter, its window
 //! begins again, and later debits state the new beginning.
 
 use std::collections::{BTreeMap, HashSet};
@@ -32,7 +32,7 @@ type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 pub(super) struct Limits {
     /// The counters by shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// Unreadable counters that an operator reset. The windows of these counters began twice.
+    /// Counters that an operator reset because they were unreadable. The windows of these counters began twice.
     recreated: HashSet<(u32, String)>,
     seen: HashSet<NameHash>,
     unchecked: u64,
@@ -46,7 +46,7 @@ impl Limits {
         };
         let notes = DebitNotes::read(&call.admitted);
         self.unchecked += u64::from(!notes.are_stated || notes.is_cut);
-        // All calls of an admission have the same notes, unless an older version wrote the entry without notes.
+        // All calls of an admission have the same notes. Only entries of older versions have no notes.
         if notes.debits.is_empty() || !self.seen.insert(name_hash(&[&call.tenant, &call.turn, call.admission_text()])) {
             return;
         }
@@ -59,7 +59,7 @@ impl Limits {
         }
     }
 
-    /// Records that an operator reset an unreadable counter.
+    /// Records that an operator reset a counter because it was unreadable.
     pub(super) fn recreated(&mut self, shard: u32, counter: String) {
         self.recreated.insert((shard, counter));
     }
@@ -86,7 +86,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
             continue;
         }
         claim.checked += 1;
-        // A reset begins another window with the same end. After the reset, the earlier window is not debited.
+        // A reset begins another window with the same end. After the reset, no admission debits the earlier window.
         let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
         let is_outside = |debited: &&LimitDebit| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
         if let Some(other) = inside.iter().find(is_outside) {
@@ -110,7 +110,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     }
 }
 
-/// Checks each admission of a window on its own.
+/// Checks each admission of a window separately.
 fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     for LimitDebit { turn, at_ms, used, max, .. } in inside {
         if used > max {
@@ -122,8 +122,8 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Checks that the ranges of admissions do not overlap. A range reaches from the count before the admission to the
-/// count after the admission.
+/// Checks that the ranges of admissions do not overlap. An admission's range begins at the count before the admission
+/// and ends at the count after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

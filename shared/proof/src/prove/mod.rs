@@ -22,7 +22,7 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Maximum violations that are kept for a claim. Further violations are only counted.
+/// Maximum number of violations that are kept for a claim. Further violations are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
@@ -31,16 +31,16 @@ const WHY_REUSED: &str = "their ids were reused after their records had expired,
 pub struct Proof {
     /// True if no claim is violated.
     pub holds: bool,
-    /// Calls that ended in the time range.
+    /// The number of calls that ended in the time range.
     pub calls: u64,
-    /// Other entries, such as actions of operators. Such entries are counted even outside the time range.
+    /// The number of other entries, such as actions of operators. They are counted even outside the time range.
     pub others: u64,
     /// The earliest end of a call (ms).
     pub first_ms: Option<i64>,
     /// The latest end of a call (ms).
     pub last_ms: Option<i64>,
     pub claims: Vec<Claim>,
-    /// Unsigned statements in the export. The claims hold only if these statements are true.
+    /// Unsigned statements of the export. The claims hold only if these statements are true.
     pub assumptions: Vec<String>,
     /// Facts that the export cannot show.
     pub unseen: Vec<String>,
@@ -52,11 +52,11 @@ pub struct Claim {
     pub claim: &'static str,
     /// True if no violation of the claim was found.
     pub holds: bool,
-    /// How many calls, windows or keys were checked.
+    /// The number of calls, windows or keys that were checked.
     pub checked: u64,
     /// The unit of `checked`.
     pub unit: &'static str,
-    /// Calls whose entries lack data that the check needs.
+    /// The number of calls whose entries lack data that the check needs.
     pub unchecked: u64,
     /// Why these entries lack the data.
     pub why_unchecked: &'static str,
@@ -89,13 +89,13 @@ impl Claim {
     }
 }
 
-/// A result of a call, which is kept to detect a second result of the same call.
+/// A result of a call. The prover keeps it to detect a second result of the same call.
 struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// A truncated hash of names that are only compared. The names themselves would take most of the memory.
+/// A truncated hash of names. Names are only compared, and storing the names themselves would take most of the memory.
 type NameHash = [u8; 16];
 
 /// Returns the hash of names. The length of each part is hashed before the part, so that different parts never hash the
@@ -157,7 +157,7 @@ impl Prover {
         match Line::read(line) {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => {
-                // An entry that is in two parts of an export is one result, not two. A line without a valid entry ID
+                // An entry that two parts of an export contain is one result, not two. A line without a valid entry ID
                 // does not come from a log.
                 let Ok(id) = entry.id.parse::<EntryId>() else {
                     self.unread += 1;
@@ -174,8 +174,8 @@ impl Prover {
         }
     }
 
-    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants. For
-    /// the other tenants, the statements of earlier headers are kept.
+    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants. The
+    /// statements of earlier headers about the other tenants are then kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -187,7 +187,7 @@ impl Prover {
             EntryRead::Call(call) => call,
             other => {
                 self.others += 1;
-                // Resets outside the time range count too, because windows extend beyond the time range.
+                // Resets outside the time range are recorded too, because windows extend beyond the time range.
                 if let EntryRead::Remade(counter) = other {
                     self.limits.recreated(shard, counter);
                 }

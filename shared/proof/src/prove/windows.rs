@@ -1,4 +1,4 @@
-//! Checks, from the admission of each call, that no tick or day overran its cap. A counter only grows within its
+//! Checks, from the admission of each call, that no tick or day exceeded its cap. A counter only grows within its
 //! window, and windows do not overlap, so each call has its own number in a window. Two admissions with the same number
 //! are a violation.
 
@@ -24,7 +24,7 @@ struct AdmittedSlice {
 
 #[derive(Default)]
 pub(super) struct Windows {
-    /// Admissions by `(tenant, agent)`, then by the hash of turn and admission.
+    /// Admissions by `(tenant, agent)`, and then by the hash of turn and admission.
     agents: BTreeMap<(String, String), HashMap<NameHash, AdmittedSlice>>,
     unknown: u64,
 }
@@ -138,14 +138,14 @@ fn check_days(name: &str, admissions: &[AdmittedSlice], zone: Tz, claim: &mut Cl
     }
 }
 
-/// Returns the number of ended calls in a window, and the largest cap of its admissions.
+/// Returns the number of ended calls in a window, and the largest cap that its admissions recorded.
 fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Checks that the ranges of admissions do not overlap. A range reaches from the count before the admission to the
-/// count after the admission.
+/// Checks that the ranges of admissions do not overlap. An admission's range begins at the count before the admission
+/// and ends at the count after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

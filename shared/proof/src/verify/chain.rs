@@ -72,7 +72,7 @@ impl Verifier {
         self.note(Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::Forked, body, problem) });
     }
 
-    /// Reports entries that were lost before they were sealed. Such losses are not a fault of the export.
+    /// Reports entries that were lost before they were sealed. The export is not at fault for such losses.
     fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let lost = seal.body.lost - before.body.lost;
         let broken = seal.body.breaks != before.body.breaks;
@@ -114,9 +114,9 @@ impl Verifier {
         }
     }
 
-    /// Returns true if trimming of the log can explain that an entry is missing. A log is trimmed entry by entry,
-    /// oldest first. So the entry must be older than every entry of its shard in the export. The entry must also be
-    /// older than the time from which the log must be complete.
+    /// Returns true if the missing entry may have been trimmed from the log. A log is trimmed entry by entry, oldest
+    /// first. So the entry must be older than every entry of its shard in the export. The entry must also be older than
+    /// the time from which the log must be complete.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)

@@ -1,4 +1,4 @@
-//! The problems of an export, with their location.
+//! Describes the problems of an export and their locations.
 
 use std::fmt;
 
@@ -27,9 +27,9 @@ pub enum FindingKind {
     SealMissing,
     /// Two seals have the same number or entry, or a seal does not contain the head of the previous seal.
     Forked,
-    /// An anchor is of a later seal than the last seal in the export.
+    /// An anchor names a later seal than the last seal of its chain in the export.
     Truncated,
-    /// An anchor has another seal with the same number: the chain was rewritten.
+    /// An anchor names a seal that differs from the export's seal with the same number: the chain was rewritten.
     Rewritten,
 }
 
@@ -61,16 +61,16 @@ pub struct Finding {
     /// The tenant, if known; empty for entries without a tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The number of the seal.
+    /// The number of the seal, if the finding is about a seal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seal: Option<u64>,
-    /// The ID of the entry.
+    /// The ID of the entry, if the finding is about an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// If the entry is out of order: the entry before it in the export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// The line of the export, from 1.
+    /// The number of the line in the export, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     /// The problem in words.

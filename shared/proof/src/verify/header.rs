@@ -1,5 +1,5 @@
-//! Checks the first line of each part, which makes statements about the export. The statements are unsigned, so the
-//! seals must confirm them.
+//! Checks the header of each part, which makes statements about the export. The statements are unsigned, so the seals
+//! must confirm them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ pub(super) struct Part {
     line: u64,
     fleet: String,
     tenant: Option<String>,
-    /// True once a contradiction with `tenant` was reported.
+    /// True after a contradiction with `tenant` was reported, so that it is reported only once.
     lies: bool,
 }
 
@@ -33,8 +33,8 @@ impl Verifier {
         }
     }
 
-    /// Reports a gap between two parts. In a followed log, each part continues where the previous part ends. A gap is a
-    /// finding even without a seal that covers it, because later parts with the seals may be missing too.
+    /// Reports a gap between two parts. In an export that follows a log, each part continues where the previous part
+    /// ends. A gap is a finding even if no seal covers it, because the later parts with such seals may be missing too.
     fn check_continuity(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };

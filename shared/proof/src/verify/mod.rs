@@ -18,11 +18,11 @@ use header::Part;
 
 pub use finding::{Finding, FindingKind};
 
-/// Maximum findings that are kept. Further findings are only counted.
+/// Maximum number of findings that are kept. Further findings are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// Facts about an export that the verifying person knows. The export's first line states such facts too, but is
-/// unsigned. So only the facts here can excuse missing entries.
+/// Facts about an export that the caller knows. The export's first line states such facts too, but it is unsigned. So
+/// only the caller's facts can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. If
@@ -30,8 +30,8 @@ pub struct Expected {
     pub fleet: Option<String>,
     /// The tenant, if the export has only one. Anchored chains of other tenants are then not expected.
     pub tenant: Option<String>,
-    /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the export's
-    /// stated beginning then do not count as missing.
+    /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the start that
+    /// the export states then do not count as missing.
     pub partial: bool,
     /// Everything that was sealed at or after this time (ms) must be in the export. Earlier seals and entries can be
     /// missing.
@@ -42,19 +42,19 @@ pub struct Expected {
 pub struct ExportVerdict {
     /// True if `findings` is empty. The sealed entries are then unchanged.
     pub intact: bool,
-    /// Entries in the export.
+    /// The number of entries in the export.
     pub entries: u64,
-    /// Entries that seals cover.
+    /// The number of entries that seals cover.
     pub sealed: u64,
-    /// Entries after the last seal. These entries could not be checked.
+    /// The number of entries after the last seal. They could not be checked.
     pub unsealed: u64,
-    /// Seals in the export.
+    /// The number of seals in the export.
     pub seals: u64,
     pub chains: Vec<ChainVerdict>,
     pub findings: Vec<Finding>,
     /// The number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// Notes for the reader about facts that are not problems.
+    /// Notes for the reader. They describe facts that are not problems.
     pub notes: Vec<String>,
 }
 
@@ -67,15 +67,15 @@ pub struct ChainVerdict {
     pub first_seal: u64,
     /// The number of the chain's last seal in the export.
     pub last_seal: u64,
-    /// Entries of the chain before the first seal in the export.
+    /// The number of entries in the chain before the first seal in the export.
     pub entries_before: u64,
-    /// Entries of the chain that the seals in the export cover.
+    /// The number of entries in the chain that the seals in the export cover.
     pub entries: u64,
-    /// Entries of the shard that were lost before they were sealed, up to the last seal.
+    /// The number of entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
-    /// The last anchored seal before the first seal in the export.
+    /// The number of the last anchored seal before the first seal in the export.
     pub anchored_before: Option<u64>,
-    /// The last seal in the export that an anchor confirms.
+    /// The number of the last seal in the export that an anchor confirms.
     pub anchored: Option<u64>,
     /// The time of the chain's last seal (ms by the shard's clock).
     pub sealed_ms: i64,
@@ -92,15 +92,16 @@ struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
-    /// True if the signature is valid. The key must be trusted or, if the verifier trusts no keys, be in the header.
+    /// True if the signature is valid and its key is accepted. The accepted keys are the trusted keys or, if the
+    /// verifier trusts no keys, the keys in the header.
     signed: bool,
 }
 
-/// Checks the signature of a head. The arguments are the public key, the head and the signature.
+/// A function that checks the signature of a head. Its arguments are the public key, the head and the signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
 pub struct Verifier {
-    /// Keys that the verifier trusts, by ID.
+    /// Keys that the verifier trusts: key ID → key.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
     expected: Expected,
@@ -108,13 +109,13 @@ pub struct Verifier {
     parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
-    /// The last entry that was read, by shard.
+    /// The ID of the last entry that was read, by shard.
     last: BTreeMap<u32, EntryId>,
-    /// The oldest entry in the export, by shard.
+    /// The ID of the oldest entry in the export, by shard.
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// For each shard, the last entry of the earlier part. This export continues after that entry.
+    /// For each shard, the ID of the entry after which this export continues, as the first header states it.
     before: BTreeMap<u32, EntryId>,
     /// The number of missing sealed entries up to the positions in `before`.
     earlier: u64,
@@ -125,8 +126,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Creates a verifier that trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in
-    /// the export's header, and reports this in a note.
+    /// Creates a verifier that trusts these public keys (key ID → key). If `trusted` is empty, the verifier uses the
+    /// keys in the export's header, and reports this in a note.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -149,7 +150,7 @@ impl Verifier {
         }
     }
 
-    /// Replaces the function that checks signatures, for example by a function with a cache.
+    /// Replaces the function that checks signatures, for example with a function that has a cache.
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
@@ -211,7 +212,8 @@ impl Verifier {
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
-            // The part does not begin at the position that it states, so missing entries are not excused.
+            // The part does not begin at the position that its header states, so the statement cannot excuse missing
+            // entries.
             self.before.remove(&shard);
         }
         if let Some(before) = self.entries.get(&(shard, id)) {
@@ -267,8 +269,8 @@ impl Verifier {
         false
     }
 
-    /// Returns the result. Anchors of seals that are later than `until_ms` are ignored, because the export is older
-    /// than such seals.
+    /// Returns the result. Anchors of seals after `until_ms` are ignored, because the export was made before such
+    /// seals.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -287,8 +289,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// Counts entries that no seal covers. After the last seal, such entries are not sealed yet. Before the last seal,
-    /// such entries were inserted.
+    /// Counts entries that no seal covers. If such an entry is after the last seal, it is not sealed yet. If it is
+    /// before the last seal, it was inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {
@@ -312,7 +314,7 @@ impl Verifier {
         inserted.into_iter().for_each(|finding| self.note(finding));
     }
 
-    /// Adds notes for the reader about facts that are not problems.
+    /// Adds notes for the reader. They describe facts that are not problems.
     fn collect_notes(&mut self) {
         let mut notes = Vec::new();
         if self.verdict.seals == 0 {

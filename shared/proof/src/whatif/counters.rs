@@ -1,4 +1,5 @@
-//! The counters with the values that they would have under the policy, and the debits of a turn's next calls.
+//! Keeps the counters with the values that they would have under the policy, and computes the debits of a turn's next
+//! calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, 
 use super::turns::{Turn, TurnContext};
 use super::{DAY, TASK, TICK};
 
-/// If there are this many counters, all counters whose windows have ended are dropped.
+/// When this number of counters is reached, all counters whose windows have ended are dropped.
 const KEPT_MIN: usize = 100_000;
 
-/// The policy, with the facts about the fleet on which the policy's counters depend.
+/// The policy, and the facts about the fleet on which the policy's counters depend.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
     pub policy: &'a Policy,
@@ -28,7 +29,7 @@ pub struct Fleet<'a> {
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
     /// The offset of a counter's windows (ms). Takes the limit, the counter and the length of a window (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// The number of worker slots, for decisions whose log entries lack the number.
+    /// The number of worker slots for decisions whose log entries do not state it.
     pub slots: Option<u64>,
     pub one_tenant: bool,
 }
@@ -46,8 +47,8 @@ pub(super) struct CounterLedger {
     pub(super) counters: HashMap<String, CounterState>,
     /// Permits in use, by counter. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `returned_ms`, by counter. If a decision is in the same
-    /// millisecond, only the result of the decision shows which came first, the return or the decision.
+    /// Permits that were returned in the millisecond `returned_ms`, by counter. If a decision was made in this
+    /// millisecond, only its result shows whether the permits were returned before or after it.
     returned: HashMap<String, u64>,
     returned_ms: i64,
     /// The number of worker slots, as last stated in the log.
@@ -56,7 +57,7 @@ pub(super) struct CounterLedger {
     kept: usize,
 }
 
-/// The counters of a limit in a shard that may still exist, with the end of each counter's window (ms).
+/// The counters of a limit in a shard that may not be deleted yet, with the end of each counter's window (ms).
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
@@ -65,11 +66,11 @@ struct LiveCounters {
 }
 
 impl LiveCounters {
-    /// Returns true if a call that debits the counter `key` may share a counter with other calls now. The window of
-    /// `key` ends at `end_ms`. The log does not show which calls share a counter.
+    /// Returns true if a call that debits the counter `key` may now share a counter with calls of other keys. The
+    /// window of `key` ends at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // `key` may be the shared counter, which stays shared until the janitor deletes it.
+            // The call may debit the shared counter, which exists until the janitor deletes it.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -93,11 +94,11 @@ pub(super) struct CounterDebit {
     pub(super) counter: String,
     /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
     pub(super) queue: String,
-    /// The counter's limit, as named in differences.
+    /// The counter's limit, under its name in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     pub(super) state: CounterState,
-    /// Permits in `state` that were returned in this millisecond.
+    /// The part of the permits in `state` that was returned in this millisecond.
     pub(super) returned: u64,
 }
 
@@ -110,7 +111,7 @@ impl CounterDebit {
 
 /// A limit whose debits are unknown.
 pub(super) struct UnknownLimit {
-    /// The limit, as named in differences.
+    /// The limit, under its name in differences.
     pub(super) by: String,
     pub(super) why: &'static str,
     /// Whether the limit counts each of the calls. `None` if the limit may count any call.
@@ -120,7 +121,7 @@ pub(super) struct UnknownLimit {
 impl UnknownLimit {
     /// Creates the unknown limit. Returns `None` for a limit in shadow mode, because such a limit stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
-        // A call with an unreadable amount is counted.
+        // A call with an unreadable amount is treated as counted.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
         let by = super::limit(&limit.name);
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
@@ -132,8 +133,8 @@ impl UnknownLimit {
     }
 }
 
-/// Maximum time between the end of a counter's window and the counter's deletion by the janitor (ms). Includes an hour
-/// for the janitor's scan.
+/// Maximum time (ms) between the end of a counter's window and the counter's deletion by the janitor. This time
+/// includes an hour for the janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
@@ -167,7 +168,7 @@ impl CounterLedger {
     }
 
     /// Frees the permits of a counter that were returned in this millisecond. Called if the recorded decision shows
-    /// that the permits were free.
+    /// that the permits were already free.
     pub(super) fn free_returned(&mut self, counter: &str) {
         let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -175,7 +176,7 @@ impl CounterLedger {
         }
     }
 
-    /// Drops ended windows, which the next debit would reset anyway.
+    /// Drops the counters whose windows have ended. The next debit would reset these counters anyway.
     pub(super) fn drop_ended(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
@@ -185,8 +186,8 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// Returns how a turn's next `calls` debit the caps of the agent, tenant and task. `task` has the task's budget and
-    /// its used part.
+    /// Returns how a turn's next `calls` debit the caps of the agent, tenant and task. `task` is the task's budget and
+    /// the used part of this budget.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -264,7 +265,8 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // The default limit shares the slots among tenants. While there are enough slots, this limit stops no call.
+            // The default limit shares the slots among tenants. While there are enough slots for all tenants, this
+            // limit stops no call.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -297,7 +299,8 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// Returns the maximum of a counter. Returns `None` if the maximum depends on an unknown number of slots.
+    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of slots and this number
+    /// is unknown.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -357,8 +360,8 @@ impl CounterLedger {
     }
 }
 
-/// Returns the limits per task as unknown limits. These limits count only calls with a task, and an entry without
-/// policy inputs does not show whether its call had a task.
+/// Returns the limits per task as unknown limits. Such limits count only calls with a task, and an entry without policy
+/// inputs does not show whether its call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

@@ -1,15 +1,15 @@
 //! What-if: finds recorded calls that another policy would have decided differently.
 //!
-//! An export has the decision about each call, and the time of each admission, so no call runs again. Instead, the
-//! policy is evaluated at each moment at which the fleet decided, with the counter values under the policy. A result
+//! An export has the decision about each call, and the time of each admission, so no call needs to run again. Instead,
+//! the policy is evaluated at each time at which the fleet decided, with the counter values under the policy. A result
 //! that differs is reported as a [`Difference`], and the counters continue from the new result.
 //!
 //! - [`recorded`]: the recorded decision about a call, from its entry
 //! - [`turns`]: the calls of one turn, and the decisions about the calls, in order
-//! - [`facts`]: conditions on session facts, by the times at which calls began and ended
-//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], as schedulers evaluate them
+//! - [`facts`]: conditions on session facts, in the order in which calls began and ended
+//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], the code that schedulers use
 //!
-//! Permission, arguments, rules and consent are evaluated by the command, which has the tools.
+//! The command evaluates permission, arguments, rules and consent, because it has the tools.
 
 pub mod facts;
 pub mod recorded;
@@ -23,12 +23,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The tick cap of an agent, as named in differences.
+/// The name of an agent's tick cap in differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// The day cap of an agent or a tenant, as named in differences.
+/// The name of an agent's or a tenant's day cap in differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// The call budget of a task, as named in differences.
+/// The name of a task's call budget in differences.
 pub const TASK: &str = "task_budget";
 
 /// Returns the name of a limit in differences.
@@ -52,7 +52,7 @@ pub enum DifferenceKind {
     Otherwise,
     /// A cap or limit would have rejected the call.
     Capped,
-    /// A cap or limit rejected the call, but under the policy, it would have admitted the call.
+    /// A cap or limit rejected the call, but would have admitted it under the policy.
     NotRejected,
     /// The call would have begun later.
     Delayed,
@@ -87,7 +87,7 @@ impl DifferenceKind {
     }
 }
 
-/// A call that would have been decided differently.
+/// A call that the policy would have decided differently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// How the decision would have differed.
@@ -97,46 +97,46 @@ pub struct Difference {
     pub tenant: String,
     pub agent: String,
     pub tool: String,
-    /// `<turn>/<position>`.
+    /// The call, as `<turn>/<position>`.
     pub call: String,
     /// The recorded decision.
     pub was: String,
     /// The decision under the policy.
     pub would: String,
-    /// Difference between the recorded wait and the wait under the policy (ms). Only for `Delayed` and `Sooner`.
+    /// The additional or saved wait of the call (ms). Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
-/// Maximum names that a summary counts separately. All other names are counted under [`OTHERS`].
+/// Maximum number of names that a summary counts separately. All other names are counted under [`OTHERS`].
 const NAMES_MAX: usize = 1_000;
 const OTHERS: &str = "(others)";
 
-/// Numbers of calls or differences, by name.
+/// The number of calls or differences for each name.
 pub type Counts = BTreeMap<String, u64>;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Summary {
-    /// Calls that were evaluated.
+    /// The number of calls that were evaluated.
     pub calls: u64,
-    /// Evaluated calls whose conditions on session facts could be decided.
+    /// The number of evaluated calls whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// Calls by the policy that decided them. The key is the beginning of the policy's digest. Calls whose entries have
-    /// no digest are not counted.
+    /// Number of calls per policy that decided them. The key is the beginning of the policy's digest. Calls whose
+    /// entries have no digest are not counted.
     pub by_policy: Counts,
     /// The number of differences. A call can have several.
     pub differences: u64,
-    /// Differences by kind.
+    /// Number of differences per kind.
     pub by_kind: BTreeMap<DifferenceKind, u64>,
-    /// Differences by rule, cap or limit.
+    /// Number of differences per rule, cap or limit.
     pub by_rule: Counts,
     pub by_tool: Counts,
-    /// Differences by `tenant:agent`.
+    /// Number of differences per `tenant:agent`.
     pub by_agent: Counts,
     pub by_tenant: Counts,
-    /// The sum of additional waits (ms).
+    /// The sum of the additional waits of delayed calls (ms).
     pub delayed_ms: i64,
-    /// Undecidable calls, by reason.
+    /// Number of undecidable calls per reason.
     pub not_decidable: Counts,
 }
 
@@ -161,7 +161,7 @@ impl Summary {
         }
     }
 
-    /// Lists a limit that is not evaluated, without counting a call.
+    /// Lists a limit that is not evaluated, with the number 0 of calls.
     pub fn name_undecided(&mut self, limit: &str, why: &str) {
         add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
     }

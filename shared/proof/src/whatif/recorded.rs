@@ -1,4 +1,4 @@
-//! The recorded decision about a call, from its audit entry.
+//! Reads the recorded decision about a call from its audit entry.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ pub struct RecordedCall {
     pub shard: u32,
     /// When the call's entry was written (ms). The call's result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// When the call ended, in milliseconds of shard time, as estimated by the process that ended the call.
+    /// When the call ended, in milliseconds of shard time. The process that ended the call estimated this time.
     pub ended_ms: i64,
     /// When the call's slice returned its permits, or when a scheduler decided that the call ends (ms by the shard's
-    /// own clock). `None` if the entry lacks this time.
+    /// own clock). `None` if the entry does not state this time.
     pub over_ms: Option<i64>,
-    /// The times at which the call's slice returned permits before its end, and took permits again.
+    /// The times at which the call's slice returned permits before its end, and acquired permits again.
     pub places: Vec<PermitsNote>,
     pub tenant: String,
     pub agent: String,
@@ -37,19 +37,19 @@ pub struct RecordedCall {
     pub arguments: Arguments,
     /// The arguments that approvers put in place of `arguments`, if any.
     pub narrowed: Option<Arguments>,
-    /// The decision about the call when the call was about to run.
+    /// The decision of the guards when the call was about to run.
     pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
     /// The duration of the last attempt (ms).
     pub duration_ms: i64,
-    /// The number of attempts after the first.
+    /// The number of attempts after the first attempt.
     pub retries: u32,
     /// The other inputs of the policy evaluation, if the entry has them.
     pub policy_inputs: Option<PolicyInputs>,
-    /// The beginning of the digest of the policy that decided the call; empty if the entry lacks it.
+    /// The beginning of the digest of the policy that decided the call; empty if the entry does not state it.
     pub policy: String,
-    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry lacks them.
+    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry has no notes.
     pub admitted: String,
 }
 
@@ -95,7 +95,7 @@ pub enum RecordedDecision {
     /// The call passed the guards, but facts of its session or the loop breaker stopped it.
     Stopped {
         reason: String,
-        /// The condition on facts. May be empty.
+        /// The condition on facts that stopped the call. May be empty.
         rule: String,
     },
     /// The call ended before any guard ran.
@@ -119,8 +119,7 @@ impl RecordedDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap that rejected the call, as named in differences. `None` if the policy was not the
-    /// reason.
+    /// The limit or cap that rejected the call, under its name in differences. `None` if the policy was not the reason.
     pub by: Option<String>,
     /// When the limit or cap would have admitted calls again (ms); 0 if unknown.
     pub resets_ms: i64,
@@ -138,11 +137,11 @@ pub struct Reset {
 /// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When the entry was written (ms). Every later decision applies the pause, or the pause's end.
+    /// When the entry was written (ms). Every later decision applies the start or the end of the pause.
     pub at_ms: i64,
-    /// `<tenant>` or `<tenant>:<agent>`.
+    /// The target of the pause, as `<tenant>` or `<tenant>:<agent>`.
     pub who: String,
-    /// True for the end of a pause.
+    /// True if the entry is about the end of a pause.
     pub ends: bool,
 }
 
@@ -184,7 +183,7 @@ pub enum RecordedEntry {
     Call(Box<RecordedCall>),
     Reset(Reset),
     Pause(Pause),
-    /// Another entry, or an unreadable entry.
+    /// Any other entry, or an unreadable entry.
     Other,
 }
 
@@ -204,8 +203,8 @@ impl RecordedEntry {
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
         let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
-        // An entry with unreadable policy inputs counts as unreadable. Otherwise, the replay would decide with other
-        // inputs.
+        // An entry with unreadable policy inputs is treated as unreadable. Otherwise, the replay would decide with
+        // other inputs than the fleet.
         let Ok(policy_inputs) = raw.meta.policy_inputs.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
         };

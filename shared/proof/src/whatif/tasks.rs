@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use super::TASK;
 use super::turns::{Decision, DispatchDecision, Turn};
 
-/// If this many tasks are known, inactive tasks are dropped.
+/// When this number of tasks is known, inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
-/// Time after which a task without decisions is inactive (ms).
+/// Time (ms) without decisions after which a task is inactive.
 const SILENT_MS: i64 = 86_400_000;
 
-/// The budget of a task as recorded, and the difference in the replay.
+/// The recorded use of a task's budget, and how the use differs in the replay.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// The calls that count against the budget in the fleet, as last recorded. Includes the budget that was passed to
-    /// subtasks.
+    /// The number of calls that count against the budget in the fleet, as last recorded. Includes the budget that the
+    /// task passed to subtasks.
     used: u32,
-    /// The number of calls dispatched in the replay minus the number dispatched in the fleet.
+    /// The number of calls that the replay dispatched minus the number that the fleet dispatched.
     more: i64,
     seen_ms: i64,
 }
@@ -28,7 +28,7 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// Returns the task's tenant and name; `None` if the turn has no task, or if the entries do not name the task.
+/// Returns the task's tenant and name; `None` if the turn has no task, or if the entries do not state the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
@@ -47,7 +47,7 @@ impl Tasks {
                 self.known.insert(name, Task { max, used, more, seen_ms: decision.at_ms });
                 self.forget(decision.at_ms);
             }
-            // A rejection by the task budget shows that no budget remained.
+            // If the fleet rejected the call because of the task's budget, no budget remained.
             DispatchDecision::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
@@ -73,8 +73,8 @@ impl Tasks {
         }
     }
 
-    /// Returns the call budget of a turn's task, and the part that is used in the replay. `None` if the turn has no
-    /// task, or if the budget is unknown.
+    /// Returns the call budget of a turn's task, and the part of the budget that is used in the replay. `None` if the
+    /// turn has no task, or if the budget is unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -74,8 +74,8 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// Returns a dispatch of `calls` in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are
-/// used.
+/// Returns a dispatch of `calls` calls in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3
+/// calls are used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -135,7 +135,7 @@ fn a_changed_tick_cap_shortens_or_lengthens_waits() {
 #[test]
 fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
     let waits = (6_100, 0, DispatchDecision::Wait("earlier turns of its agent".into(), 10_000));
-    // The rest of the first turn is dispatched late, as if no scheduler was running when the tick began.
+    // The later calls of the first turn are dispatched late, as if no scheduler was running when the tick began.
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
         turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
@@ -145,8 +145,8 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // Turn a uses the whole tick of its agent. Turn b has another agent and can dispatch one more call. If turn b had
-    // been decided first, both of its calls would have fit.
+    // Turn a uses the whole tick of its agent. Turn b has another agent, and the limit allows it only one more call. If
+    // turn b had been decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -175,7 +175,7 @@ fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
-    // The call was rejected because of another tenant's calls.
+    // In the fleet, calls of another tenant used up the limit, so the call was rejected.
     let turns = [turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))])];
     let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
@@ -199,7 +199,7 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     );
 }
 
-/// Sets the time at which the turn's slices ended, by the shard's clock.
+/// Sets the time at which each slice of the turn ended, by the shard's clock.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -229,8 +229,8 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
 fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), LimitWindow::Concurrency, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // First case: the entry is written 60 ms after the slice ended. Second case: a clock stepped back, so the entry's
-    // ID is 100 ms earlier than the admission.
+    // In the first case, the entry is written 60 ms after the slice ended. In the second case, a clock stepped back, so
+    // the entry's ID is 100 ms earlier than the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(differences(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
@@ -266,7 +266,7 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     };
     let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
     assert_eq!(differences(&few(9)), []);
-    // A call that a limit rejects uses none of the budget, so the next call can use it.
+    // A call that a limit rejects does not use the budget, so the next call can use it.
     let mut refuses_a = few(1);
     let mut only_a = limit(LimitBound::Calls(0), LimitWindow::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
@@ -281,7 +281,7 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     let expected =
         [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::NotRejected, "task_budget")];
     assert_eq!(found, expected);
-    // Without a note about the budget, the remaining budget is unknown.
+    // Without notes about the budget, the remaining budget is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];
     let (found, summary) = replay(&policy(9, vec![]), &silent);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
@@ -306,7 +306,7 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
     assert_eq!(differences(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     let less: Vec<_> = differences(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
     assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
-    // A quarter of 16 slots is as many as half of 8 slots.
+    // A quarter of 16 slots is the same number as half of 8 slots.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision is
@@ -385,7 +385,8 @@ fn a_rejection_prefers_the_shards_time() {
         let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         Turn::of(&[*call]).unwrap().at_ms()
     };
-    // The first entry has only the time of the process that reported the rejection. The second has the shard's time.
+    // The first entry has only the time of the process that reported the rejection. The second entry has the shard's
+    // time.
     assert_eq!((refused(""), refused(r#","ended_ms":5371"#)), (Some(5_366), Some(5_371)));
 }
 
@@ -485,7 +486,7 @@ fn an_agent_delayed_only_by_a_cap_stays_decidable() {
     );
     assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
 
-    // If fran's calls wait for the same counter, they are undecidable too.
+    // If calls of fran wait for the same counter as calls of kelly, they are undecidable too.
     let again = [(1_055, 0, waits(60_000)), (60_030, 0, waits(120_000)), (120_020, 0, go(1, 1, 125_000))];
     let mut together = turns.to_vec();
     together.insert(2, of("fran", paying(turn("g", &again))));

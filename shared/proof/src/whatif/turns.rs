@@ -1,4 +1,4 @@
-//! The calls of one turn, and the decisions about their dispatch, in order.
+//! Builds the recorded turns: the calls of one turn, and the decisions about their dispatch, in order.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -9,24 +9,25 @@ use super::recorded::{Arguments, RecordedCall};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The next calls wait for the cause in the first field. The number is the earliest end of the wait (ms), or 0 if
-    /// unknown.
+    /// The next calls wait. The first field is the cause. The second field is the earliest end of the wait (ms), or 0
+    /// if unknown.
     Wait(String, i64),
-    /// Dispatches this many calls, with a note about their admission.
+    /// This number of calls is dispatched, with a note about their admission.
     Go(usize, DispatchNote),
-    /// Rejects this many calls, with the name of the limit or cap. `None` if the policy was not the reason.
+    /// This number of calls is rejected, with the name of the limit or cap. The name is `None` if the policy was not
+    /// the reason.
     Refuse(usize, Option<String>),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchNote {
     pub calls: u32,
-    /// The agent's tick: the used calls including the admitted ones, the cap, and the end of the tick (ms).
+    /// The agent's tick: the number of used calls including the admitted ones, the cap, and the end of the tick (ms).
     pub tick: (u32, u32, i64),
-    /// The agent's day: the used calls including the admitted ones, and the cap.
+    /// The agent's day: the number of used calls including the admitted ones, and the cap.
     pub day: (u32, u32),
-    /// The turn's task: the used calls including the admitted ones, and the budget. `None` without a task, or if the
-    /// note lacks these numbers.
+    /// The turn's task: the number of used calls including the admitted ones, and the budget. `None` without a task, or
+    /// if the note does not state these numbers.
     pub task: Option<(u32, u32)>,
 }
 
@@ -42,12 +43,12 @@ impl DispatchNote {
 pub struct Decision {
     /// The time of the decision, in milliseconds of shard time.
     pub at_ms: i64,
-    /// The index in the turn of the first call that the decision concerns.
+    /// The index in the turn of the first call to which the decision applies.
     pub first: usize,
     pub what: DispatchDecision,
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
-    /// When the calls returned their permits because one call waited, and when they took permits again.
+    /// When the calls returned their permits because one of them waited, and when they acquired permits again.
     pub places: Vec<PermitsNote>,
 }
 
@@ -64,7 +65,7 @@ pub struct TurnCall {
     pub over_ms: Option<i64>,
 }
 
-/// A turn, as far as it is in the log.
+/// The part of a turn that the log contains.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
     pub shard: u32,
@@ -80,7 +81,7 @@ pub struct Turn {
     pub decisions: Vec<Decision>,
     /// The number of calls whose admission is unknown.
     pub unknown: u64,
-    /// The turn's task, user and session; `None` if the entries lack them.
+    /// The turn's task, user and session; `None` if the entries do not state them.
     pub context: Option<TurnContext>,
 }
 
@@ -90,7 +91,7 @@ pub struct TurnContext {
     pub task: Option<String>,
     pub user: Option<Box<RawValue>>,
     pub session: Option<Box<RawValue>>,
-    /// True if consecutive reads can run at the same time.
+    /// True if consecutive `read` calls can run at the same time.
     pub parallel_reads: bool,
 }
 
@@ -104,7 +105,7 @@ fn cause(cause: &WaitCause) -> String {
     }
 }
 
-/// Cause of a wait: earlier turns of the agent go first.
+/// Cause of a wait: earlier turns of the agent are dispatched first.
 pub const EARLIER: &str = "earlier turns of its agent";
 /// Cause of a wait: the tenant already has the maximum number of dispatched slices.
 pub const ROOM: &str = "queues.tenant_ready_max";
@@ -114,7 +115,7 @@ impl Turn {
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
-        // A call that is in two parts of an export counts once. Calls after a gap in the positions are ignored.
+        // A call that two parts of an export contain counts once. Calls after a gap in the positions are ignored.
         let mut seen: Vec<&RecordedCall> = Vec::with_capacity(calls.len());
         for call in calls {
             match call.position.checked_sub(first.position + seen.len()) {
@@ -171,8 +172,9 @@ impl Turn {
                     places,
                 });
             } else if let Some(refused) = &call.refused {
-                // If the entry lacks the shard's own time, estimate the time from the entry, which is written when the
-                // rejection is reported. The decision was made before the full window ended.
+                // If the entry does not state the shard's own time, estimate it from the entry's time. The entry is
+                // written when the rejection is reported, but the decision was made before the end of the window that
+                // was used up.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let estimated_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(estimated_ms);
@@ -225,8 +227,8 @@ fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     }
 }
 
-/// Returns true if two entries have the same admission. Debits of limits are ignored, because entries of older versions
-/// lack debits.
+/// Returns true if two entries state the same admission. Debits of limits are ignored, because entries of older
+/// versions do not state them.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

@@ -1,4 +1,4 @@
-//! The first line of an export is unsigned: its statements do not excuse missing entries.
+//! Tests that the first line of an export, which is unsigned, cannot excuse missing entries.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ fn an_edited_header_is_detected() {
             let named = verdict.findings.iter().any(|finding| kinds.contains(&finding.kind));
             assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.notes);
         }
-        // Anchors are checked even if the header names another fleet.
+        // Anchors of the expected fleet are checked even if the header names another fleet.
         let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == FindingKind::Truncated);
         assert_eq!(known, matches!(way, Edit::Tenant | Edit::Fleet), "{way:?}");
     }
@@ -130,7 +130,7 @@ fn verifier_options_excuse_expected_gaps_only() {
         let kinds: Vec<FindingKind> = verdict.findings.iter().map(|finding| finding.kind).collect();
         assert!(is_intact || kinds.iter().all(|kind| *kind == FindingKind::SealMissing), "{kinds:?}");
     }
-    // Remove all lines of a tenant that has no later calls.
+    // Removes all lines of a tenant that has no later calls.
     alone[0].clone_from(&made.lines[0]);
     for (from_ms, is_intact) in [(None, false), (Some(9), false), (Some(100), true)] {
         let verdict = verify_as(&alone, &made.anchors, Expected { anchors_from_ms: from_ms, ..Expected::default() });
@@ -188,7 +188,7 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
             verdict.notes
         );
     }
-    // If an entry after the first remaining entry is missing, it was not trimmed. An edited entry is still a finding.
+    // A missing entry after the first remaining entry cannot have been trimmed. An edited entry is still a finding.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
         let mut lines = trimmed.clone();
         let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
@@ -198,8 +198,8 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     }
 }
 
-/// Returns an export from `from_ms` on, and its anchors. In the log, each tenant has entries at the `written` times.
-/// Each entry was sealed half a second after it was written.
+/// Returns an export from `from_ms` until `until_ms`, and its anchors. In the log, each tenant has entries at the
+/// `written` times. Each entry was sealed half a second after it was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -234,7 +234,7 @@ fn an_export_from_a_time_is_intact_for_anchors_from_that_time() {
     let of: Vec<_> = verdict.chains.iter().map(|chain| (&*chain.tenant, chain.first_seal, chain.last_seal)).collect();
     assert_eq!(of, [("a", 2, 3), ("quiet", 2, 2)]);
     assert!(!verify_as(&made, &anchors, expected(4_900)).intact, "what was sealed before has to be there as well");
-    // The export also ends at `until_ms`.
+    // This export also has an end, `until_ms`.
     let (made, _) = exported_from(5_000, Some(9_000), quiet);
     assert_eq!(made.len(), 4, "{made:?}");
     let (made, _) = exported_from(5_000, Some(4_600), quiet);
@@ -286,7 +286,7 @@ fn an_export_resealed_for_another_fleet_is_not_intact() {
     let kinds = |verdict: &ExportVerdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
     let verdict = held_against(&resealed.lines, &made.anchors, None);
     assert_eq!(kinds(&verdict), [FindingKind::HeaderWrong], "{:?}", verdict.findings);
-    // If one file has the anchors of all fleets, only the expected fleet distinguishes the two exports.
+    // If one file has the anchors of both fleets, only the expected fleet distinguishes the two exports.
     let both = [&made.anchors[..], &resealed.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
         (&made.lines, None, true),

@@ -1,5 +1,5 @@
-//! Edits, deletes, reorders, inserts and truncates lines of an export a thousand times. The verifier finds and locates
-//! each change.
+//! Edits, deletes, reorders, inserts and truncates lines of an export a thousand times. The verifier must find and
+//! locate each change.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -76,17 +76,17 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     Export { lines, anchors }
 }
 
-/// The arguments of a signature check: a key, a head, and the head's signature.
+/// The arguments of one signature check: a key, a head, and the head's signature.
 type Question = (String, [u8; 32], String);
 
-/// Checks a signature, with a cache, because most lines of an edited export are unchanged.
+/// Checks a signature. Results are cached, because most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Verifies an export that must contain every anchored seal, as if the log was never trimmed.
+/// Verifies an export that must contain every anchored seal, as if the log had never been trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -98,7 +98,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// Returns the indexes of the sealed entries, and the indexes of the seals.
+/// Returns the line indexes of the sealed entries, and the line indexes of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -112,7 +112,7 @@ fn id_of(line: &str) -> String {
     entry.id.into_owned()
 }
 
-/// The kinds and entries that the verifier's findings must name after an edit.
+/// The kinds of findings and the entries that the verifier must report after an edit.
 enum Named {
     Entry(Vec<FindingKind>, Vec<String>),
     Seal(Vec<FindingKind>),
@@ -139,7 +139,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// Removes a seal. In half of the cases, also removes the seal's entries.
+/// Removes a seal. In half of the cases, removes the seal's entries too.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -186,7 +186,8 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
         4 => {
             // Insert an entry that was never written, or a second entry with the same ID.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
-            // An entry after the last sealed entry would not be a finding.
+            // The insertion must be before the last sealed entry, because an entry after it would only count as not
+            // sealed yet.
             let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
             let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
             let id = EntryId { seq: id.seq + more, ..id };
@@ -255,7 +256,7 @@ fn a_thousand_tampered_exports_are_detected_and_located() {
             })
         };
         match named {
-            // Each entry must be named.
+            // The findings must name each of these entries.
             Named::Entry(kinds, ids) => {
                 for id in ids {
                     assert!(
@@ -288,7 +289,7 @@ fn an_entry_under_two_seals_is_reported_as_forked() {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let leaves = ["1-0", "2-0", "3-0"].map(|id| Leaf::of(id.parse().unwrap(), "", "{}"));
     let first = seal(&chain, &Head::default(), &leaves[..2], &Losses::default(), 1, &signer);
-    // The sealer has lost its position and seals an entry again, but continues the same chain.
+    // The sealer has lost its position. It seals an entry a second time, but continues the same chain.
     let second = seal(&chain, &first.head, &leaves[1..], &Losses::default(), 2, &signer);
     let mut made = ["1-0", "2-0", "3-0"].map(|id| lines::entry(0, id, "", "{}")).to_vec();
     made.extend([&first, &second].map(|sealed| lines::seal(0, &sealed.body, &sealed.signature)));

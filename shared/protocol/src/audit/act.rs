@@ -1,5 +1,5 @@
-//! Writes audit entries for actions of operators. Unlike entries of calls, these entries have their own `action` and no
-//! `meta.turn`. So a search for the calls of a turn does not return them.
+//! Writes audit entries for actions of operators. These entries have their own `action` and, unlike entries of calls,
+//! no `meta.turn`. So a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
@@ -7,7 +7,7 @@ use tickfleet_model::{Redactor, TenantId};
 /// A reset of a limit's counter to zero.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitReset<'a> {
-    /// The time, in milliseconds since the epoch by the shard's clock.
+    /// The time of the reset, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
@@ -22,8 +22,8 @@ pub struct LimitReset<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// Returns the audit entry of a reset as JSON. The commit of the reset adds `used_before` and `window_ends_ms` to
-/// `meta`.
+/// Returns the audit entry of a reset as JSON. When the reset is committed, the store adds `used_before` and
+/// `window_ends_ms` to `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -54,7 +54,7 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
 /// An operator's action on a tenant, an agent, or turns.
 #[derive(Debug, Clone, Copy)]
 pub struct OperatorAct<'a> {
-    /// The time, in milliseconds since the epoch by the shard's clock.
+    /// The time of the action, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The action, for example `PAUSE`.
     pub action: &'static str,
@@ -101,7 +101,7 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
 /// Repairs of a shard that an operator requested.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
-    /// The time, in milliseconds since the epoch by the shard's clock.
+    /// The time of the repairs, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
@@ -138,7 +138,7 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
 /// A person's decision about a call that needs approval.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalDecision<'a> {
-    /// The time, in milliseconds since the epoch by the shard's clock.
+    /// The time of the decision, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     pub tenant: &'a TenantId,
     /// The person's name, as the request states it.
@@ -156,8 +156,8 @@ pub struct ApprovalDecision<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// Returns the audit entry of a person's decision as JSON. The commit adds two members to `meta`: `state`, the state of
-/// the approval, and `missing`, the number of approvals still required.
+/// Returns the audit entry of a person's decision as JSON. When the decision is committed, the store adds two members
+/// to `meta`: `state`, the state of the approval, and `missing`, the number of approvals that are still required.
 #[must_use]
 pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
     let by = decision.redactor.text(decision.by);

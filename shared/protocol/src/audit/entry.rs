@@ -1,4 +1,4 @@
-//! Reads entries of the audit log. All readers of entries use these types.
+//! Parses entries of the audit log. All code that reads entries uses these types.
 
 use std::borrow::Cow;
 
@@ -15,14 +15,14 @@ pub const CALL_ACTION: &str = "TOOL_CALL";
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditEntry<'a> {
-    /// The time in RFC 3339, by the shard's clock.
+    /// The time of the entry in RFC 3339, by the shard's clock.
     #[serde(borrow)]
     pub timestamp: Cow<'a, str>,
     #[serde(borrow)]
     pub level: Cow<'a, str>,
     #[serde(borrow)]
     pub action: Cow<'a, str>,
-    /// For a call, the tool's name.
+    /// The tool's name, if the entry describes a call.
     #[serde(borrow)]
     pub entity_id: Cow<'a, str>,
     #[serde(borrow)]
@@ -45,7 +45,7 @@ pub struct AuditMeta<'a> {
     pub call: Cow<'a, str>,
     #[serde(borrow)]
     pub turn: Cow<'a, str>,
-    /// For a task, the agent that executed it.
+    /// The agent that executed the task, if the entry describes a task.
     pub agent: Option<String>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
@@ -59,16 +59,16 @@ pub struct AuditMeta<'a> {
     pub error: Option<AuditError<'a>>,
     /// The rules in shadow mode that would have denied the call.
     pub shadow: Vec<AuditDenial>,
-    /// If the call repeats an equal call and did not run: the equal call, as `<turn>/<position>`. Both have the same
-    /// outcome.
+    /// The equal call whose outcome this call got, as `<turn>/<position>`. `None` if this call did not repeat an equal
+    /// call.
     pub repeats: Option<String>,
     #[serde(borrow)]
     pub policy_inputs: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
-    /// In the entry of a call: the ID of the tool that ran.
+    /// The ID of the tool that ran, if the entry describes a call.
     #[serde(borrow)]
     pub tool_id: Cow<'a, str>,
-    /// In the entry of an approver's decision: the tool of the call.
+    /// The tool of the call, if the entry describes an approver's decision.
     #[serde(borrow)]
     pub tool: Cow<'a, str>,
     /// In the entry of a call: an object with the approval. In the entry of an approver's decision: the approval's ID.
@@ -81,13 +81,14 @@ pub struct AuditMeta<'a> {
     pub ended_ms: Option<i64>,
     #[serde(borrow)]
     pub places: Cow<'a, str>,
-    /// In the entry of a counter reset: the limit to which the counter belongs.
+    /// The limit to which the counter belongs, if the entry describes the reset of a counter.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// In the entry of a counter reset: the counter.
+    /// The counter's key, if the entry describes the reset of a counter.
     #[serde(borrow)]
     pub counter: Cow<'a, str>,
-    /// In the entry of a counter reset: the end of the counter's window. `None` if the counter was unreadable.
+    /// The end of the counter's window, if the entry describes the reset of a counter. `None` if the counter was
+    /// unreadable.
     pub window_ends_ms: Option<i64>,
 }
 
@@ -99,7 +100,7 @@ pub struct AuditError<'a> {
     pub code: Cow<'a, str>,
     #[serde(borrow)]
     pub message: Cow<'a, str>,
-    /// Any JSON, because tools write their own details.
+    /// The details as any JSON value, because each tool writes its own details.
     #[serde(borrow)]
     pub details: Option<&'a RawValue>,
 }
@@ -118,7 +119,7 @@ pub struct AuditDenial {
 pub struct AuditEffect {
     /// A hash of the values that are equal for two calls with the same effect.
     pub key: String,
-    /// How long the claim is valid after the end of the call, in milliseconds.
+    /// How long the claim stays valid after the end of the call, in milliseconds.
     pub window_ms: i64,
 }
 
@@ -132,7 +133,7 @@ impl<'a> AuditEntry<'a> {
     /// Parses the entry of a call or task; `None` if the text is anything else.
     #[must_use]
     pub fn read_call(text: &'a str) -> Option<Self> {
-        // Skip entries of operators without parsing them.
+        // Skip other entries, such as those of operators, without parsing them.
         let may_be_call = text.contains(concat!(r#""action":""#, "TOOL_CALL", r#"""#));
         may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
     }

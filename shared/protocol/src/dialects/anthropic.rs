@@ -43,8 +43,8 @@ impl DialectRules for Rules {
         read_list(self, name, held, turn)
     }
 
-    /// Reads `{type: "tool_use", id, name, input}`. Blocks of other types are not calls: text, thinking, and blocks of
-    /// tools that the provider runs itself.
+    /// Reads `{type: "tool_use", id, name, input}`. Blocks of other types, such as text and thinking, are not calls.
+    /// Blocks for tools that the provider runs itself are not calls either.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         if !is_call(fields.get("type")) {

@@ -21,16 +21,16 @@ pub(crate) struct Element<'a, 'd> {
 pub struct RejectedCall {
     /// The provider's ID of the call, unchanged.
     pub provider_id: Option<String>,
-    /// The tool's name as the model wrote it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`. Empty if the name
-    /// cannot be read.
+    /// The tool's name as the model wrote it. A name of more than [`limits::TOOL_NAME_BYTES_MAX`] bytes is cut and ends
+    /// with `…`. Empty if the name cannot be read.
     pub tool: String,
-    /// True for a call of a custom tool (OpenAI Responses). Only an item of the custom tool's own type can answer such
-    /// a call.
+    /// True for a call of a custom tool (OpenAI Responses). Only an item of the matching output type can answer such a
+    /// call.
     pub custom: bool,
 }
 
 impl RejectedCall {
-    /// Converts a call that was read completely although its turn is rejected.
+    /// Converts a completely readable call of a rejected turn.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
@@ -51,7 +51,7 @@ impl RejectedCall {
     }
 }
 
-/// Reads the calls in `held`, which is a list of calls or contains such a list.
+/// Reads the calls in the value `held`, which is a list of calls or contains such a list.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -127,8 +127,8 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
 }
 
 /// Returns the provider's ID of a call, at full length, because a conversation can continue only with this ID. The size
-/// of the message already bounds the ID. If the ID is not a string, returns its JSON text, so that an unusual ID
-/// invalidates no call.
+/// of the message already bounds the ID. If the ID is not a string, returns its JSON text, so that the call remains
+/// valid.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
@@ -148,11 +148,11 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
     }
 }
 
-/// Ends the arguments of a call whose response was cut off. No JSON parser accepts text that ends with this character,
-/// so no call runs with such arguments.
+/// The character that [`cut_off`] appends to incomplete arguments. No JSON parser accepts text that ends with this
+/// character, so no call runs with such arguments.
 const CUT: char = '…';
 
-/// Marks arguments whose response was cut off, so that no call runs with these arguments.
+/// Marks the arguments of a cut-off response as incomplete, so that no call runs with these arguments.
 pub fn cut_off(arguments: &mut String) {
     if is_cut(arguments) {
         return;
@@ -168,7 +168,7 @@ pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)
 }
 
-/// Returns the message about a call whose response was cut off.
+/// Returns the error message for a call in a cut-off response.
 #[must_use]
 pub fn cut_response(tool: &str) -> String {
     let tool = bounded(tool, limits::NAME_BYTES_MAX);

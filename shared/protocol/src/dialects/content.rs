@@ -8,7 +8,7 @@ use super::super::json::unescape;
 use super::super::write::Object;
 use tickfleet_model::{CallResult, limits};
 
-/// The text before and after the results, if one user message contains all of them.
+/// The text before and after the results, for dialects that put all results into one user message.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
 /// Returns the provider's ID, or the fleet's ID if the provider gave no ID.
@@ -49,8 +49,9 @@ pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &Conten
     format!("[{}]", written.collect::<Vec<_>>().join(","))
 }
 
-/// Returns the notes for the model about a result: people approved the call with other arguments, an equal call ran
-/// instead, or the result comes from the cache. The fleet's own note comes last. `None` without notes.
+/// Returns the notes for the model about a result. Notes state that people approved the call with other arguments, that
+/// an equal call ran instead, or that the result comes from the cache. The fleet's own note comes last. `None` without
+/// notes.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;
@@ -70,7 +71,7 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// Returns the result without notes: the output, or the error with its details.
+/// Returns the text for a result without its notes: the output, or the error with its details.
 fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {

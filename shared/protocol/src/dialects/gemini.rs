@@ -177,7 +177,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// Returns the error for a call that arrived in pieces. A part of a call might be a valid but different call.
+/// Returns the error for a call with arguments in pieces. One piece alone might be a valid but different call.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }

@@ -47,7 +47,7 @@ impl DialectRules for Rules {
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         let is_structured = push_content(&mut object, result);
-        // An output that was cut is also an object, but it does not match the tool's output schema.
+        // A cut output also begins with `{`, but it does not match the tool's output schema.
         let output = result.output.as_ref().map_or("", |output| output.get());
         if is_structured && output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
@@ -88,8 +88,8 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// Returns a `Tool`, with hints that follow from the tool's effect. The fleet does not know whether a tool is
-/// destructive, so that hint is absent.
+/// Returns a `Tool` with hints derived from the tool's effect. The fleet does not know whether a tool is destructive,
+/// so the tool has no hint about that.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

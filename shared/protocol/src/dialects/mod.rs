@@ -1,4 +1,4 @@
-//! One module per dialect. The module defines how to recognize the dialect, how to read and write calls, how to write
+//! One module per dialect. Each module defines how to recognize its dialect, how to read and write calls, how to write
 //! results as messages, and how to define tools. It also defines the tool names that the dialect permits.
 //!
 //! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what

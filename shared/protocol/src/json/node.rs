@@ -62,7 +62,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Creates a node for a value whose end is not known yet. If the text ends inside the value, its end stays unknown.
+    /// Creates a node for a value that has no known end yet. If the text ends inside the value, the end stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }

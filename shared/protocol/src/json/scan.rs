@@ -6,8 +6,8 @@ use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Maximum number of an object's keys that are compared one by one. With more keys, a set keeps the time linear for
-/// hostile objects.
+/// Maximum number of keys of an object that are compared one by one. For objects with more keys, a set finds
+/// duplicates, so that the time does not grow with the square of the number of keys.
 const FEW_KEYS: usize = 24;
 
 /// The depth of the index that a scan builds, if any.

@@ -54,7 +54,7 @@ const FOREIGN: [&str; 11] = [
     RECIPIENT,
 ];
 
-/// The recipient of a message that calls a tool.
+/// The start of the recipient in a message that calls a tool. The tool's name follows.
 const RECIPIENT: &str = "to=functions.";
 
 /// Starts of a message's header. The header can name the recipient.

@@ -28,8 +28,8 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns true if sentinels or nodes now report another server than `from` as the primary, and that server
-    /// confirms that it is the primary.
+    /// Returns true if sentinels or nodes now report a server other than `from` as the primary. The reported server
+    /// must also confirm that it is the primary.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }

@@ -41,7 +41,7 @@ const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 /// Observes all commands to Redis, for metrics.
 pub trait Observer: Send + Sync {
-    /// Called after Redis replied to `verb` after the time `took`. `took` is `None` for a blocking read.
+    /// Called after Redis replied to `verb`. `took` is the time until the reply; it is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     /// Called after `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
@@ -181,9 +181,9 @@ impl Connection {
         Ok(made)
     }
 
-    /// Checks periodically, while the connection `made` is in use, whether it still leads to the primary. If not, drops
-    /// it. Commands do not detect the change, because an old primary accepts commands until other nodes notify it of
-    /// its replacement.
+    /// Checks periodically, while the connection `made` is in use, whether the connection still leads to the primary.
+    /// If not, drops the connection. Commands do not detect the change, because an old primary accepts commands until
+    /// other nodes notify it of its replacement.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);

@@ -14,7 +14,7 @@ use super::field;
 use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Entries per round trip.
+/// Number of entries per round trip.
 const PAGE: usize = 1_000;
 
 #[derive(Debug, Clone)]

@@ -12,8 +12,8 @@ use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// Number of timers to read in order to find throttle queues. The first turns of these queues are a sample for the age
-/// of waiting turns.
+/// Number of timers to read in order to find throttle queues. The first turns in these queues are the sample for the
+/// age of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
 /// The number of waiting items, by where they wait. Ages of entries are by the store's clock, because the IDs of
@@ -25,16 +25,16 @@ pub struct ShardBacklog {
     pub tasks: u64,
     /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
     pub ready: u64,
-    /// Unread slices of the suspect queues: an earlier worker crashed while it ran the slice. Each worker runs one such
-    /// slice at once.
+    /// Unread slices of the suspect queues. An earlier worker crashed while it ran such a slice. Each worker runs at
+    /// most one such slice at once.
     pub suspect: u64,
     pub running: u64,
     /// Turns that wait until a retry.
     pub delayed: u64,
     /// Turns that wait until their next call is approved or denied.
     pub approval: u64,
-    /// Other turns of the requested tenants that no worker can run yet. They wait in throttle queues, or their end
-    /// waits until the lease after a restart has ended.
+    /// Other turns of the requested tenants that no worker can run yet. Some wait in throttle queues. Others end only
+    /// after the lease that follows a restart.
     pub parked: u64,
     /// Number of timers. Each timer belongs to a throttle queue or a turn.
     pub timers: u64,

@@ -22,7 +22,7 @@ pub struct ShardFacts {
     pub policy_digest: String,
     /// The fleet's number of shards when the shard's data was written.
     pub shards: Option<u32>,
-    /// Shard time minus the store's clock.
+    /// Shard time minus the store's clock, in milliseconds.
     pub offset_ms: i64,
     /// Number of times that the store's clock was set back, and the size of the last such change in milliseconds.
     pub steps: (u64, i64),

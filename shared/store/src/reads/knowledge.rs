@@ -121,7 +121,7 @@ impl Store {
             .collect())
     }
 
-    /// Returns for each turn or task in `names`, in order, whether it is unfinished.
+    /// Returns one value for each turn or task in `names`, in order: true if the turn or task is unfinished.
     ///
     /// # Errors
     /// [`StoreError`].

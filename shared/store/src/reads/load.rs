@@ -13,9 +13,9 @@ use crate::{Store, StoreError, worker_of};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FleetLoad {
-    /// Slots of all workers with a lease.
+    /// Number of slots of all workers with a lease.
     pub slots: u64,
-    /// Slices that wait on queues or that workers have taken.
+    /// Number of slices that wait on queues or that workers have taken.
     pub in_flight: u64,
     /// Number of slices that workers have ever taken.
     pub read: Option<u64>,

@@ -24,7 +24,8 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// Returns the queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
+/// Returns the queues of workers: first the ready queues, then the suspect queues, each group from the most urgent
+/// priority to the least urgent.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)

@@ -9,7 +9,7 @@ use crate::{Store, StoreError};
 pub use tickfleet_core::workers::Slots;
 
 const CONSUMERS_MAX: usize = 10_000;
-/// A consumer is omitted if its lease ended more than this number of milliseconds ago.
+/// Maximum time in milliseconds since the end of a consumer's lease. A consumer with a longer expired lease is omitted.
 const GONE_MS_MAX: i64 = 300_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +61,8 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// Returns the schedulers and workers of the shard, by name. Nodes whose lease ended more than five minutes ago are
-    /// omitted.
+    /// Returns the schedulers and workers of the shard, by name. Omits a node if its lease ended more than five minutes
+    /// ago.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -71,7 +71,7 @@ impl Store {
     }
 }
 
-/// Converts consumers to nodes, and omits the nodes whose lease ended too long ago.
+/// Converts consumers to nodes. Omits a node if its lease ended more than `GONE_MS_MAX` ago.
 pub(crate) fn nodes(consumers: &[(String, Consumer)], now_ms: i64) -> Vec<NodeView> {
     let nodes = consumers.iter().map(|(name, consumer)| NodeView::of(name, consumer, now_ms));
     nodes.filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect()

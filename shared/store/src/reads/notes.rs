@@ -35,7 +35,7 @@ pub struct BreakerWait {
     pub why: String,
 }
 
-/// Returns the admissions of a turn, with the caps of its agent. A cap that did not apply is 0.
+/// Returns the admissions of a turn, each with the agent's caps and usage. A cap that did not apply is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()

@@ -12,11 +12,11 @@ use crate::{Store, StoreError};
 pub struct TenantUsage {
     /// Shard time in milliseconds since 1970.
     pub now_ms: i64,
-    /// Unfinished turns and tasks.
+    /// Number of unfinished turns and tasks.
     pub unfinished: u64,
-    /// Slices that wait on queues or that workers have taken.
+    /// Number of slices that wait on queues or that workers have taken.
     pub in_flight: u64,
-    /// Calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
+    /// Number of calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
     pub day_used: u64,
     /// When the current day ends, in shard time. `None` if no call was counted on this day.
     pub day_ends_ms: Option<i64>,

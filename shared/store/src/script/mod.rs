@@ -17,7 +17,7 @@ impl Script {
 }
 
 /// A Redis function, and a script with the same text. The script is for servers without functions, and for Redis users
-/// who may not call functions.
+/// without the permission to call functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     /// The name of the function and of its library. It contains the text's digest, so that several releases can

@@ -78,7 +78,7 @@ pub struct ShardStats {
     pub shard: ShardState,
     /// The time of the store's own clock, which is part of the IDs of new entries.
     pub clock_ms: i64,
-    /// Shard time minus the store's clock.
+    /// Shard time minus the store's clock, in milliseconds.
     pub offset_ms: i64,
     /// Number of times that the store's clock was set back.
     pub steps: u64,

@@ -102,7 +102,7 @@ pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
     Debit(DebitDraft),
-    /// A time relative to shard time, in milliseconds.
+    /// `Before` and `Since` contain a time relative to shard time, in milliseconds.
     Before(i64),
     Since(i64),
     /// Relative to the current generations.

@@ -1,4 +1,4 @@
-//! A real server whose wall clock is set by the game, so that times and entry IDs can be compared exactly.
+//! A real server that uses a wall clock set by the game, so that times and entry IDs can be compared exactly.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;

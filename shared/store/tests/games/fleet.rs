@@ -799,8 +799,8 @@ impl Game {
                 }
                 let fits = match word {
                     "ok" => !ran.is_empty(),
-                    // Calls wait only for future events, so `late` can only occur after a clock step, or if so many
-                    // processes died of failed calls of the store that the reaper was a deadline behind.
+                    // Calls wait only for future events, so `late` can occur only in two cases. Either a clock stepped,
+                    // or failed store calls ended so many processes that the reaper was late by a whole deadline.
                     "late" => ran.is_empty() && (self.plan.step > 0 || self.plan.refused > 0),
                     "not_run" | "refused" | "same" => ran.is_empty(),
                     "tried" | "failed" => !is_once || ran.is_empty(),

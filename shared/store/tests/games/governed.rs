@@ -155,9 +155,8 @@ impl Process {
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
             // The park checks the facts again. If it finds a deadlock, no other turn wakes this call, as for `is_own`.
-            // `is_own`.
             WaitReason::Fact { .. } => 20_000,
-            // If a scheduler ends a canceled turn, it does not know the turn's claim, and wakes no call that waits for
+            // A scheduler that ends a canceled turn does not know the turn's claim. So it wakes no call that waits for
             // the claim.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,

@@ -41,8 +41,8 @@ pub struct Oracle {
     /// The first dispatch of each call to a queue: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
-    /// Number of batches whose reply was lost. These batches may have dispatched calls that the oracle only sees when
-    /// they are redelivered.
+    /// Number of batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when the
+    /// call is redelivered.
     pub unseen: u64,
     pub conflicts: u64,
     pub debits: HashMap<CounterKey, Vec<Debit>>,
@@ -139,7 +139,7 @@ impl Oracle {
         }
     }
 
-    /// Checks that no fixed window, day or length of a rolling window has more debits than its bound.
+    /// Checks that the debits in each fixed window, each day and each rolling window length stay within the bound.
     pub fn check_caps(&mut self) {
         self.check_dispatches();
         for (counter, debits) in &self.debits {

@@ -159,7 +159,7 @@ impl Process {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    /// Runs a slice that was taken after this worker had reported to the restart epoch `taken_epoch`.
+    /// Runs a slice. `taken_epoch` is the restart epoch of the worker's journal when the worker took the slice.
     async fn run_slice(&mut self, mut slice: Slice, taken_epoch: u64) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
@@ -388,7 +388,7 @@ impl Process {
         true
     }
 
-    /// Parks the call for a retry. After its last attempt, ends the call. Returns the slice if calls are left.
+    /// Parks the call for a retry. After its last attempt, ends the call. Returns the slice if calls remain.
     async fn retry(
         &mut self,
         slice: &Slice,
@@ -410,7 +410,8 @@ impl Process {
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
         if let Some(ParkResult::Canceled) = self.decide(park).await? {
-            // Another worker may have reported that this call had begun before the store lost that record.
+            // Use `end`, because another worker may have reported that it began this call, although the store lost that
+            // record.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
         Ok(None)

@@ -1,4 +1,4 @@
-//! A small fleet on the store in memory: producers, two schedulers whose views may be stale, and a worker.
+//! A small fleet on the store in memory: producers, two schedulers with views that may be stale, and a worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -373,7 +373,8 @@ impl Fleet {
         self.store.commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     }
 
-    /// Checks that a turn is in exactly one state, with the matching timers.
+    /// Checks that a turn is only in the throttle queue of its state, and has the matching timers. A turn without a
+    /// record must be finished.
     pub async fn check_place(&self, name: &TurnName) {
         let counters = [
             CounterKey::new(limits::TICK, "acme:kelly"),
@@ -409,7 +410,8 @@ impl Fleet {
     }
 }
 
-/// Checks the stamp of a slice: it has a usage for each limit in the last note, and no usage exceeds its bound.
+/// Checks the stamp of a slice, the counters after its debits: each limit in the last note has a usage within its
+/// bound.
 fn check_stamp(slice: &Slice) {
     let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
@@ -428,7 +430,7 @@ pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     }
 }
 
-/// Returns the position in the throttle queue of a turn whose name is derived from its entry.
+/// Returns the position of a turn in a throttle queue. The turn's name must be derived from its entry.
 pub fn place(name: &TurnName) -> u64 {
     place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

@@ -129,8 +129,8 @@ impl Game {
         let before = self.waiting().await;
         let from = self.fleet.dispatched.len();
         let released = self.fleet.release(by).await;
-        // Ignore turns that this release moved to another queue: they may have returned to the first queue with a new
-        // place.
+        // Ignore turns that this release moved to another queue. They may have returned to the first queue at a new
+        // position.
         let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left());
         let after = self.waiting().await;
         for Dispatched { name, .. } in &self.fleet.dispatched[from..] {
@@ -220,7 +220,7 @@ fn play(seed: u64) {
         for limit in [limits::UNFINISHED, limits::BYTES, limits::IN_FLIGHT] {
             assert_eq!(game.fleet.counter(limit, "acme").await.used, 0, "{limit}");
         }
-        // If a queue became empty without a release, its timer stays until it fires.
+        // If a queue became empty without a release, the queue's timer stays until it fires.
         game.fleet.clock.step(86_400_000);
         game.fleet.release(0).await;
         let timers = game.fleet.members(keys::timers(), None).await;

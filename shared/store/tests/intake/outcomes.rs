@@ -794,8 +794,8 @@ fn an_inbound_entry_is_decided_only_in_its_epoch() {
     an_entry_that_was_taken_before_a_restart_is_not_decided();
 }
 
-/// A restart loses the admission of a turn whose calls ran. When the turn is admitted again, limits of the fleet would
-/// refuse it.
+/// A restart loses the admission of a turn that has already run calls. When the turn is admitted again, limits of the
+/// fleet would refuse it.
 fn what_has_begun_is_never_refused() {
     block_on(async {
         for reason in ["bounds", "agent", "task"] {

@@ -140,7 +140,7 @@ struct HeldSlice {
     slice: Slice,
     /// Calls that ran and are not yet settled.
     ran: BTreeSet<usize>,
-    /// The begun call, and whether it was sent.
+    /// The begun call by position. The flag is true if the call was sent to its tool.
     begun: Option<(usize, bool)>,
     nonce: String,
     /// The restart epoch in which the worker last confirmed that it owns the slice.
@@ -187,8 +187,8 @@ impl Game {
         for turn in 0..calls.len() {
             game.admit(turn);
         }
-        // Admissions happened long enough ago that no restart loses them: the game covers only turns whose acceptance
-        // was reported.
+        // Admissions happened so long ago that no restart loses them. The game covers only turns that were reported as
+        // accepted.
         game.clock.step(LOST_MS_MAX + 1);
         game
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, Target, corpus, play};
 
-/// Maximum inputs from each source of third-party data.
+/// Maximum number of inputs from each source of third-party data.
 const AT_MOST: usize = 1_000;
 
 fn main() -> io::Result<()> {

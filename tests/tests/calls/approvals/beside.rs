@@ -1,5 +1,5 @@
-//! Consents together with facts and equal calls. If facts deny a call or the call waits for an equal call, its consent
-//! stays unused. Also tests reads that run at the same time as a call that needs approval.
+//! Tests how consents interact with facts and equal calls. If facts deny a call or the call waits for an equal call,
+//! its consent stays unused. Also tests reads that run at the same time as a call that needs approval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Consents after a change of tool or rule, a crash or a restart. A consent is valid only for its own call.
+//! Tests consents after a change of tool or rule, a crash or a restart. A consent is valid only for its own call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Approvers who change the agent's arguments.
+//! Tests approvers who change the agent's arguments.
 
 use serde_json::json;
 use tickfleet_client::ApprovalError;

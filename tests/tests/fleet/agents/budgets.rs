@@ -7,7 +7,7 @@ use tickfleet_tests::killable::KillableProcess;
 
 use super::*;
 
-/// The scripted model reports this number for each answer.
+/// Number of tokens that the scripted model reports for each answer.
 const TOKENS_PER_ANSWER: u64 = 110;
 /// The tokens per day in the test with killed workers: about half of what the tasks need.
 const TOKENS_MAX: u64 = 6_000;

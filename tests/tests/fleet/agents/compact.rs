@@ -23,7 +23,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Returns the requests to the agent's own model, with or without notes.
+/// Returns the requests to the agent's own model, without the requests for summaries.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }

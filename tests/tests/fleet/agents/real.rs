@@ -1,4 +1,5 @@
-//! Environment variables configure a real provider. Its key is only used on request:
+//! Runs an agent on a real provider, which environment variables configure. The test uses the provider's key only on
+//! request:
 //!
 //! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E 'test(agents::real)'`
 

@@ -69,12 +69,12 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AttackCounts {
-    /// Users' calls in sessions without an attack. All of them run.
+    /// Number of users' calls in sessions without an attack. All of them run.
     legitimate: usize,
     /// Attackers' calls that grants and rules let through. Facts deny the `stopped` calls, and the `passed` calls run.
     stopped: usize,
     passed: usize,
-    /// The user's own calls after an attacker has made the same call. Facts deny them.
+    /// Number of the user's own calls that repeat a call of the attacker. Facts deny them.
     repeated: usize,
     attacks: usize,
 }

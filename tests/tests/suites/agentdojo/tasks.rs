@@ -10,7 +10,7 @@ use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
 use super::*;
 
-/// Maximum answers per task. The longest task has eighteen calls, and four answers with attackers' calls.
+/// Maximum number of answers per task. The longest task has eighteen calls, and four answers with attackers' calls.
 const ITERATIONS_MAX: u32 = 40;
 const HIJACKED: &str = "hijacked";
 

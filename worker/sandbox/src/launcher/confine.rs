@@ -1,5 +1,5 @@
 //! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
-//! another user if the launcher is root, set limits, give up new privileges, apply Landlock, apply seccomp, execute the
+//! another user if the launcher is root, set limits, forbid new privileges, apply Landlock, apply seccomp, execute the
 //! program.
 
 use std::ffi::{CString, NulError};
@@ -24,7 +24,7 @@ use crate::wire::Request;
 /// Added to the nice value of commands, to lower their priority.
 const NICE: i32 = 10;
 
-/// A child that has passed the gate, and the pipes for its reports.
+/// A child that the launcher has released to run, and the pipes for the child's reports.
 #[derive(Debug)]
 pub(super) struct StartedChild {
     /// The direct child of the launcher: the command, or the first process of its namespace.
@@ -168,8 +168,8 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// Restores default signal handling, which commands expect. The launcher may have been started with ignored or blocked
-/// signals.
+/// Unblocks all signals and restores the default action of `SIGPIPE`, as commands expect. The launcher may have been
+/// started with blocked signals, and Rust programs ignore `SIGPIPE`.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

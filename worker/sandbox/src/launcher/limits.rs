@@ -10,8 +10,8 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Additional threads of the user while the command runs, if the worker and all its sandboxes share the user. Before
-/// the next check of the tree, a fork bomb can start this many threads beyond its limit.
+/// Number of threads that the kernel lets a user add while the command runs, if the worker and all its sandboxes share
+/// this user. Before the next check of the tree, a fork bomb can start this many threads beyond its limit.
 const OTHERS: u64 = 768;
 /// The launcher, and the first process of the namespace. They count toward the namespace's limit but do not belong to
 /// the command.

@@ -35,7 +35,7 @@ const MAPPINGS_MAX: u64 = 65_530;
 /// Device and inode number.
 type FileId = (u64, u64);
 
-/// The charge for each descriptor, in bytes of memory.
+/// The charges per descriptor and per hidden process, in bytes of memory.
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
@@ -210,8 +210,8 @@ impl Charges {
     }
 }
 
-/// Returns the memory that belongs to this process alone, in bytes. `status` is the content of its file `status` in
-/// `/proc`.
+/// Returns the resident, swapped-out, page-table and huge-page memory of a process, in bytes. `status` is the content
+/// of the process's file `status` in `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;

@@ -146,8 +146,9 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// Restricts calls that change a process given by its number: only 0, the caller itself, is permitted. If the worker is
-/// not root, commands run as the worker's user, and the kernel alone would let a command change the worker's limits.
+/// Restricts calls that change or inspect a process given by its number: only 0, the caller itself, is permitted. If
+/// the worker is not root, commands run as the worker's user, and the kernel alone would let a command change the
+/// worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,

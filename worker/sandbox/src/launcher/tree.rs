@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
-/// Maximum processes that one walk visits. Every permitted number of processes is smaller.
+/// Maximum number of processes that one walk visits. Every permitted number of processes is smaller.
 const VISITED_MAX: usize = 20_000;
 
 /// Values from a process's `stat` file.

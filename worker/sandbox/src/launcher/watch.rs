@@ -110,8 +110,8 @@ impl<'a> CommandWatch<'a> {
         }
     }
 
-    /// Waits until the child has ended or a limit is exceeded. Returns the exceeded limit. `failure` is closed when the
-    /// command is executed.
+    /// Waits until the child has ended, a limit is exceeded, or the worker closes the socket. Returns the reason to
+    /// stop the run, or `None` if the child has ended. `failure` is closed when the command is executed.
     fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
@@ -202,7 +202,8 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// Returns the kernel's limit that ended the command, or a workspace limit that was exceeded after the last check.
+    /// Returns the processor limit if the kernel ended the command because of it, or a workspace limit that the last
+    /// check found exceeded.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -237,7 +238,7 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns the present time of a clock on which no decision of the fleet depends.
+/// Returns the current time of a clock on which no decision of the fleet depends.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()

@@ -146,7 +146,8 @@ async fn leftovers_of_a_running_command_are_counted() {
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
         // As root, five processes count: the launcher, the command, the process that the command leaves behind, and a
-        // `sleep` of each of the last two. Without root, only processes with the mark count.
+        // `sleep` of each of the last two. Without root, the `sleep` processes do not count: they lack the mark and are
+        // not the test's children.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// Creates a client that records its arguments, and then runs `rest`.
+/// Creates an engine client: a script that records its arguments in the file `log`, and then runs the shell code
+/// `rest`.
 fn recorder(folder: &Path, rest: &str) -> Engine {
     let program = folder.join("engine");
     let log = folder.join("log");
@@ -66,7 +67,7 @@ async fn a_timed_out_container_is_removed_by_name() {
     let tools = tempfile::tempdir().unwrap();
     let sandbox = sandbox_with(recorder(tools.path(), "exec sleep 600"), folder.path()).await;
     let mut spec = Spec::new(["sleep", "600"], folder.path());
-    // The container must have started within this time.
+    // Leaves enough time for the container to start before the limit stops it.
     spec.limits.wall_ms = 1_000;
     let outcome = sandbox.run(Level::Docker, spec, &CancellationToken::new()).await.unwrap();
     assert_eq!(outcome.stopped, Some(StopCause::Wall));
@@ -99,7 +100,8 @@ async fn a_container_over_its_limit_is_stopped_and_its_client_gets_no_secrets() 
         assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
-    // Only variables for the client are passed on. This holds as root and as a normal user, with cargo and without.
+    // The client must get only the variables that are meant for it. The test runs as root or as a normal user, with or
+    // without cargo.
     let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
     let mut names: Vec<String> = variables.lines().map(name).collect();
     names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! Commands reach only programs, libraries and generic files of `/etc`. They cannot reach more through links, renames,
-//! modes or another tenant's workspace.
+//! Tests that commands reach only their workspace, programs, libraries and generic files of `/etc`. Links, renames,
+//! file modes and another tenant's workspace give no further access.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -103,7 +103,7 @@ os.wait()
 
 #[tokio::test]
 async fn a_command_cannot_change_metadata_of_the_workers_files() {
-    // The file belongs to the user that runs the command. This is the worker's user or, if the suite runs as root, the
+    // The file belongs to the user that runs the command: the worker's user or, if the suite runs as root, the
     // workspace's owner.
     for (level, sandbox) in each_level().await {
         let folder = workspace();
@@ -177,7 +177,7 @@ async fn a_command_cannot_reach_the_workspace_of_another_tenant() {
         for folder in [&mine, &theirs] {
             fs::create_dir(folder).unwrap();
             if is_root() {
-                // The worst case: both workspaces have the same user, as with a worker that is not root.
+                // The worst case: one user owns both workspaces, as under a worker that is not root.
                 let owner = fs::metadata(root.path()).unwrap();
                 std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())).unwrap();
             }

@@ -1,4 +1,5 @@
-//! System calls that create namespaces, reach other processes, or open parts of the kernel that commands do not need.
+//! Tests that commands cannot create namespaces, reach other processes, or use parts of the kernel that they do not
+//! need.
 
 use tickfleet_sandbox::Level;
 
@@ -110,7 +111,8 @@ async fn a_signal_to_all_processes_ends_only_the_command() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("kill -9 -1; echo alive", folder.path())).await;
-        // This process is still alive. So is the launcher, because it has reported.
+        // The test process, which acts as the worker, was not killed. Neither was the launcher, because it reported a
+        // result.
         assert!(outcome.stopped.is_none(), "{level}: {outcome:?}");
     }
 }

@@ -81,7 +81,7 @@ async fn dropping_the_future_kills_everything() {
 
 #[tokio::test]
 async fn no_process_survives_a_killed_worker() {
-    // A separate process acts as the worker: it starts a launcher and dies without a message.
+    // A separate process acts as the worker: it starts a launcher, and dies without notifying the launcher.
     for (level, _) in each_level().await {
         let folder = workspace();
         let mark = format!("orphan{}{level}", std::process::id());

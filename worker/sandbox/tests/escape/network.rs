@@ -1,5 +1,5 @@
-//! A command has no sockets of any family, so it also cannot reach metadata addresses. With a grant, it has only TCP to
-//! the granted ports.
+//! Tests that a command has no sockets of any family, so it also cannot reach metadata addresses. With a grant, a
+//! command can only open TCP connections to the granted ports.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;

@@ -32,8 +32,8 @@ async fn a_missing_launcher_is_reported() {
     );
 }
 
-/// Creates a launcher for a machine with fewer features. `restrict` is Python code that removes features before the
-/// launcher starts.
+/// Creates a launcher that runs as on a machine with fewer features. `restrict` is Python code that removes features
+/// before the launcher starts.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
     let script = format!(

@@ -102,7 +102,7 @@ async fn a_wall_time_limit_or_cancellation_ends_a_run() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("echo begun; sleep 600", folder.path());
-        // The command must have started within this time.
+        // Leaves enough time for the command to start before the limit stops it.
         spec.limits.wall_ms = 1_000;
         let outcome = run(&sandbox, level, spec).await;
         assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");

@@ -83,7 +83,7 @@ pub fn python(script: &str, workspace: &Path) -> Spec {
     Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
 }
 
-/// Returns the output of a Python attack. Panics if the attack itself fails.
+/// Runs a Python attack and returns its output. Panics if the attack itself fails.
 pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &Path) -> String {
     attack_with(sandbox, level, python(script, workspace)).await
 }
@@ -122,8 +122,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// Returns shell code that leaves a process running in its own session. The process's command line contains `mark`: the
-/// inner shell does not replace itself with `sleep`, because another command follows.
+/// Returns shell code that leaves a process running in its own session. Tests find the process by `mark` in its command
+/// line. The inner shell does not replace itself with `sleep`, because another command follows.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

@@ -60,8 +60,8 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
-    /// Returns the outcome of a call if its result is cached. A call that has begun work elsewhere continues with that
-    /// work instead.
+    /// Returns the outcome of a call if its result is cached, otherwise `None`. Also returns `None` for a call that has
+    /// begun work elsewhere, because the call continues with that work.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -85,7 +85,8 @@ impl ResultCache {
         })
     }
 
-    /// Prepares a result that is cached when the call is settled. Returns `None` if the result cannot be cached.
+    /// Prepares a result that is cached when the call is settled. Returns `None` if the call failed, or if its output
+    /// is too large to be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

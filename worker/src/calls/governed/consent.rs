@@ -1,5 +1,5 @@
-//! People's consent to a call that needs approval, because of its tool or a rule: whether it was given, how it is
-//! requested, and which call it permits.
+//! Handles people's consent to calls that need approval because of their tool or a rule: checks whether consent was
+//! given, requests it, and restricts it to one call.
 //!
 //! A consent is bound to everything that makes up the call (see `tickfleet_model::approval`). The worker computes this
 //! binding each time, so a consent to a different call is not found. The consent is used in the decision that begins
@@ -196,8 +196,8 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// Returns how long a call waits for an approval that was requested earlier. The guard is the condition of the
-    /// wait: the approval's record is unchanged.
+    /// Returns how long a call waits for an approval that was requested earlier. Also returns the guard of the wait:
+    /// the approval's record must stay unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -208,7 +208,7 @@ impl Calls {
         let stored = view.record::<Approval>(&key).ok().flatten();
         let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
         let until_ms = until_ms.unwrap_or(attempt.head().deadline_ms);
-        // The estimated clock may be ahead. Without this addition, the call could wake before the approval has expired.
+        // The estimated clock may be ahead. Without `CLOCK_ERROR`, the call could wake before the approval has expired.
         let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
@@ -224,7 +224,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// Returns the reasons why the call needs approval, as JSON, within a bound.
+    /// Returns the reasons why the call needs approval, as JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -243,7 +243,8 @@ impl Calls {
     }
 }
 
-/// Returns the early message to the turn's inbox about the pending approval, if the turn requests it.
+/// Returns the key of the turn's inbox and the early message about the pending approval. Returns `None` if the turn
+/// does not request early messages.
 fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
     let name = &attempt.slice.name;
     let head = attempt.head();

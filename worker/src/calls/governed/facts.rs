@@ -46,8 +46,9 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// Returns the changes of facts at the end of a call. Returns `None` for a task, or if the tool changes no facts. If it
-/// is unknown whether the call ran, all of its changes may have happened.
+/// Returns the changes of facts at the end of a call. Returns `None` for a task, or if the tool is unknown or changes
+/// no facts. If it is unknown whether the call ran, the returned changes are `None`: each of the tool's changes may
+/// have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -79,7 +80,7 @@ fn arguments_of(text: &str) -> Box<RawValue> {
 
 pub(in crate::calls) struct FactsCheck<'a> {
     pub(in crate::calls) check: CheckFacts,
-    /// The conditions. The flag is true for a required fact and false for a forbidden fact.
+    /// Each condition with a flag, which is true for a required fact and false for a forbidden fact.
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
@@ -199,7 +200,7 @@ impl UnmetCondition<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// Returns advice for the model: which of its tools would meet the condition.
+    /// Returns advice for the model: the tools with which it can meet the condition.
     fn advice(&self) -> String {
         let tenant = &self.attempt.slice.name.tenant;
         let agent = &self.attempt.head().agent;
@@ -236,7 +237,7 @@ fn explain(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// Returns the outcome of a call if its session has no room for the facts that the call would set.
+/// Returns the outcome of a call if its session already has the maximum number of facts.
 pub(in crate::calls) fn session_full(attempt: &CallAttempt<'_>, name: &str) -> AttemptOutcome {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");

@@ -20,7 +20,7 @@ use crate::calls::messages;
 pub struct LoopOptions {
     /// Number of equal calls in a row after which the agent gets a note.
     pub warn_after: u32,
-    /// How often a call must be repeated until the call is denied, and for how long.
+    /// The number of repetitions after which a call is denied, and the duration of the denial.
     pub bounds: StreakBounds,
     /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
@@ -36,8 +36,9 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// Returns the streak check of a call; `None` if the call is not watched. Turns that the model loop or a tool has
-    /// begun do not count as the agent's own.
+    /// Returns the streak check of a call. Returns `None` if the loop breaker is off, for a task, and for a tool in
+    /// `except`. Also returns `None` in turns that the model loop or a tool has begun: these calls do not count as the
+    /// agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();

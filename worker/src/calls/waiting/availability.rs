@@ -19,11 +19,11 @@ use crate::tools::RegisteredTool;
 const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable
-    /// and no result is known without it, the error is the outcome of the call.
+    /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable and
+    /// no result is known without the tool, the error is the outcome of the call.
     ///
-    /// A task is not checked: its tool is its agent, and the agent's models have their own circuit breakers. A call
-    /// that has begun work elsewhere continues.
+    /// A task is not checked: it runs its agent, and the agent's models have their own circuit breakers. A call that
+    /// has begun work elsewhere continues.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,

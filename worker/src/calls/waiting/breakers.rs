@@ -21,8 +21,8 @@ use crate::tools::ToolFailure;
 /// Maximum number of tenants with their own breaker for a failing tool. Failures of further tenants count only for
 /// the tool.
 const TENANTS_MAX: usize = 1_000;
-/// While a trial of the tool is in progress, other calls are checked again after a breaker's open time divided by
-/// this number.
+/// While a trial of the tool is in progress, the wait before the next check of another call is a breaker's open time
+/// divided by this number.
 const RECHECKS_PER_COOLDOWN: u32 = 4;
 
 /// The circuit breakers of a process's tools. Clones share their state.

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 4] = ["get_subscription_info", "get_team_members", "post
 /// Every worker of the fleet uses the same `home`.
 ///
 /// # Errors
-/// The environment variable that cannot be used, and the reason.
+/// Returns the name of an environment variable that cannot be used, and the reason.
 pub fn all(
     store: &Store,
     home: &Store,

@@ -297,8 +297,8 @@ impl ValueCheck {
     }
 }
 
-/// Returns true if the error is a pattern that took too many steps. The tool must then decide whether the value
-/// matches.
+/// Returns true if the error comes from the regex engine: a pattern took too many steps, or the engine failed. The tool
+/// must then decide whether the value matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })

@@ -58,7 +58,7 @@ pub struct CallContext {
     pub agent: AgentId,
     /// The fleet's own id of the call.
     pub call: CallId,
-    /// Idempotency key. Every attempt of this call has the same key, also after the turn is submitted again. Pass the
+    /// Idempotency key. Every attempt of this call has the same key, even after the turn is submitted again. Pass the
     /// key to services that support idempotency keys.
     pub idempotency_key: String,
     /// The call's deadline, in milliseconds since the epoch of the shard's clock.
@@ -67,7 +67,7 @@ pub struct CallContext {
     pub attempt: u32,
     /// The turn's context, as the producer of the turn gave it.
     pub context: Arc<Context>,
-    /// The task that the turn runs under, with its grant.
+    /// The task to which the turn belongs, with the task's grant.
     pub task: Option<(TaskId, TaskGrant)>,
     /// The tools that the turn may use.
     pub tools: Toolbox,
@@ -117,8 +117,8 @@ impl CallContext {
         }
     }
 
-    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services. `None` if the
-    /// producer gave no trace context and spans are not exported.
+    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services. Returns `None`
+    /// if the producer gave no trace context and spans are not exported.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         traces::outgoing(&self.context)

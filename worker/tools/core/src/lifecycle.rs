@@ -137,8 +137,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hooks of all started tools concurrently, with a limit of 5 s. Failures are only logged, because the
-/// process is stopping anyway.
+/// Runs the stop hooks of all started tools concurrently, with a limit of 5 s. Panics and a timeout are only logged,
+/// because the process is stopping anyway.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);

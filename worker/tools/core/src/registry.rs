@@ -48,10 +48,12 @@ impl fmt::Debug for RegisteredTool {
 }
 
 impl RegisteredTool {
-    /// Compiles the schemas of `spec`.
+    /// Makes a registered tool. Compiles the schemas of `spec`, and checks its effect key, its cache, and the fields
+    /// for `once` tools.
     ///
     /// # Errors
-    /// [`RegistryError::Schema`], [`RegistryError::EffectKey`] and `RegistryError::Cache`.
+    /// [`RegistryError::Schema`], [`RegistryError::EffectKey`], [`RegistryError::OnlyOnce`] and
+    /// [`RegistryError::Cache`].
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
@@ -116,7 +118,8 @@ pub enum RegistryError {
         /// The tool that was registered first.
         other: String,
     },
-    /// The name contains characters that the dialects can neither carry nor map, or its length is out of bounds.
+    /// The name contains characters that dialects can neither use unchanged nor map to others, or its length is out of
+    /// bounds.
     #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
     Name {
         /// The name.
@@ -194,8 +197,8 @@ pub struct Registry {
     /// All versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
-    /// Maps the names that dialects show back to tools. Built on first use. A dialect shortens long names, and only
-    /// this map resolves shortened names.
+    /// Maps the names shown by dialects to the names of tools. Built on first use. A dialect shortens long names, and
+    /// only this map resolves shortened names.
     shown: OnceLock<NameMap>,
 }
 
@@ -326,7 +329,7 @@ impl Registry {
     /// Adds one tool.
     ///
     /// # Errors
-    /// [`RegistryError`] if the name or id is taken, or if a model could not call the name.
+    /// [`RegistryError`] if the name or id is taken, or if a model could not call a tool of this name.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let id = tool.spec.id.clone();

@@ -122,8 +122,8 @@ impl Secrets {
     }
 }
 
-/// Inserts the tenant into a reference, encoded with `encoded`. `None` if the reference contains `{tenant}` but
-/// `tenant` is `None`.
+/// Replaces `{tenant}` in a secret's reference with the tenant, encoded by `encoded`. Returns `None` if the reference
+/// contains `{tenant}` but `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -131,7 +131,7 @@ fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId)
     }
 }
 
-/// Encodes a tenant for the name of a variable: letters and digits stay, every other byte becomes `_` and two
+/// Encodes a tenant's name for use in a variable's name: letters and digits stay, every other byte becomes `_` and two
 /// hexadecimal digits (`atlas-ux` becomes `atlas_2Dux`). `_` is encoded too, so that no two tenants share a variable.
 fn in_variable(tenant: &TenantId) -> String {
     percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
@@ -145,14 +145,15 @@ fn in_variable(tenant: &TenantId) -> String {
     })
 }
 
-/// Encodes a tenant for a path: percent-encoded. A leading `.` (a hidden file, or the parent folder) becomes `%2E`.
+/// Percent-encodes a tenant's name for use in a path. A leading `.` (a hidden file, or the parent folder) becomes
+/// `%2E`.
 fn in_path(tenant: &TenantId) -> String {
     let name = percent::percent_encoded(tenant.as_str(), "");
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a secret from a file, without the final line breaks. `None` if the file is too large or cannot be read as
-/// text.
+/// Reads a secret from a file, without the final line breaks. Returns `None` if the file is too large or cannot be read
+/// as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {
@@ -186,11 +187,11 @@ mod tests {
             assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
         }
         for echo in [
-            // base64 of `kim:12:ab/c+"d`, then of the same text after one and after two other characters.
+            // Base64 of `kim:12:ab/c+"d`, then Base64 of the same text with `x` and with `xx` in front of it.
             "a2ltOjEyOmFiL2MrImQ=",
             "eGtpbToxMjphYi9jKyJk",
             "eHhraW06MTI6YWIvYysiZA==",
-            // base64url of the percent-encoded form.
+            // Base64url of the percent-encoded form.
             "MTIlM0FhYiUyRmMlMkIlMjJk",
             "31323a61622f632b2264",
             "31323A61622F632B2264",

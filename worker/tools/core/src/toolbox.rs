@@ -81,8 +81,8 @@ impl Toolbox {
         Self { active, registry, granted, narrowed }
     }
 
-    /// Returns the names of the tools that the turn is restricted to. `None` if the turn may use all tools of its
-    /// agent.
+    /// Returns the names of the tools that the turn is restricted to. Returns `None` if the turn may use all tools of
+    /// its agent.
     #[must_use]
     pub fn narrowed(&self) -> Option<&BTreeSet<String>> {
         self.narrowed.as_deref()
@@ -114,7 +114,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns the conditions on session facts in the tool's permission row. `None` if the row has none.
+    /// Returns the conditions on session facts in the tool's permission row. Returns `None` if the row has none.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;

@@ -261,9 +261,9 @@ impl TypedTool {
     }
 
     /// Sets the arguments that identify an effect, as JSON pointers (`/to`, `/amount`). Two calls of one tenant with
-    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for it, also
-    /// from other turns and agents. After its end, equal calls receive its outcome for the time `window`. Requires the
-    /// effect `once`. Each call must contain all of these arguments.
+    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for it, even if
+    /// they come from other turns and agents. After that call has ended, equal calls receive its outcome for the time
+    /// `window`. Requires the effect `once`. Each call must contain all of these arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();

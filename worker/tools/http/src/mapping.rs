@@ -97,7 +97,8 @@ impl Rule {
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// Returns the wait that the response requests (s). The value at the rule's pointer may be a number or text.
+    /// Returns the wait that the response requests, in seconds. The value at the rule's pointer may be a number or
+    /// text. Fractions are rounded up.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(

@@ -275,7 +275,8 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// Returns the error code (RFC 6749, section 5.2). No other part of an error response appears in messages.
+/// Returns the error code (RFC 6749, section 5.2), if it is short and has only plain characters. No other part of an
+/// error response appears in messages.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;

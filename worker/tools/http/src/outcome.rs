@@ -226,9 +226,9 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// Rewrites JSON text so that every parser accepts it, with every digit preserved. `None` if the text is not JSON, or
-/// is nested deeper than the fleet's parsers accept. Deeper JSON would make the reply unreadable, so the caller sends
-/// it as text.
+/// Rewrites JSON text so that every parser accepts it, with every digit preserved. Returns `None` if the text is not
+/// JSON, or is nested deeper than the fleet's parsers accept. Deeper JSON would make the reply unreadable, so the
+/// caller sends it as text.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -292,8 +292,8 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or the `parameters.retry_after` of
-/// Telegram.
+/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or `parameters.retry_after` in the
+/// body, as Telegram sends it.
 ///
 /// A date is compared with the response's own `Date`, so that an incorrect local clock has no influence.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {

@@ -72,7 +72,7 @@ impl Template {
         }
     }
 
-    /// Fills in the template. `None` if one of its arguments is absent or null.
+    /// Fills in the template. Returns `None` if one of its arguments is absent or null.
     ///
     /// # Errors
     /// The problem with an argument, worded for a model and without secrets.
@@ -151,7 +151,7 @@ pub(super) struct Values<'a> {
 }
 
 /// Converts an argument to text. Strings stay as they are, numbers and booleans stay as written, and an object becomes
-/// JSON. The items of a list are converted and joined with commas. `None` for null.
+/// JSON. The items of a list are converted and joined with commas. Returns `None` for null.
 fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     let unreadable = |_| format!("Argument '{name}' cannot be read.");
     let json = raw.get();
@@ -283,7 +283,7 @@ impl Body {
         }
     }
 
-    /// Fills in the body. `None` if the body is a single string with an absent argument.
+    /// Fills in the body. Returns `None` if the body is a single string with an absent argument.
     ///
     /// # Errors
     /// The problem with an argument, worded for a model.

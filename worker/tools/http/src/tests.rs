@@ -1,4 +1,4 @@
-//! HTTP tools with real servers on this machine. Some of the servers behave well, others do not.
+//! Tests HTTP tools with real servers on this machine. Some of the servers behave well, others do not.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

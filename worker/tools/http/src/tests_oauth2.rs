@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// A token service that numbers its grants, and a service that accepts all tokens that are not revoked.
+/// A token service that numbers its grants, and a service that accepts every token except revoked ones.
 #[derive(Clone)]
 struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,

@@ -76,8 +76,8 @@ impl Tokens {
         }
     }
 
-    /// Returns a token to use instead of `refused`: a newer token that another call has obtained, or a new one. `None`
-    /// if a token was replaced less than [`REPLACE_PAUSE`] ago.
+    /// Returns a token to use instead of `refused`: a newer token that another call has obtained, or a new one. Returns
+    /// `None` if a token was replaced less than [`REPLACE_PAUSE`] ago.
     ///
     /// # Errors
     /// [`ToolFailure`] if the sign-in failed.

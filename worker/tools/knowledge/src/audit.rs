@@ -1,4 +1,4 @@
-//! The calls of agents, from the newest part of the audit log. They are kept in memory by agent. Each read continues
+//! Keeps the calls of agents from the newest part of the audit log in memory, grouped by agent. Each read continues
 //! after the last entry that was read.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,8 +20,8 @@ const HELD_MAX: usize = 20_000;
 /// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 1_500;
-/// Calls of these tools are not searched. They contain the question of the search, so they would be ranked before the
-/// answer.
+/// A search ignores calls of these tools. Their arguments contain the question of a search, so these calls would be
+/// ranked before the answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -41,7 +41,7 @@ struct Index {
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// The passages, by the numbers of their texts in the lexicon. `None` for a removed passage.
+    /// The passages, indexed by the number of each passage's text in the lexicon. `None` for a removed passage.
     places: Vec<Option<PassageRef>>,
     bytes: usize,
 }

@@ -40,7 +40,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Returns the format of a file according to its name. `None` for other files.
+    /// Returns the format of a file according to its name. Returns `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {

@@ -54,9 +54,9 @@ struct Embedding {
 }
 
 impl Embedder {
-    /// Returns the endpoint that the environment configures. The variables are `EMBEDDINGS_MODEL` with
-    /// `EMBEDDINGS_BASE_URL` and `EMBEDDINGS_API_KEY`, or `EMBEDDINGS_MODEL` with OpenAI's variables. `None` if
-    /// `EMBEDDINGS_MODEL` is not set. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`.
+    /// Returns the endpoint that the environment configures. `EMBEDDINGS_MODEL` names the model; if it is not set,
+    /// returns `None`. The address is `EMBEDDINGS_BASE_URL` with the key `EMBEDDINGS_API_KEY`. Without this address,
+    /// OpenAI's variables apply. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`.
     ///
     /// # Errors
     /// The problem with a variable. If the variable's value is secret, the message does not contain it.

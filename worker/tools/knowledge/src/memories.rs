@@ -1,4 +1,5 @@
-//! Agents' memories in a process. They are read again if the agent's stored generation has changed.
+//! Caches agents' memories in a process. An agent's memories are read again if the agent's stored generation has
+//! changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

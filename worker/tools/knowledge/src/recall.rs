@@ -86,8 +86,8 @@ struct RecallQuery<'a> {
 }
 
 impl Knowledge {
-    /// Searches all sources of an agent. If a source fails or is slow, the findings of the other sources are still
-    /// returned.
+    /// Searches the given sources of an agent, or all sources if `sources` is empty. If a source fails or is slow, the
+    /// findings of the other sources are still returned.
     pub async fn recall(
         &self,
         store: &Store,
@@ -239,7 +239,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns the best texts as indexes and scores.
+    /// Returns the indexes and scores of the texts that match the question best, best first.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {

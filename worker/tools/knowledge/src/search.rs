@@ -63,7 +63,7 @@ pub struct FoundPassage {
     pub category: String,
     /// The passage.
     pub text: String,
-    /// How well it fits, 0 to 1.
+    /// How well the passage fits the question, 0 to 1.
     pub score: f32,
     /// How well the passage matches on its own, comparable between sources. `score` may instead come from joined
     /// rankings.
@@ -142,8 +142,8 @@ impl Knowledge {
         }
     }
 
-    /// Returns the knowledge base of a tenant. If the bases exceed the limit of memory, drops the least recently
-    /// searched bases.
+    /// Returns the knowledge base of a tenant. If the bases exceed the memory limit, drops the least recently searched
+    /// bases.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;

@@ -158,7 +158,8 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     }
 }
 
-/// Cleans a memory's text and tags for storage: removes control characters except line breaks and tabs.
+/// Cleans a memory's text and tags for storage: removes control characters except line feeds and tabs, surrounding
+/// spaces, and empty tags.
 ///
 /// # Errors
 /// The problem with the text or the tags.

@@ -1,5 +1,5 @@
-//! Knowledge bases and memories in an in-memory shard: which agents see which data, what an import costs, and what
-//! happens if a part is unavailable, full or hostile.
+//! Tests knowledge bases and memories in an in-memory shard: which agents see which data, how much an import costs, and
+//! the behavior if a part is unavailable, full or hostile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

@@ -44,8 +44,8 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("Do more shards make the fleet faster?", &["Shards", "shards"]),
 ];
 
-/// Minimum number of answers among the first five passages. For the pages for which the questions were written, the
-/// number was 20 by words and 19 by meaning. The pages change over time, so the minimum is lower.
+/// Minimum number of questions that one of the first five passages must answer. With the pages for which the questions
+/// were written, the number was 20 by words and 19 by meaning. The pages change over time, so the minimum is lower.
 const WITHIN_FIVE: usize = 15;
 
 /// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out,

@@ -12,7 +12,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Returns the reason why the lock file cannot store a definition. `None` if it can.
+/// Returns the reason why the lock file cannot store a definition. Returns `None` if it can.
 pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     if schemas.iter().flatten().any(|schema| depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {

@@ -23,7 +23,7 @@ pub enum ServerMessage {
     Other,
 }
 
-/// Reads a message of the server that `def` describes. `None` if the bytes are not a message.
+/// Reads a message of the server that `def` describes. Returns `None` if the bytes are not a message.
 #[must_use]
 pub fn read_message(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<ServerMessage> {
     let message = match Decoder::default().decode(message) {

@@ -231,7 +231,7 @@ fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// Reads a body. `None` if the body has more than `bytes_max` bytes.
+/// Reads a body. Returns `None` if the body has more than `bytes_max` bytes.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {

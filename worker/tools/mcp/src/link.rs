@@ -372,7 +372,7 @@ impl Link {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns the pin status of a tool. While the tools are being checked, waits for the result. `None` if the
+    /// Returns the pin status of a tool. While the tools are being checked, waits for the result. Returns `None` if the
     /// connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();

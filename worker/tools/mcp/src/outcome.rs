@@ -41,11 +41,12 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
-/// Returns the output of a response: the structured content, or otherwise the content as text. `is_structured` is true
-/// if the tool declares an output schema.
+/// Returns the output of a response: the structured content, or otherwise the content. Content with images becomes
+/// content blocks, other content becomes text. `is_structured` is true if the tool declares an output schema.
 ///
 /// # Errors
-/// The failure that the tool reports. A response that is not a result is also an error.
+/// The failure that the tool reports. A response that is not a result is also an error. So is a response without
+/// structured content if the tool declares an output schema.
 pub(super) fn output(
     answer: ServerResult,
     effect: Effect,
@@ -333,8 +334,8 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure for a message that could not be sent, that got no HTTP response, or that the server answered
-/// with an HTTP error.
+/// Returns the failure for a message without a usable HTTP response: the message could not be sent, got no response, or
+/// got an HTTP error.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };
@@ -365,7 +366,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// Returns true for `HTTP 4xx …`, except for statuses after which a retry is useful.
+/// Returns true if `response` begins with `HTTP 4xx`, except for statuses after which a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

@@ -171,8 +171,8 @@ impl MessageScan {
         }
     }
 
-    /// Returns the request that the message responds to. `None` if the message is not a response, or if the request is
-    /// unclear.
+    /// Returns the request that the message responds to. Returns `None` if the message is not a response, or if the
+    /// request is unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }

@@ -125,7 +125,7 @@ struct PendingRequest {
 }
 
 impl PendingRequest {
-    /// Waits for the response. `None` if the server was silent for too long.
+    /// Waits for the response. Returns `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,

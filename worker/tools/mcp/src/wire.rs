@@ -110,7 +110,7 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// Returns true if this error replaces a response that could not be read. Its message is the reason.
+/// Returns true if this error replaces a response that could not be read. The error's message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
@@ -265,7 +265,7 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     }
 }
 
-/// Decodes the response to `initialize`. Only the protocol revision and the server's name are used.
+/// Decodes the response to `initialize`. Only the protocol revision, and the server's name and version, are used.
 ///
 /// # Errors
 /// The problem with the response.

@@ -1,5 +1,5 @@
-//! Responses of a real child process that are not results or are too large. The calls end immediately with an accurate
-//! failure.
+//! Tests responses of a real child process that are not results or are too large. The calls must end immediately with
+//! an accurate failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,8 +16,9 @@ use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, Too
 use tickfleet_tools_mcp::{Servers, list_tools};
 
 /// A server that responds according to the name of the call's argument. `result`: the given result. `echo`: the
-/// arguments. `line`: the given line, with the request's id in place of `ID`. `numbers`: a list of that many numbers.
-/// `bytes`: a line of that many bytes. The server's command-line argument sets the protocol version that it announces.
+/// arguments. `line`: the given line, with the request's id in place of `ID`. `numbers`: a list with the given count of
+/// numbers. `bytes`: a line of the given size in bytes. The server's command-line argument sets the protocol version
+/// that it announces.
 const SERVER: &str = r#"
 import json
 import sys

@@ -37,7 +37,7 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// Returns why an address is not public. `None` if the address is public.
+/// Returns why an address is not public. Returns `None` if the address is public.
 pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -48,8 +48,7 @@ pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
 fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
     use NotPublic::{Forbidden, Private};
     let known = match address.octets() {
-        // Alibaba's address is inside the block of private addresses of carriers. Azure's address is among public
-        // addresses.
+        // Alibaba's address is in the block of carriers' private addresses. Azure's address is a public address.
         [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
         [127, ..] => Private("a loopback address"),
@@ -102,7 +101,7 @@ pub(crate) struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses `address/bits` or a single address. `None` for any other text.
+    /// Parses `address/bits` or a single address. Returns `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),

@@ -76,7 +76,7 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Makes the checks that the registry does not make. The Python and TypeScript packages make the same checks, and
+    /// Checks the fields that the registry does not check. The Python and TypeScript packages make the same checks, and
     /// their messages name the function.
     ///
     /// # Errors

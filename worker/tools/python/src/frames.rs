@@ -32,8 +32,8 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads the body of the next frame. `None` if the other side has closed the socket between two frames. Memory is
-/// allocated only for bytes that have arrived, not for the announced length.
+/// Reads the body of the next frame. Returns `None` if the other side has closed the socket between two frames. Memory
+/// is allocated only for bytes that have arrived, not for the announced length.
 ///
 /// # Errors
 /// [`FrameError`].

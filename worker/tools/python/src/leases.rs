@@ -101,7 +101,8 @@ impl PoolShared {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
-    /// Selects the interpreter with the fewest running calls. Interpreters without free capacity are excluded.
+    /// Selects the interpreter with the fewest running calls. Interpreters without free capacity, and interpreters that
+    /// are retired or closed, are excluded.
     fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
         let open = |live: &&mut LiveInterpreter| {
             live.running < self.def.concurrency

@@ -62,7 +62,7 @@ pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     })
 }
 
-/// Returns true if a folder of this name contains no code of modules: caches and installed packages.
+/// Returns true if a folder of this name contains no code of modules, such as a cache or installed packages.
 pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
     folder
         == match runtime {

@@ -111,7 +111,8 @@ struct RunningCall {
 }
 
 impl RunningCall {
-    /// Waits for the response, and makes the inner calls that the function requests. `None` if the process was lost.
+    /// Waits for the response, passes on progress, and makes the inner calls that the function requests. Returns `None`
+    /// if the process was lost.
     ///
     /// # Errors
     /// An inner call is in progress or cannot be made. The outer call is canceled. If the failure is transient, the

@@ -1,4 +1,4 @@
-//! Tool hosts: a separate process listens on a socket and runs interpreters, like a container next to the worker.
+//! Tests tool hosts: a separate process listens on a socket and runs interpreters, like a container next to the worker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]

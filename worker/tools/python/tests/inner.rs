@@ -1,4 +1,4 @@
-//! Python functions that call other tools: the results of the calls, and that a function ends while a call is in
+//! Tests Python functions that call other tools: the calls return results, and a function ends while its call is in
 //! progress.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -78,7 +78,7 @@ async fn an_unfinished_inner_call_suspends_its_function() {
         *calls.asked.lock(),
         [(1, "echo".into(), json!({"text": "hi"})), (2, "echo".into(), json!({"text": "hi again"}))]
     );
-    // The host still works normally after this.
+    // The host still runs other calls after a function that made inner calls.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     tools.stop().await;
 }

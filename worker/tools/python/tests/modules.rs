@@ -1,4 +1,5 @@
-//! The tools that modules offer, the errors of modules that cannot be imported, and the detection of code changes.
+//! Tests the tools that modules offer, the errors of modules that cannot be imported, and the detection of code
+//! changes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]
@@ -48,7 +49,7 @@ fn an_unusable_interpreter_is_reported_with_its_cause() {
     assert!(error.contains("'no-such-python' could not be started"), "{error}");
     let error = refused(ModulesDef { interpreter: "cat".into(), ..def() });
     assert!(error.contains("it ended with exit status: 1") && error.contains("on standard error it said:"), "{error}");
-    // If the package is missing, Python's own message reports that.
+    // Python's own error message reports a missing package.
     let error = refused(ModulesDef { env: BTreeMap::new(), ..def() });
     assert!(error.contains("No module named tickfleet") || error.contains("No module named 'tickfleet'"), "{error}");
 }

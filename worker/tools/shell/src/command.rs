@@ -1,4 +1,4 @@
-//! Fills the arguments of a call into a command. Each argument stays within the command element that contains its
+//! Inserts a call's arguments into a command. Each argument stays within the command element that contains its
 //! template.
 
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ impl Template {
         })
     }
 
-    /// Returns the text for a call. `None` if one of the template's arguments is absent or null.
+    /// Returns the text for a call. Returns `None` if one of the template's arguments is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

@@ -3,7 +3,7 @@
 //! Read in this order:
 //!
 //! - `tool`: a call of a declared tool from end to end.
-//! - `command`: fills arguments into a command.
+//! - `command`: inserts arguments into a command.
 //! - [`workspace`]: the folder where the command runs.
 //! - [`shell`]: the state that all tools share.
 //! - [`builtin`]: the tools that coding agents expect.

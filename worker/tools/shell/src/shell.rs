@@ -41,8 +41,8 @@ impl Shell {
         self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
-    /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. `None` if it
-    /// supports neither.
+    /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. Returns `None`
+    /// if it supports neither.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let support = self.support();

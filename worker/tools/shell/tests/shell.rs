@@ -1,4 +1,4 @@
-//! Shell and file tools, called as a worker calls them. The launcher is that of the sandbox crate's tests.
+//! Tests shell and file tools, called as a worker calls them. The tests use the launcher of the sandbox crate.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it skips")]
 

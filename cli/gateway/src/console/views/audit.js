@@ -1,4 +1,4 @@
-// The audit log: who did what, and what decided it.
+// Searches the audit log: actions, their actors, and the decisions about them.
 
 import { ask, now, withQuery } from "../api.js";
 import { count, range } from "../format.js";

@@ -74,7 +74,9 @@ async function edit(id, view, refresh) {
   await handle([id], { path: "dead/replay", verb: "replayed", label: "Replay", text, fields: [area, whole.may_have_run ? mayField() : null] }, view, refresh);
 }
 
-/** Requests page after page and handles each. If it ends early, returns the reason; otherwise an empty text. */
+/**
+ * Requests all pages of a list, and calls `handlePage` for each. Returns why the loop ended early, or an empty text.
+ */
 async function each(wanted, before_ms, signal, handlePage) {
   let from;
   do {
@@ -92,7 +94,7 @@ const ALL = {
   drop: { path: "dead/drop", verb: "dropped", label: "Drop all matches", isDanger: true, text: "Messages are deleted. Calls stay in the audit log but are no longer listed here." },
 };
 
-/** Replays or drops all matches of a filter. The preview counts them by cause. */
+/** Replays or drops all matches of a filter, after a preview with the number of matches per cause. */
 async function onAll(kind, wanted, refresh) {
   const { path, verb, label, text, isDanger } = ALL[kind];
   const preview = await ask(withQuery("dead/causes", { ...wanted, limit: 100 })).catch((error) => void say(error.message));
@@ -124,10 +126,13 @@ async function onAll(kind, wanted, refresh) {
   if (isDone || handled) refresh();
 }
 
-/** The filter that lists the entries of a cause. Letters have no error message. */
+/**
+ * Returns the filter that lists the entries of a cause. `without_error` is not set for dead letters, which never have
+ * an error message.
+ */
 const ofCause = (cause) => ({ kind: cause.kind, cause: cause.cause, tool: cause.tool, normalized_error: cause.normalized_error, without_error: cause.normalized_error || cause.kind === "letter" ? undefined : "true" });
 
-/** Causes within a filter, each with a link to its entries and a button that replays them. */
+/** Draws the causes within a filter, each with a link to its entries and a button that replays them. */
 export function causes(found, query, refresh, caption) {
   const inLink = Object.fromEntries(["from", "until", "tenant", "agent"].map((name) => [name, query.get(name)]));
   const columns = [

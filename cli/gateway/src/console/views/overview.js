@@ -1,4 +1,4 @@
-// The first screen: what needs attention, rates, calls over time, tools that fail, what turns wait for.
+// The first screen: findings that need attention, rates, calls over time, failing tools, and why turns wait.
 
 import { ask, may, whoami, now, withQuery } from "../api.js";
 import { pause } from "../actions.js";
@@ -11,7 +11,10 @@ import { age, button, card, chip, empty, h, keepInLink, known, link, page, redra
 const ofOne = (one, all, name) => (name ? [one[0].toUpperCase() + one.slice(1), one, { name }] : [all[0].toUpperCase() + all.slice(1), all, {}]);
 const workers = (name) => ofOne("worker", "workers", name);
 
-/** Returns the link to what waits for a limit. The subject of a cap is a tenant, or `tenant:agent`. */
+/**
+ * Returns the link for a full limit or cap. The name of a cap is a tenant, or `tenant:agent`; its link lists waiting
+ * turns.
+ */
 function ofLimit(name) {
   if (!name || known.limit.has(name)) return ofOne("limit", "limits", name);
   const [tenant, agent] = name.split(":");
@@ -52,8 +55,8 @@ const backlog = (fleet, names) => fleet.backlog.filter((one) => names.includes(o
 const oldest = (rows) => Math.max(0, ...rows.map((one) => one.oldest_ms ?? 0));
 
 /**
- * Returns a function that returns data beside the live stream. The data is requested at most every `everyMs` ms. Until
- * new data arrives, the function returns the previous data.
+ * Returns a function for data that the live stream does not contain. The data is requested at most every `everyMs` ms.
+ * Until new data arrives, the function returns the previous data.
  */
 function beside(path, everyMs) {
   const found = { data: undefined, wrong: "", at: 0 };

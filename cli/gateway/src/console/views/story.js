@@ -151,7 +151,7 @@ function tree(story) {
 
 /** Explains why the turn waits, with links to act on the cause. Returns null if the turn does not wait. */
 function why(story, lines) {
-  // For an approval, the approval's own card shows the reason.
+  // If the turn waits for an approval, the card of the approval already shows the reason.
   if (OVER.includes(story.state) || story.waits?.approval) return null;
   const found = lines.filter((line) => line.startsWith("It waits:"));
   if (!found.length) return null;

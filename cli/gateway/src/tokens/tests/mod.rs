@@ -185,7 +185,7 @@ async fn an_issuer_outage_does_not_affect_tokens_with_cached_keys() {
             break;
         }
         assert!(look < 6_000, "keys come when the issuer answers");
-        // Each attempt requests the keys; the issuer responds in between.
+        // Each attempt requests the keys. The sleep gives the issuer time to respond.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     idle(&tokens).await;

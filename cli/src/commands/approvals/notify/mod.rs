@@ -210,7 +210,7 @@ impl Notifier<'_> {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
-    /// Acknowledges sent events in Redis and renews the lease. Returns whether this process still has the lease.
+    /// Acknowledges sent events in Redis and renews the lease. Returns true if this process still has the lease.
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
@@ -342,9 +342,9 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
 }
 
 /// Returns the message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If
-/// arguments are cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible
-/// characters are escaped twice, so that they stay visible when a receiver displays the text. The field
-/// `hidden_characters` reports whether there are invisible characters.
+/// arguments are cut, the message states this and names where the full arguments are. Numbers keep all digits.
+/// Invisible characters are escaped twice, so that they stay visible when a receiver displays the text. If there are
+/// any, the field `hidden_characters` is true.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));

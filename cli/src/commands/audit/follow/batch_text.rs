@@ -11,7 +11,7 @@ use tickfleet_store::StoreError;
 pub(super) enum SendError {
     Again {
         why: String,
-        /// When to send the batch again, if the destination specifies a time.
+        /// How long to wait before the batch is sent again; `None` if the destination specifies no time.
         wait: Option<Duration>,
     },
     /// The destination accepts no more batches. The value is the reason.

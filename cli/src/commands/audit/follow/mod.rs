@@ -104,7 +104,7 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: 
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
-    // `OTEL_EXPORTER_OTLP_HEADERS` is optional.
+    // The variable `OTEL_EXPORTER_OTLP_HEADERS` is optional, so an error is ignored.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
     let (sink, positions) = to.open(&header.fleet, args.max_size, args.max_files, &headers)?;
     let progress = Progress::default();
@@ -212,8 +212,9 @@ impl Exporter {
         Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
-    /// Sets the positions of all shards before the first line is written, because the header contains them. An export
-    /// without a stored position starts with the entries that are in the log now.
+    /// If the destination stores positions, sets missing positions before the first line is written, because the
+    /// header contains the positions of all shards. A shard without a stored position starts with the entries that
+    /// are in the log now.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {

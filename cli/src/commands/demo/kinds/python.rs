@@ -83,7 +83,7 @@ impl PythonTool {
     }
 }
 
-/// Returns the path that an interpreter printed. If the interpreter failed, returns the last line of its error output.
+/// Returns the path that an interpreter printed. If the interpreter failed, the error is the last line of its stderr.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

@@ -1,5 +1,5 @@
-//! `tickfleet mcp wrap`: runs a fleet in one process before one MCP server. MCP clients start this process in place of
-//! the server.
+//! `tickfleet mcp wrap`: runs a fleet in one process in front of one MCP server. MCP clients start this process in
+//! place of the server.
 //!
 //! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and serves
 //! its tools on standard input and output.
@@ -140,7 +140,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     console.ended().await;
     if let Some(lending) = lending {
         lending.abort();
-        // When the task that serves the socket ends, it removes the socket.
+        // Wait for the task that serves the socket, because this task removes the socket when it ends.
         let _ = lending.await;
     }
     // A failed removal is harmless: the file links to a console that has ended.

@@ -82,7 +82,7 @@ impl WrapSources {
         let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut sources = setup::sources_in(own, global)?;
         if !has_own_servers {
-            // Names of the sample tools are free, because this fleet has none of them.
+            // The server's tools may have the names of sample tools, because this fleet has no sample tools.
             sources.built_in_tools.retain(|tool| is_reserved(tool));
             let server = server(args, &mut sources.environment)?;
             let servers = json!({"servers": {name: server}});
@@ -117,7 +117,7 @@ impl WrapSources {
     /// Imports the pinned tools with the choices of the command line, and grants them to every agent.
     ///
     /// # Errors
-    /// A pattern that matches no tool.
+    /// A pattern of the command line matches no tool.
     pub(super) fn import(&mut self, args: &Wrap, pins: &McpPins) -> Result<(), Failure> {
         let names = || pins.servers.values().flat_map(|server| &server.tools).map(|tool| tool.name.as_str());
         for (flag, patterns) in [("--approve", &args.approve), ("--deny", &args.deny)] {
@@ -180,7 +180,7 @@ impl WrapSources {
     }
 }
 
-/// Returns true for the name of a tool that every worker has, whatever the permissions say.
+/// Returns true for the name of a tool that every worker has, regardless of the permissions.
 fn is_reserved(tool: &str) -> bool {
     let knowledge = tickfleet_tools_knowledge::tools::NAMES;
     TASK_TOOL == tool || META_TOOLS.contains(&tool) || TEAM_TOOLS.contains(&tool) || knowledge.contains(&tool)
@@ -245,7 +245,7 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
         }
         (None, None) => json!({}),
     };
-    // The client knows the tools by their own names.
+    // Use no prefix, because the client knows the tools by their own names.
     server["prefix"] = json!("");
     server["timeout_ms"] = json!(TIMEOUT_MS);
     server["timeout_max_ms"] = json!(TIMEOUT_MAX_MS);

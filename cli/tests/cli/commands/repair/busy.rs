@@ -184,7 +184,7 @@ async fn cancel(hand: LoadClient) -> usize {
         let call = match number % 4 {
             0 => call("sleep", json!({"ms": 2_000})),
             1 => call("fail", json!({"outcomes": ["transient"]})),
-            // If this call is canceled, it is parked and keeps its claim on the effect key.
+            // When the cancellation arrives, this call may be parked and hold a claim on the effect key.
             2 => pay(10_000 + number, json!(["transient_not_executed"])),
             _ => call("echo", json!({"value": 900})),
         };

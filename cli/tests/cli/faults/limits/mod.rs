@@ -41,7 +41,7 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let began = Instant::now();
     submit(&server, &made).await;
     for kill in 0..KILLS {
-        // The fleet works between two kills.
+        // Let the fleet work between two kills.
         tokio::time::sleep(BETWEEN).await;
         // Kill schedulers and workers alternately, one process after another.
         let victim = kill % 2 * NODES + kill / 2 % NODES;

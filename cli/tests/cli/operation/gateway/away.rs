@@ -1,4 +1,4 @@
-//! A gateway that starts while Redis is unavailable, and the gateway's request log.
+//! Tests a gateway that starts while Redis is unavailable, and the gateway's request log.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;

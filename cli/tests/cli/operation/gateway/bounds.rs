@@ -28,8 +28,8 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
-    // The requests are to paths of every kind. There are so many at the same time that they exceed the rate even on
-    // slow machines.
+    // Send requests to paths of every kind, and so many at the same time that they exceed the rate even on slow
+    // machines.
     let paths = ["/v1/turns/none", "/v1/tasks/none/events", "/v1/agents/kelly/tools", "/v1/operate/me"];
     let sent: Vec<_> = (0..60).map(|n| gateway.send(&bounded, "GET", paths[n % paths.len()], "", "")).collect();
     let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
@@ -64,8 +64,8 @@ async fn wrong_keys_are_rate_limited_without_affecting_valid_keys() {
     let gateway = Gateway::start_with(&redis.url(), &keys, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
 
-    // The requests are to paths of every kind. There are so many at the same time that they exceed the rate even on
-    // slow machines.
+    // Send requests to paths of every kind, and so many at the same time that they exceed the rate even on slow
+    // machines.
     let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
     let sent: Vec<_> =
         (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();

@@ -1,4 +1,4 @@
-//! Conversations over HTTP, through the API and through AG-UI front ends. A fake model runs the agent.
+//! Tests conversations over HTTP, through the API and through AG-UI front ends. A fake model runs the agent.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! IDs that callers choose. For each ID, a caller must see only its own work, in its current state.
+//! Tests IDs that callers choose. For each ID, a caller must see only its own work, in its current state.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;

@@ -1,5 +1,5 @@
 //! A call over MCP that waits for an approval. The MCP task of the call reports the wait. If the client can show a
-//! page, the gateway requests it to show the approvals page. Responses of the client do not decide the approval.
+//! page, the gateway asks the client to show the approvals page. Responses of the client do not decide the approval.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;

@@ -1,4 +1,4 @@
-//! Metrics and probes of a gateway, including while Redis is unavailable.
+//! Tests the metrics and probes of a gateway, including while Redis is unavailable.
 
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;

@@ -87,7 +87,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // Keep reading the log. A process whose log is not read ends.
+        // Keep reading the log. If the log is not read, the gateway ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -318,7 +318,7 @@ fn until_waiting(gateway: &Gateway, key: &str) {
     }
 }
 
-/// If a request names a tenant, its key must be for that tenant.
+/// If a request names a tenant, the key of the request must be for that tenant.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);

@@ -1,4 +1,4 @@
-//! The events of a turn: why it waits, the results of its calls, and finally its reply.
+//! Tests the events of a turn: why it waits, the results of its calls, and finally its reply.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key of one agent immediately receives the events of this agent's work. It receives no other events.
+    // The key of one agent immediately receives the events of the work of this agent, and no other events.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {

@@ -1,5 +1,5 @@
-//! A stand-in of an identity provider, over HTTP: public keys, tokens, and sign-in by the authorization-code flow with
-//! PKCE. Each account of its sign-in page ends in its own way.
+//! A stand-in for an identity provider, over HTTP: public keys, tokens, and sign-in by the authorization-code flow with
+//! PKCE. Each account of the sign-in page leads to a different outcome.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ use super::Gateway;
 
 /// The client id of the console.
 pub(super) const CLIENT: &str = "console";
-/// The secrets of the browser, for sign-ins without one.
+/// The PKCE verifier, the nonce and the state that a browser would generate, for sign-ins without a browser.
 pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefghij";
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
@@ -194,7 +194,7 @@ impl Shared {
         self.token(&format!("{account}@example.com"), &claims)
     }
 
-    /// Checks an authorization request as RFC 6749 and RFC 7636 require it.
+    /// Checks an authorization request for the fields that RFC 6749 and RFC 7636 require.
     fn check(&self, query: &Fields) -> Result<(), String> {
         let expected = [
             ("client_id", CLIENT.to_owned()),
@@ -215,7 +215,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks the authentication of the client, in exactly one way.
+    /// Returns true if the request authenticates the registered client by exactly one method.
     fn knows_client(&self, head: &HeaderMap, form: &Fields) -> bool {
         let client = self.client.lock().unwrap().clone();
         let sent = head.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
@@ -254,7 +254,7 @@ async fn metadata(State(shared): State<Arc<Shared>>) -> Json<Value> {
     }))
 }
 
-/// The sign-in page.
+/// Serves the sign-in page.
 async fn authorize(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let query = uri.query().unwrap_or_default();
     if let Err(problem) = shared.check(&fields(query)) {
@@ -266,7 +266,7 @@ async fn authorize(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     Html(format!("{head}<h1>Choose an account</h1><ul>{}</ul>", links.concat())).into_response()
 }
 
-/// Returns the browser to the client, with a code or an error.
+/// Redirects the browser to the client, with a code or an error.
 async fn login(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let query = fields(uri.query().unwrap_or_default());
     if let Err(problem) = shared.check(&query) {
@@ -291,7 +291,7 @@ async fn exchange(State(shared): State<Arc<Shared>>, head: HeaderMap, body: Stri
     shared.exchanges.fetch_add(1, Ordering::SeqCst);
     let form = fields(&body);
     let refused = |status: StatusCode, error: &str| {
-        // The description repeats the request: it must not reach the gateway's log.
+        // The description repeats the request with its secrets. The gateway must not log the description.
         (status, Json(json!({"error": error, "error_description": body.clone()}))).into_response()
     };
     if !shared.knows_client(&head, &form) {

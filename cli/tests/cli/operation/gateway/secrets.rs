@@ -46,8 +46,8 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
     reported + &odd.head + &odd.body
 }
 
-/// Signs in to the console, and fails to. Returns the secrets, and the responses to the failed sign-ins. The other
-/// response contains the token.
+/// Signs in to the console once, and then makes sign-ins that fail. Returns the secrets, and the responses to the
+/// failed sign-ins. Leaves out the response to the successful sign-in, because it contains the token.
 fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
     let complete =
         |body: &Value| gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body);

@@ -1,4 +1,4 @@
-//! Sign-in to the console at an identity provider: through the gateway's routes, and in a real browser.
+//! Tests the sign-in to the console at an identity provider: through the gateway's routes, and in a real browser.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::support::packages::Packages;
 const RULES: &str = "- {name: operate, claims: {groups: operate}, tenant: '*', role: operator}\n";
 const PATH: &str = "/console/sign-in";
 const JSON: &str = "content-type: application/json\r\n";
-/// Contains characters that forms and the header encode.
+/// The client's secret. Forms and the authorization header must encode some of its characters.
 const SECRET: &str = "s3cret: of/the+console=0123";
 
 struct SignInFleet {
@@ -176,7 +176,7 @@ async fn the_gateway_exchanges_no_code_that_was_sent_to_another_site() {
     ] {
         fails(&fleet.complete(&body), 400, reason);
     }
-    // A page of another site can send a request only without this type, or with its own origin.
+    // Without the content type of JSON, or with another origin, a request may come from a page of another site.
     for head in ["", "content-type: text/plain\r\n", "content-type: application/jsonx\r\n"] {
         fails(&fleet.gateway.ask_with("", "POST", PATH, head, &body), 400, "Content-Type");
     }
@@ -203,7 +203,7 @@ async fn a_confidential_client_sends_its_secret_as_the_provider_requires() {
         assert_eq!(offer.json()["sign_in"]["scope"], "openid groups", "{offer:?}");
         let answer = fleet.complete(&fleet.body("otto"));
         assert_eq!(answer.status, 200, "{answer:?}");
-        // If the secret changes, the operator must change the gateway's.
+        // If the secret at the provider changes, the operator must also change the gateway's secret.
         let redirect_uri = fleet.redirect_uri();
         fleet.provider.register(Registration { secret: Some("another"), redirect_uri, ..client });
         fails(&fleet.complete(&fleet.body("otto")), 500, "invalid_client; fleet operator: check");
@@ -217,7 +217,7 @@ async fn codes_cannot_be_guessed_faster_than_keys() {
     let fleet =
         SignInFleet::start(Registration::default(), &["--auth-failure-rate", "1", "--auth-failure-burst", "3"]).await;
     let guessed = |number: usize| fleet.complete(&fleet.provider.completion(&format!("guess-{number}")));
-    // Each guess takes some of the allowance, which refills by one each second.
+    // Each guess uses up a part of the rate allowance. The allowance refills by one per second.
     let limited = (0..100).map(guessed).find(|answer| answer.status != 401).unwrap();
     assert_eq!((limited.status, limited.code().as_str()), (429, "too_many_wrong_keys"), "{limited:?}");
     assert!(fleet.provider.exchanges() >= 3, "the provider rejected the first guesses");

@@ -1,5 +1,5 @@
-//! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens,
-//! and the gateway's rules set their permissions. Tokens must work even while the provider is unavailable.
+//! Tests tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with
+//! tokens, and the gateway's rules set their permissions. Tokens must work even while the provider is unavailable.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;

@@ -65,8 +65,8 @@ impl Hpa {
         decided
     }
 
-    /// Returns the number of pods at the start of the policy's period. Undoes only changes in `direction` (1: up, -1:
-    /// down).
+    /// Returns the number of pods at the start of the policy's period: `current`, without the changes in the period
+    /// that go in `direction` (1: up, -1: down).
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

@@ -38,8 +38,8 @@ const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "Tickflee
 
 /// Alerts about ready work that starts too slowly. They may fire, but only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// If at most this share of starts is late, neither alert may fire. Prometheus extrapolates, so the share is slightly
-/// lower than the 6 % in the rule.
+/// If at most this share of starts is late, none of the alerts in [`OF_THE_MACHINE`] may fire. Prometheus extrapolates,
+/// so the share is slightly lower than the 6 % in the rule.
 const LATE_MAX: f64 = 0.05;
 /// The share counts only if there are at least this many starts. Prometheus extrapolates, so the number is lower than
 /// the 100 in the rules.

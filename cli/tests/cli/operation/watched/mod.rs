@@ -1,5 +1,5 @@
-//! Monitoring of a fleet. A real Prometheus must find data for every panel. When a tool hangs, workers are killed or
-//! Redis is unavailable, exactly the expected alerts must fire.
+//! Tests the monitoring of a fleet. A real Prometheus must find data for every panel. When a tool hangs, workers are
+//! killed or Redis is unavailable, exactly the expected alerts must fire.
 
 mod alerts;
 mod fleet;

@@ -1,5 +1,5 @@
-//! Reads the request of an HTTP tool or task handler, and checks the names in its templates. So a misspelled argument
-//! is found when the configuration is loaded, and not when a model calls the tool for the first time.
+//! Reads the request of an HTTP tool or task handler, and checks the names in its templates. Thus a misspelled argument
+//! is found when the configuration is loaded, and not when a model first calls the tool.
 
 mod oauth2;
 mod outcomes;

@@ -1,4 +1,4 @@
-//! Reads `http.oauth2`: the sign-in of a tool.
+//! Reads `http.oauth2`: how a tool obtains its access token.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::tools::{ClientAuth, Grant, OAuth2Def};
 const GRANTS: [(&str, Grant); 2] =
     [("client_credentials", Grant::ClientCredentials), ("refresh_token", Grant::RefreshToken)];
 const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("body", ClientAuth::Body)];
-/// Fields of a token request that other settings set.
+/// Fields of a token request that other settings define. `params` must not contain them.
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
 /// Reads an `oauth2:` definition. Returns `None` if a required field is missing.

@@ -16,7 +16,7 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// An approval is overdue this long (ms) after its expiry. By then, its turn should have ended the approval.
+/// An approval is overdue this long (ms) after its expiry. By this time, its turn should have ended the approval.
 const OVERDUE_MS: i64 = 60_000;
 /// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
@@ -34,8 +34,8 @@ pub struct AskApproval {
     pub demands: Vec<Demand>,
     /// How long people may decide. `None` if people may decide until the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// An inbox, and a message to send to the inbox when the call begins to wait. The placeholders `{requested_ms}` and
-    /// `{until_ms}` in the message are replaced by the times.
+    /// An inbox, and a message for the inbox, sent when the call begins to wait. The times of the request and of the
+    /// deadline replace the placeholders `{requested_ms}` and `{until_ms}` in the message.
     pub early: Option<(InboxKey, String)>,
     /// Maximum number of waiting approvals of the tenant.
     pub tenant_max: u64,
@@ -55,8 +55,8 @@ pub enum AskResult {
     },
 }
 
-/// Section of [`crate::turn::Park`]: asks people about a call. If people have already decided, or if too many approvals
-/// wait, the turn is due at once, and its call is checked again.
+/// Section of [`crate::turn::Park`]: asks people to approve a call. If people have already decided, or if too many
+/// approvals wait, the turn is due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     pub ask: &'a AskApproval,
@@ -77,8 +77,7 @@ impl Section for RequestApproval<'_> {
 
 impl AskApproval {
     /// Returns the bound that prevents the request: `Some(true)` for the agent's bound, `Some(false)` for the tenant's
-    /// bound, `None` if there is room. A worker checks the bounds before it parks the slice.
-    ///
+    /// bound, `None` if neither bound is reached. A worker checks the bounds before it parks the slice.
     /// # Errors
     /// [`Undecided`]: the size of an index has to be read.
     pub fn full(
@@ -105,8 +104,8 @@ impl AskApproval {
         Ok(is_full.then_some(true))
     }
 
-    /// Adds guards. If people may be asked, also adds writes. If the turn requested an approval for an earlier form of
-    /// the call, the earlier approval becomes void.
+    /// Adds guards. If people can still decide, also adds writes. If the turn requested an approval for an earlier form
+    /// of the call, the earlier approval becomes void.
     ///
     /// # Errors
     /// [`Undecided`]: a record or the size of an index has to be read.
@@ -203,8 +202,8 @@ impl AskApproval {
     }
 }
 
-/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. The turns of these approvals are lost or
-/// unreadable, so nothing else ends these approvals.
+/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so no turn
+/// ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

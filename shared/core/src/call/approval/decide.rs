@@ -55,7 +55,7 @@ pub enum DecideResult {
         missing: u32,
     },
     Unknown,
-    /// An agent does not approve its own call.
+    /// An agent must not approve its own call.
     Own,
     /// None of the person's roles may decide.
     Role,
@@ -70,8 +70,8 @@ pub enum DecideResult {
 }
 
 impl Approval {
-    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, drops earlier votes, because
-    /// those votes were for other arguments. Returns false if the person has already agreed.
+    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, drops the earlier votes,
+    /// because they were for other arguments. Returns false if the person has already agreed to the same arguments.
     pub fn vote(&mut self, by: &str, vote: Vote, narrowed: Option<&str>) -> bool {
         let is_other = narrowed.is_some() && narrowed != self.narrowed.as_deref();
         if !is_other && self.votes.contains_key(by) {
@@ -91,7 +91,7 @@ impl DecideApproval<'_> {
         Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms }
     }
 
-    /// Returns the refusal if the approval does not accept a decision by this person. Otherwise returns `None`.
+    /// Returns the reason if this person cannot decide about the approval now. Otherwise returns `None`.
     fn refusal(&self, approval: &Approval) -> Option<DecideResult> {
         if self.by == approval.agent.as_str() {
             return Some(DecideResult::Own);
@@ -171,7 +171,7 @@ impl DecideApproval<'_> {
         entry.to_string()
     }
 
-    /// Ends an approval without counting the decision: the approval has expired, or its call no longer waits.
+    /// Ends an approval without counting the decision, because the approval has expired or its call no longer waits.
     fn end(&self, context: &Context, stored: &Stored<Approval>, state: ApprovalState) -> Transaction {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());

@@ -5,8 +5,8 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! If a receiver refuses an event, later events are still delivered. The record lists each delivered event that comes
-//! after an undelivered event.
+//! If a receiver refuses an event, later events are still delivered. So the record lists each delivered event that
+//! comes after an undelivered event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::view::{Fields, Query, Undecided, Value, View};
 /// Which events of a tenant were delivered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
-    /// The last event of the unbroken sequence of delivered events. Absent at the start.
+    /// The last event before the first undelivered event. Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
     /// Delivered events after `upto`.
@@ -43,14 +43,13 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Returns the query for the next events. The result of the query includes up to `count` events that were not
-    /// delivered.
+    /// Returns the query for the next events of a tenant. It reads enough events to return `count` undelivered events.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
     }
 
-    /// Adds delivered events. `log` has the events after [`Self::upto`], as [`Self::query`] reads them.
+    /// Adds delivered events. `log` has the events after [`Self::upto`], as read by the query of [`Self::query`].
     fn add(&mut self, delivered: &[EntryId], log: &[(EntryId, Fields)]) {
         self.later.extend(delivered.iter().cloned());
         for (entry, _) in log {

@@ -44,7 +44,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
     }
 }
 
-/// Asks for approval, as a turn does when it parks.
+/// Parks the turn with a request for approval, and returns the result of the request.
 fn park(store: &mut MiniStore, ask: &AskApproval, turn: &Turn) -> AskResult {
     let asked =
         store.section(|transaction, view, context| ask.add_to(transaction, view, context, &tenant(), turn)).unwrap();
@@ -233,7 +233,7 @@ fn pending_approvals_are_bounded_per_tenant_and_agent() {
     assert_eq!(park(&mut store, &one("apr-4"), &fran), AskResult::Full { of_agent: false });
 }
 
-/// Each request reads the sizes of the indexes before other calls have asked for approval.
+/// Each request reads the sizes of the sets before the other requests are committed.
 #[test]
 fn concurrent_approval_requests_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {
@@ -313,7 +313,7 @@ fn each_guard_of_an_approval_is_needed() {
     });
 }
 
-/// The turns of waiting approvals become unreadable, so nothing ends these approvals. The approvals are removed once
+/// The turns of waiting approvals become unreadable, so no turn ends these approvals. The approvals are removed once
 /// they are overdue.
 #[test]
 fn overdue_approvals_do_not_fill_the_bound() {
@@ -328,8 +328,8 @@ fn overdue_approvals_do_not_fill_the_bound() {
     assert_eq!(store.sets[&waiting_of_agent(&tenant(), &agent())].len(), 1);
 }
 
-/// A cancel does not change the turn's record. A decision after a cancel returns that the call is over, even if the
-/// cancel arrives between the read and the commit of the decision.
+/// A cancel does not change the turn's record. Nevertheless, a decision after a cancel returns that the call is over,
+/// even if the cancel is committed between the read and the commit of the decision.
 #[test]
 fn a_canceled_turn_accepts_no_approval_decision() {
     let cancel = |store: &mut MiniStore, admitted_ms| {
@@ -385,7 +385,7 @@ fn each_guard_of_a_decision_is_needed() {
         bounds: &bounds,
     };
     let kim = agrees("kim");
-    // Decides from a view that is older than the concurrent change.
+    // Decides from a view that was read before the concurrent change `meanwhile`.
     let late = |meanwhile: &dyn Fn(&mut MiniStore)| {
         let mut store = asked(vec![demand(2, &[])]);
         let view = store.view_for(|view, context| kim.decide(view, context));
@@ -433,7 +433,7 @@ proptest! {
     }
 }
 
-/// The facts check refuses a call that people have agreed to.
+/// People have agreed to a call, but its facts check refuses it.
 #[test]
 fn a_call_rejected_after_its_approval_keeps_the_approval() {
     let leave = |store: &mut MiniStore| {

@@ -68,7 +68,7 @@ impl Writing<'_> {
         transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
     }
 
-    /// Returns the approval if it waits or is approved. Guards that its record is unchanged.
+    /// Returns the approval if it is `Waiting` or `Approved`. Guards that its record is unchanged.
     fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
         let stored = view.record::<Approval>(&self.key())?;
         if !mutant!("void_guards_the_approval") {
@@ -77,7 +77,7 @@ impl Writing<'_> {
         Ok(stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some()))
     }
 
-    /// Ends an approval that waits or is approved.
+    /// Ends an approval that is `Waiting` or `Approved`.
     pub(super) fn end(
         &self,
         transaction: &mut Transaction,
@@ -92,8 +92,8 @@ impl Writing<'_> {
     }
 }
 
-/// Section of a turn's end: makes an approval void, because its call no longer needs a decision. Does nothing if the
-/// approval has ended.
+/// Section of a decision that ends a turn: makes an approval void, because its call no longer needs a decision. Does
+/// nothing if the approval has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoidApproval<'a> {
     pub tenant: &'a TenantId,
@@ -110,8 +110,8 @@ impl Section for VoidApproval<'_> {
     }
 }
 
-/// Section of [`crate::turn::Settle`]: the call ended without using its approval. If people have agreed, the approval
-/// stays approved, because the call was refused for another reason. Otherwise, the approval becomes void.
+/// Section of [`crate::turn::Settle`] for a call that ended without using its approval. An `Approved` approval stays
+/// approved, because the call was refused for another reason. A `Waiting` approval becomes void.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveApproval<'a> {
     pub tenant: &'a TenantId,

@@ -10,9 +10,9 @@ use crate::turn::{Turn, WaitReason};
 pub enum BeginResult {
     /// The call runs now, unless its result is cached.
     Started(Box<Started>),
-    /// The call waits. The worker parks the slice with the section that belongs to this reason.
+    /// The call waits. The worker parks the slice with the section for this reason.
     Waits(WaitReason),
-    /// The call needs an approval first.
+    /// The call needs an approval before it can begin.
     Asks {
         /// The approval for an earlier form of the call, if one was requested: its ID, and the word for its state.
         before: Option<(String, &'static str)>,
@@ -27,14 +27,14 @@ pub enum BeginResult {
         /// The result of the equal call, as JSON.
         result: String,
     },
-    /// An equal call is over, but its claim was not ended, see [`super::super::claim::ClaimResult::Abandoned`].
+    /// An equal call is over, but did not end its claim, see [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
         by: Claimant,
         /// The result of the equal call, as JSON. `None` if unknown.
         result: Option<String>,
     },
-    /// Another attempt ran the call, but the store lost that the call began. The worker of that attempt has reported
-    /// the result. The caller settles the call with this result.
+    /// Another attempt began the call, but the store lost its intent record in a restart. The worker of that attempt
+    /// has reported the call's result. The caller settles the call with this result.
     Reported {
         call: RenderedCall,
     },
@@ -74,7 +74,7 @@ impl BeginResult {
 
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// The version of the turn's record. It is the fence for the holder's next writes.
+    /// The version of the turn's record. The holder's next writes use it as the fence.
     pub version: Version,
     /// The turn's record at this version.
     pub turn: Turn,
@@ -109,9 +109,9 @@ pub enum Refusal {
     ConsentExpired {
         since_ms: i64,
     },
-    /// The approval with this ID belongs to another call.
+    /// The approval with this ID belongs to another call, so people were not asked about this call.
     NotAsked,
-    /// An equal call is running, and waits for the end of this turn.
+    /// An equal call is running, but waits for the end of this turn.
     EqualAbove {
         by: CallName,
     },

@@ -207,8 +207,8 @@ fn a_begin_with_a_lost_response_may_be_repeated() {
     assert_eq!(store.run(&governed(&slice, "n2")).word(), "stale");
 }
 
-/// A call that is not `once` has no intent record. If the response is lost, the worker recognizes its own write, and
-/// keeps its slice.
+/// A call that is not `once` has no intent record. If the response is lost, the worker recognizes the record that it
+/// wrote, and keeps its slice.
 #[test]
 fn a_begin_without_an_intent_record_may_be_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -226,8 +226,8 @@ fn a_begin_without_an_intent_record_may_be_repeated() {
     }
 }
 
-/// A turn is lost while its call is running, and another turn receives the same ID. The facts check decides about the
-/// new turn's call.
+/// A turn is lost while its call is running, and another turn receives the same ID. The facts check must not treat the
+/// new turn's call as the call that is already running.
 #[test]
 fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
     let is_refused = || {
@@ -371,7 +371,7 @@ fn a_once_call_waits_one_lease_after_a_restart() {
     assert_eq!(store.run(&in_epoch(4)).word(), "started");
 }
 
-/// The store restarted and lost a begin. The worker that had begun the call reports this call.
+/// The store restarted and lost that a call began. The worker that had begun the call reports this call.
 #[test]
 fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -397,8 +397,8 @@ fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost the begin of a call that may run again. The recovered call does not stop the new begin. The record
-/// only prevents a report that the call did not run.
+/// The store lost that a repeatable call began. The recovered call does not prevent that the call begins again. It only
+/// prevents a report that the call did not run.
 #[test]
 fn a_recovered_call_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -433,8 +433,8 @@ fn a_concurrent_cancel_or_deadline_stops_a_begin() {
     });
 }
 
-/// Simulates workers that begin a call from old and new slices of one turn, while the turn's slice is redelivered.
-/// Returns the number of attempts that ran the call.
+/// Simulates workers that begin a call from old and new deliveries of one slice. Returns the number of attempts that
+/// ran the call.
 fn play(steps: &[(u8, usize)]) -> usize {
     let mut store = MiniStore::default();
     let mut slices = vec![store.slice("t", &turn())];
@@ -444,7 +444,7 @@ fn play(steps: &[(u8, usize)]) -> usize {
         let holder = which % slices.len();
         match action {
             0 | 1 => {
-                // A holder makes one attempt for each step. Its slice stays usable after a redelivery.
+                // A holder makes one attempt in each of its steps. It can still use its slice after a redelivery.
                 if let BeginResult::Started(_) = store.run(&once(&slices[holder], &names[holder])) {
                     ran.insert(holder);
                 }
@@ -464,7 +464,7 @@ fn play(steps: &[(u8, usize)]) -> usize {
 
 #[test]
 fn each_guard_of_the_intent_record_is_needed() {
-    // A holder begins and crashes. Its slice is redelivered, and the next holder begins.
+    // A holder begins and crashes. Its slice is redelivered, and the next holder tries to begin.
     detects("begin_respects_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
     detects("begin_writes_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
     // A holder seemed to have crashed, but begins after its slice was redelivered.
@@ -479,7 +479,7 @@ proptest! {
 }
 
 /// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
-/// can repeat the write. Another attempt on the slice is stale.
+/// can repeat the write. For another attempt that uses the slice, the slice is stale.
 #[test]
 fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };

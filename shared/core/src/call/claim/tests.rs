@@ -81,7 +81,7 @@ fn a_claim_takeover_still_wakes_the_earlier_waiters() {
     assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
 }
 
-/// A turn ended without a report of its call, and a new turn receives the same ID with the same content. It is unknown
+/// A turn ended without reporting its call, and a new turn receives the same ID with the same content. It is unknown
 /// whether the old call took effect, so the new call does not own the claim.
 #[test]
 fn a_claim_is_not_inherited_by_a_later_turn_with_the_same_id() {
@@ -145,7 +145,7 @@ fn each_guard_of_a_claim_is_needed() {
             |store| drop(claim(store, &b)),
         )
     });
-    // A call that had no effect begins again before another call takes over its claim.
+    // The owner of a claim had no effect. It begins again before another call takes over its claim.
     let again = ClaimEffect { nothing: Some(claimant("a")), ..claim_of("b") };
     detects("claim_guards_that_the_claimant_is_gone", || {
         let mut store = MiniStore::default();
@@ -155,7 +155,7 @@ fn each_guard_of_a_claim_is_needed() {
             |store| drop(store.put(&name("a").record(), &turn())),
         )
     });
-    // Another call joins the waiters while the claim ends, or the claim ends while the other call parks.
+    // Another turn joins the waiters while the claim ends, or the claim ends while the other turn parks.
     let ends = EndClaim { effect: effect(), by: claimant("a"), end: EffectEnd::Undone, window_ms: 1_000 };
     let store = || {
         let mut store = MiniStore::default();
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// Large results are dropped, but the claim of an ended call stays, so that no equal call runs.
+/// While memory is short, large results are dropped. The claim of an ended call stays, so that no equal call runs.
 #[test]
 fn under_memory_pressure_a_claim_keeps_only_small_results() {
     for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {

@@ -1,8 +1,8 @@
 //! The precondition check of a call: required facts must be set, and forbidden facts must not be set.
 //!
-//! If another running call may still change such a fact, the call waits for that call, regardless of the order of
-//! their turns. If a required fact is missing, the call also waits for earlier turns that are expected to set this
-//! fact.
+//! If another running call may still change such a fact, the checked call waits for the running call, regardless of the
+//! order of their turns. If a required fact is missing, the checked call also waits for earlier turns that are expected
+//! to set this fact.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub enum FactState {
     Cleared,
     /// The fact was set and has expired.
     Over,
-    /// A running call may change the fact, and waits for this call.
+    /// Another running call may change the fact, but waits for the checked call.
     Undecided,
 }
 
@@ -52,7 +52,7 @@ pub enum FactState {
 pub struct KnownFact {
     pub state: FactState,
     pub since_ms: Option<i64>,
-    /// The last call that reported the fact.
+    /// The call that last reported the fact.
     pub by: Option<CallName>,
     pub until_ms: Option<i64>,
 }
@@ -63,10 +63,10 @@ pub enum Precondition {
         /// Indexes of the unmet conditions in shadow mode.
         shadow: Vec<usize>,
     },
-    /// The call passed an earlier check, and is not checked again.
+    /// The call passed an earlier check, is recorded as running, and is not checked again.
     Running,
-    /// The call waits for a call of this turn. If this is the call's own turn, the call waits for no other turn, and is
-    /// checked again later.
+    /// The call waits for a call of this turn. If this is the call's own turn, no particular turn is awaited, and the
+    /// call is checked again later.
     Waits { turn: TurnId },
     /// A condition is not met.
     Unmet { condition: usize, known: KnownFact },
@@ -94,7 +94,7 @@ impl Fact {
             (None, Some(perhaps)) => (FactState::Perhaps, Some(perhaps)),
             (None, None) if certain.is_some() => (FactState::Over, certain),
             (None, None) if self.cleared.is_some() => (FactState::Cleared, self.cleared.as_ref()),
-            // An uncertain fact that has expired counts as never set, because it may never have been set.
+            // An uncertain fact that has expired counts as never set, because it may never have been set by any call.
             (None, None) => (FactState::Never, None),
         };
         let until_ms = if state == FactState::Set { perhaps.or(span) } else { span }.map(|span| span.until_ms);
@@ -109,7 +109,7 @@ struct Check<'a, 'v> {
     now_ms: i64,
     /// The number of the call's turn. `None` if the turn is the newest.
     number: Option<u64>,
-    /// Turns to wake, because a call that they may wait for has ended.
+    /// Turns to wake, because a call that they may have waited for has ended.
     woken: Vec<TurnId>,
 }
 
@@ -119,7 +119,7 @@ enum Changer {
     None,
     /// The checked call must wait for a call of this turn.
     Turn(TurnId),
-    /// This call may change the fact, but waits for the checked call.
+    /// A call that may change the fact, but waits for the checked call.
     Circle(CallName),
     /// A call has ended without a report. Its possible changes are applied, so the fact must be checked again.
     Gone,
@@ -177,8 +177,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Finds a call of another turn that may set a fact if `sets` is true, or clear the fact if `sets` is false. If the
-    /// fact is missing, also finds expected calls of earlier turns.
+    /// Finds a call of another turn that may set the fact (if `sets` is true) or clear the fact (if `sets` is false).
+    /// If the fact is missing, also finds expected calls of earlier turns.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let running = self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
@@ -210,7 +210,8 @@ impl Check<'_, '_> {
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // A turn without a record is admitted soon, or was refused. Its call counts as live for a limited time.
+            // A turn without a record will be admitted soon, or was refused. Its call counts as live for a limited
+            // time.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
@@ -222,8 +223,8 @@ impl Check<'_, '_> {
         self.woken.extend(woken);
     }
 
-    /// Returns true if the session has room for the facts that the call may set, plus the facts that running calls
-    /// may set. If needed, drops facts that have expired or were cleared.
+    /// Returns true if the session has room for the facts that this call and the running calls may set. If there is no
+    /// room, first drops facts that have expired or were cleared.
     fn has_room(&mut self, changes: &[PossibleFactChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
@@ -243,8 +244,8 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// Returns true if the session has room for one more running call. If needed, removes calls that have ended
-    /// without a report.
+    /// Returns true if the session has room for one more running call. If there is no room, first removes calls that
+    /// have ended without a report.
     fn has_capacity(&mut self) -> Result<bool, Undecided> {
         if self.session.running.len() >= RUNNING_MAX {
             self.turns.need(self.session.running.keys().map(|call| &call.turn))?;
@@ -264,8 +265,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// Returns true if a turn that was submitted before this turn is not decided yet, because such a turn may set the
-/// missing fact. A redelivered turn is behind later turns in the stream, so its position does not show its age.
+/// Returns true if a turn that was submitted earlier is not decided yet: such a turn may set the missing fact. Compares
+/// times of submission, because a redelivered turn comes after later turns in the stream.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
@@ -297,7 +298,8 @@ pub fn check(
     turns: &mut Turns<'_>,
     now_ms: i64,
 ) -> Result<CheckResult, Undecided> {
-    // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
+    // If the turn's record does not name this session, the session's running call belongs to an earlier turn with the
+    // same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.running.contains_key(call) {
         return Ok(CheckResult { precondition: Precondition::Running, session, woken: Vec::new() });

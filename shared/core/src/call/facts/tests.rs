@@ -40,7 +40,7 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     precondition
 }
 
-/// Parks the turn `id`. Returns the turn for which the turn `id` waits.
+/// Parks the turn `id`. Returns the turn that it waits for.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     let own = turn();
     let caller = call(id, 0);
@@ -126,11 +126,11 @@ fn each_guard_of_facts_is_needed() {
         sends.add_to(transaction, view, context, &caller, &own)
     };
     let sets = asks(vec![], vec![may("f", true)]);
-    // Another call begins at the same time. The other call may set a fact that this call forbids.
+    // Another call begins between the read and the commit. It may set a fact that the checked call forbids.
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
-    // The turn of a running call is absent at the read, and exists at the commit.
+    // When the other call's turn is read, it has no record. The record exists at the commit.
     detects("facts_guard_other_turns", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -209,7 +209,7 @@ fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
     detects("early_knows_redelivery", || enter(&mut store.clone(), "a", &needs) == waits("a"));
 }
 
-/// Each call only clears a fact, and each call clears a different fact.
+/// Each call only clears a fact, and each call names a different fact.
 #[test]
 fn cleared_facts_do_not_make_a_session_grow() {
     let mut session = Session::default();
@@ -234,7 +234,7 @@ fn running_calls_count_toward_the_session_fact_bound() {
     assert_eq!(enter(&mut store, "b", &half("a")), met(), "they set the same facts");
 }
 
-/// All turns of a full session are read in one round.
+/// All turns of a full session are read in one request.
 #[test]
 fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let mut store = MiniStore::default();
@@ -381,8 +381,8 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
     assert!(!store.run(&report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
-/// Returns true if the call's conditions are met. Required facts are certainly set, forbidden facts are certainly not
-/// set, and no other running call may change these facts to the opposite.
+/// Returns true if the call's conditions are met: required facts are certainly set, forbidden facts are certainly not
+/// set, and no other running call may change them to the opposite.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.running.iter().filter(|(call, entry)| {
@@ -454,8 +454,8 @@ proptest! {
         }
     }
 
-    /// For any reports of calls, the fact ends earlier only if it is certainly cleared. The spans of a fact never
-    /// contradict each other.
+    /// For any reports of calls, a fact ends earlier than before only if it is certainly cleared. The spans of a fact
+    /// never contradict each other.
     #[test]
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();

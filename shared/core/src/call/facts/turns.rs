@@ -1,9 +1,9 @@
-//! The records of other turns that a check needs, and the detection of deadlocks.
+//! Reads the records of other turns that a facts check needs, and detects deadlocks.
 //!
-//! A running call never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner
-//! call, an equal call, or a throttle queue. If a turn only waits for work that includes the checked call, there is no
-//! circle, because the checked call ends first. The call that would close a circle does not wait. The check then
-//! decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
+//! A running call never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner call,
+//! an equal call, or a throttle queue. If a turn waits only for work that includes the checked call, there is no
+//! circle, because the checked call ends first. A call does not wait if its wait would close a circle. In that case,
+//! the check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const CHAIN_MAX: usize = 64;
 pub(super) enum Dependence {
     /// The end does not depend on the call.
     None,
-    /// The turn waits for work that includes the call.
+    /// The turn waits for work that includes the call, such as a task that the call belongs to.
     Own,
     /// The turn waits, directly or through other turns, for a call that waits for the given call.
     Circle,
@@ -42,8 +42,8 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Creates the turns of a tenant, none of them read yet. `own` is the record of the checked call's turn, which the
-    /// caller has read and guards.
+    /// Creates a reader for the turns of a tenant. `own` is the record of the checked call's turn, which the caller has
+    /// read and guards.
     #[must_use]
     pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
         Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
@@ -90,8 +90,8 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Returns the call's own turn and all turns above it: the turns of outer calls, and the tasks. Also returns the
-    /// permits of the turns above. The own turn's permits do not count, because they are returned while the call waits.
+    /// Returns the call's own turn and all turns above it (turns of outer calls, and tasks), and the permits of the
+    /// turns above. The own turn's permits do not count, because they are returned while the call waits.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
         let mut callers = BTreeSet::new();
         let mut permits = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls, and [`ReportCallEnds`]
-//! reports ends of calls again after a restart of the store.
+//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls. After a restart of the store,
+//! [`ReportCallEnds`] reports the ends of calls again.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ pub struct ExpectedCall {
     pub sets: Vec<String>,
 }
 
-/// Records expected calls of one session. A call that needs a fact waits for the expected calls that may set the fact.
-/// No guarantee depends on these entries.
+/// Records expected calls of one session. A call that needs a fact waits for expected calls that may set the fact. No
+/// guarantee depends on expected calls, so the record may lack some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordExpectedCalls {
     pub session: SessionName,
@@ -35,7 +35,7 @@ pub struct RecordExpectedCalls {
 }
 
 impl Session {
-    /// Adds an expected call, unless the call is known or the session has too many expected calls. Returns false if
+    /// Adds an expected call, unless the session already has the call or too many expected calls. Returns false if
     /// nothing changed.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
@@ -50,8 +50,8 @@ impl Session {
         true
     }
 
-    /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
-    /// end only makes the fact uncertain. Returns the number of changes that the store had lost.
+    /// Applies the reported end of a call, if the session lacks this end. If the session has a later report about a
+    /// fact, the reported end only makes the fact uncertain. Returns the number of changes that the store had lost.
     pub fn apply_end_report(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -62,7 +62,8 @@ impl Session {
             if let Some(last) = last {
                 let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
                 let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
-                // If this call changed the same fact twice, the first change does not make the second change known.
+                // If this call changed the same fact twice, the first change must not make the second change count as
+                // known.
                 if is_known && !begun.contains(&changed.fact) {
                     continue;
                 }
@@ -70,8 +71,8 @@ impl Session {
                     changed.transition = perhaps(changed.transition);
                 }
             }
-            // The change counts from the time of the call's end. If the store also lost later ends, those ends are
-            // reported again after this end.
+            // The change counts from the end of the call. If the store also lost later ends, they are reported again
+            // after this end.
             if self.change(&changed, &end.call, end.ended_ms.min(now_ms), now_ms) {
                 begun.insert(changed.fact);
                 lost += 1;

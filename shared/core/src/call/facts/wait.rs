@@ -13,8 +13,8 @@ use crate::view::{Undecided, View};
 const WAITING_MAX: usize = 256;
 
 /// Section of [`crate::turn::Park`]: the turn waits for the turn named by [`Precondition::Waits`]. The section checks
-/// the facts again. So if two turns begin to wait for each other, the second turn detects the deadlock. If the call no
-/// longer has to wait, the turn is due at once.
+/// the facts again. So if two turns begin to wait for each other, the later transaction detects the deadlock. If the
+/// call no longer has to wait, the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForFacts<'a> {
     pub asks: &'a CheckFacts,

@@ -40,7 +40,8 @@ impl Fleet {
         self.quarantined.extend(quarantined);
     }
 
-    /// Lets a new worker with a free slot for suspects take a group and run it. Returns false if no suspect waits.
+    /// Starts a worker with a free slot for suspects, which takes a group and runs it. Returns false if no suspect
+    /// waits.
     fn run_group(&mut self, consumer: &str) -> bool {
         let Some(queue) = queues().into_iter().find(|queue| !self.trial.clone().take(queue, "look", 1).is_empty())
         else {
@@ -79,7 +80,8 @@ impl Fleet {
                 self.settled.insert(slice.name.clone());
             }
         }
-        // The worker releases the suspects that it does not run. This test models the release as a stop of the worker.
+        // The worker releases the suspects that it does not run. This test models the release as a reap of a stopped
+        // worker.
         reap(&mut self.trial, consumer, &self.bounds);
         true
     }

@@ -1,4 +1,4 @@
-//! Redelivery from crashed processes, and restarts of the store, on a store in maps.
+//! Redelivery of work of crashed processes, and restarts of the store, on the in-memory store.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 

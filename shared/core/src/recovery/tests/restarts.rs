@@ -54,7 +54,7 @@ impl Worker {
 
 struct Play {
     trial: Trial,
-    /// Earlier states, which a restart may return to.
+    /// Earlier states of the store. A restart may return to one of them.
     past: Vec<Trial>,
     workers: Vec<Worker>,
     serial: u32,
@@ -191,15 +191,15 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// If a worker dies in the same restart that loses its begin, no journal has the call. Only durable begins prevent
-    /// this loss. So workers in this test crash only between restarts, and their begins are older than the writes that
-    /// the next restart loses.
+    /// If a worker crashes in the same restart that loses its begin, no journal has the call. Only durable begins
+    /// prevent this loss. So workers in this test crash only between restarts, and their begins are older than the
+    /// writes that the next restart loses.
     #[test]
     fn no_once_call_takes_effect_twice(acts in prop::collection::vec(act(), 1..50)) {
         let mut safe = Vec::new();
         for act in acts {
             if let Act::Crash(_) = act {
-                // Six acts that only pass time, so that no restart loses the acts before them.
+                // Six acts in which only time passes, so that no restart loses the acts before them.
                 safe.extend(std::iter::repeat_n(Act::Pass(1), 6));
             }
             safe.push(act);

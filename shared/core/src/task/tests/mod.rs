@@ -1,4 +1,4 @@
-//! Tasks, their budgets, their ends and cancels, on a store in maps.
+//! Tasks, their budgets, their ends and cancels, on the in-memory store.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 

@@ -120,7 +120,7 @@ fn a_resent_request_is_debited_again_for_the_new_holder() {
     let debited = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
         assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), ReserveResult::Ok(_)));
-        // The holder counts the usage of a response without entries.
+        // The holder reports the usage of a response that adds no entries.
         let mut useless = steps(&entry, 0, &[], &bounds);
         useless.spent = Some(spent("r1", 3, 0));
         let mut before = trial.clone();
@@ -171,7 +171,7 @@ fn a_late_correction_does_not_change_the_next_window() {
     assert_eq!(mutants::with("a_correction_is_of_its_window", next_window), 5);
 }
 
-/// Parks a task that waits for a budget, from a decision that is older than `trial`.
+/// Parks a task that waits for a budget. Returns the conflict if the commit fails.
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     let mut view = View::default();
     let context = trial.context();
@@ -182,7 +182,7 @@ fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     trial.commit(&transaction)
 }
 
-/// A budget gets room while a task is about to wait for room. In either order of the commits, the task checks again.
+/// A budget gets room while a task is about to wait. In either order of the commits, the task checks the budget again.
 #[test]
 fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };

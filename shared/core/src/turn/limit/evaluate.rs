@@ -21,10 +21,10 @@ pub const IN_FLIGHT_CHECK_MS: i64 = 250;
 /// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
 pub const WINDOW_CHECK_MS: i64 = 300_000;
-/// After this number of conflicts about a counter, the counter is treated as full, because concurrent decisions take
-/// its room faster than this decision.
+/// After this number of conflicts about a counter, the counter is treated as full, because concurrent decisions debit
+/// it faster than this decision.
 const CONTENDED: usize = 3;
-/// After this number of conflicts, no more calls are refused in this decision. The remaining calls wait.
+/// After this number of conflicts, this decision refuses no more calls. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
 
 /// Compares one turn's debits with the counters.
@@ -35,10 +35,10 @@ pub struct Evaluator<'a> {
     /// For a waiting turn: the counter that it waits for, and its position in the counter's queue. `None` for a new
     /// turn, which comes after all waiting turns.
     pub waits: Option<(&'a CounterKey, u64)>,
-    /// True if the view's counters are known to be current. If false, the number of taken permits and the existence of
-    /// waiting turns are known only from conflicts.
+    /// True if the view's counters are known to be current. If false, only conflicts show the number of acquired
+    /// permits and whether other turns wait.
     pub is_exact: bool,
-    /// True if the calls were debited before and only take their permits again.
+    /// True if the calls were debited before and now only acquire their permits again.
     pub permits_only: bool,
     /// When the first lease after a restart of the store ends. Before this time, no call is refused, because a worker
     /// may still report that the call ran. `None` if there is no such lease.
@@ -49,13 +49,13 @@ pub struct Evaluator<'a> {
 pub struct FittingCalls {
     /// The number of calls that fit, counted from the first call.
     pub calls: usize,
-    /// Index of the debit that has no room for the next call. `None` if all calls fit.
+    /// Index of the debit whose counter has no room for the next call. `None` if all calls fit.
     pub stop: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRejection {
-    /// The number of calls that end, counted from the first remaining call.
+    /// The number of calls that end, counted from the first call that was not handled yet.
     pub calls: usize,
     pub reason: EndReason,
     /// Time (ms) until which the reason is valid. `None` if it stays valid.
@@ -67,7 +67,7 @@ pub struct Wait {
     pub counter: CounterKey,
     /// Time (ms) of the next check of the turn.
     pub due_ms: i64,
-    /// True if an amount that is returned to the counter wakes the turns that wait for it.
+    /// True if the queue's timer fires early when an amount is returned to the counter.
     pub woken: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum NextDispatch {
 pub struct AdmissionPlan {
     /// Calls that end, in order.
     pub refused: Vec<LimitRejection>,
-    /// The outcome for the remaining calls.
+    /// The outcome for the calls after the refused calls.
     pub next: NextDispatch,
 }
 
@@ -142,7 +142,8 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Returns how many of the first `calls` calls fit all counters, and the debit that has no room for the next call.
+    /// Returns how many of the first `calls` calls fit all counters, and the debit whose counter has no room for the
+    /// next call.
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
@@ -165,7 +166,7 @@ impl Evaluator<'_> {
         Ok(fit)
     }
 
-    /// Returns the guards that debit the first `calls` calls.
+    /// Returns the guarded debits for the first `calls` calls.
     fn conditional_debits(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
         let mut conditional = Vec::with_capacity(debits.len());
         for debit in debits {
@@ -196,9 +197,9 @@ impl Evaluator<'_> {
 
     /// Returns the state of a debit's counter in the current window. `None` if the view's state is missing or not
     /// reliable.
-    /// A view may be stale. The usage in a window can only grow until the window ends, so known usage is a valid lower
-    /// bound. Permits may have been returned, and queues may have become empty. So taken permits and waiting turns
-    /// count only if a conflict of this decision reported them.
+    /// A view may be stale. The usage in a window can only grow until the window ends, so a usage in the view is a
+    /// valid lower bound. Permits may have been returned, and queues may have become empty. So acquired permits and
+    /// waiting turns are used only if a conflict of this decision reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -214,8 +215,8 @@ impl Evaluator<'_> {
     }
 
     /// Returns true if the debit may be made only while no other turn waits for the counter. Returns false if this turn
-    /// waits for the counter, or was admitted before all turns in the counter's queue. If turns yielded to later turns,
-    /// turns that need several counters would yield to each other forever.
+    /// waits for the counter, or was admitted before all turns in the counter's queue. In both cases it does not yield
+    /// to later turns, because turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.limit.is_shadow() {
             return Ok(false);
@@ -231,8 +232,8 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// Returns the calls that end because `stop` has no room for them. `None` if the calls wait instead. Calls that
-    /// only take permits again always wait.
+    /// Returns the calls that end because the counter of `stop` has no room for them. `None` if the calls wait instead.
+    /// Calls that only acquire their permits again always wait.
     fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -259,9 +260,9 @@ impl Evaluator<'_> {
         Ok(Some(rejection))
     }
 
-    /// Returns true if a call with this amount ends, because `stop` has no room for it. The call waits instead in three
-    /// cases: the limit makes calls wait, other turns in the counter's queue come first, or the counter has room but
-    /// concurrent decisions take it faster.
+    /// Returns true if a call with this amount ends because the counter of `stop` has no room for it. The call waits
+    /// instead in three cases: the limit makes calls wait, other turns in the counter's queue come first, or the
+    /// counter has room but concurrent decisions use it up faster.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
@@ -387,7 +388,8 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
     }
 
-    /// Concurrent decisions take the day's room faster than this decision. Calls that still fit must not be refused.
+    /// Concurrent decisions debit the day's counter faster than this decision. Calls that still fit must not be
+    /// refused.
     #[test]
     fn calls_within_a_counters_room_are_not_rejected() {
         let mut view = View::default();

@@ -26,7 +26,7 @@ pub enum WindowKind {
     Fixed { length_ms: i64 },
     /// Calendar days of a time zone.
     Day { zone: Tz },
-    /// Any period of `length_ms` may contain at most the maximum.
+    /// Windows of `length_ms` that may start at any time. No period of this length may exceed the maximum.
     Rolling { length_ms: i64 },
     /// Concurrency permits, which a slice takes when it is dispatched and returns later.
     Concurrency,
@@ -64,11 +64,11 @@ pub struct ResolvedLimit {
     /// The maximum of each counter.
     pub max: u64,
     pub window: WindowKind,
-    /// Whether calls that would exceed the maximum wait or end.
+    /// Whether calls that would exceed the maximum wait for the counter or end.
     pub on_reach: OnReach,
     /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
-    /// The maximum number of counters. Limits on permits ignore this maximum.
+    /// The maximum number of separate counters of this limit. Limits on permits ignore this maximum.
     pub counters_max: u64,
 }
 
@@ -83,7 +83,7 @@ impl ResolvedLimit {
             (LimitWindow::Concurrency, _) => WindowKind::Concurrency,
             (LimitWindow::Rolling(length_ms), _) => WindowKind::Rolling { length_ms },
             (_, Some(length_ms)) => WindowKind::Fixed { length_ms },
-            // The configuration has validated the zone.
+            // The configuration's check guarantees a valid zone.
             (_, None) => WindowKind::Day { zone: zone(time_zone).unwrap_or(Tz::UTC) },
         };
         Self {
@@ -109,7 +109,7 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// Returns the reason for calls that end because this limit is reached. `resets_ms` is the time when the limit
+    /// Returns the reason for the end of calls that this limit stops. `resets_ms` is the time (ms) when the limit
     /// allows calls again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
@@ -133,7 +133,7 @@ pub struct Debit {
 }
 
 impl Debit {
-    /// Returns a debit of 1 for each of `calls` calls.
+    /// Returns a debit with the amount 1 for each of `calls` calls.
     fn of_each(resolved: &Arc<ResolvedLimit>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
         let counter = CounterKey::new(&resolved.name, counter);
         Self { limit: Arc::clone(resolved), counter, stagger_ms, amounts: vec![Some(1); calls] }
@@ -162,7 +162,7 @@ impl Debit {
         })
     }
 
-    /// Returns the index of the first call that the limit counts, or `usize::MAX` if it counts none.
+    /// Returns the index of the first call with an amount other than 0, or `usize::MAX` if there is no such call.
     #[must_use]
     pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
@@ -213,7 +213,7 @@ impl ResolvedCaps {
     }
 }
 
-/// Returns the debit of a task's calls from its budget.
+/// Returns the debit of a task's calls from the task's budget.
 #[must_use]
 pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
     let resolved = ResolvedLimit::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);

@@ -64,7 +64,8 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
-/// A scheduler reads the turn before a worker takes the slice, or before a cancellation is requested.
+/// A scheduler reads the turn, and then a worker takes the slice or a cancellation is requested. The scheduler must
+/// decide again.
 #[test]
 fn a_due_timer_with_a_stale_view_decides_again() {
     let stale = |trial: &Trial| {
@@ -134,7 +135,7 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
 }
 
-/// A second holder takes the entry, because the store lost that the first holder took it. The turn's record shows that
+/// A second holder reads the entry, because the store lost the read by the first holder. The turn's record shows that
 /// the first holder began a call.
 #[test]
 fn a_running_slice_returned_by_a_second_holder_may_have_run() {
@@ -169,7 +170,8 @@ fn a_running_slice_with_a_lost_take_may_have_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
-/// The holder returned the slice between the read and the decision, and no worker has read the record's current entry.
+/// The holder returns the slice after the scheduler's read and before its decision. No worker has read the entry that
+/// the record then names.
 #[test]
 fn a_slice_returned_during_the_decision_did_not_run() {
     let (mut trial, slice) = held(admitted(1));
@@ -198,7 +200,8 @@ fn a_slice_returned_during_the_decision_did_not_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 }
 
-/// The store lost that a worker held the slice. This worker reported results, and the end of the turn includes them.
+/// The store lost that a worker held the slice. This worker reported results, and the reply of the ended turn includes
+/// them.
 #[test]
 fn a_turn_ended_after_a_restart_includes_reported_results() {
     struct NoPolicy;
@@ -241,7 +244,7 @@ fn a_call_that_failed_before_a_crash_may_have_run_again() {
     );
 }
 
-/// The first turn in a throttle queue leaves, so the next turn may be dispatched at once.
+/// When the first turn leaves a throttle queue, the next turn may be dispatched at once.
 #[test]
 fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     let tick = CounterKey::new(limits::TICK, "acme:kelly");

@@ -168,13 +168,13 @@ fn a_holder_continues_after_a_lost_commit_response() {
     let SettleResult::Continues { version, turn } = again else { panic!("{again:?}") };
     assert_eq!((Some(version), turn.position), (trial.turn(&slice.name).map(|stored| stored.version), 1));
     assert_eq!(trial.queues[&keys::audit()].entries.len(), 1, "the result is committed once");
-    // Another entry belongs to another holder.
+    // The slice is now in another entry, which belongs to another holder.
     trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
 }
 
-/// A worker ran the reads before call 2, began call 2, and crashed. Call 2 stays begun, regardless of what happens to
-/// the earlier calls.
+/// A worker ran the `read` calls before call 2, began call 2, and crashed. Call 2 must stay begun when the earlier
+/// calls park or settle.
 #[test]
 fn a_begun_call_stays_begun_when_earlier_calls_park_or_settle() {
     let begun = || Some(Begun::new(2, "n1"));
@@ -217,7 +217,7 @@ impl EndSection for Torn {
     }
 }
 
-/// If a session or claim is unreadable, no results are lost, and the turns can still end.
+/// If a session or claim is unreadable, no results are lost, and the turn can still end.
 #[test]
 fn an_unreadable_section_does_not_block_results() {
     let (mut trial, slice) = held(admitted(1));

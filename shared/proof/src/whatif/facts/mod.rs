@@ -1,5 +1,5 @@
-//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. The changes that
-//! the call makes to facts apply when the call ends.
+//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. The call's
+//! changes to facts take effect when the call ends.
 //!
 //! - [`FactTurn`]: the calls of one turn that depend on facts under the policy, as recorded
 //! - [`replay`]: all such calls, in the order in which they began and ended
@@ -19,7 +19,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedDecision};
 
-/// For calls with a single attempt: maximum time between the start of a call and its attempt (ms).
+/// Maximum time (ms) between the start of a call and its attempt. Used only for calls with a single attempt.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +45,13 @@ impl FactLifetimes {
     }
 }
 
-/// The result of the guards under the policy. Conditions on facts are evaluated later, and can still stop the call.
+/// The result of the guards under the policy. After the guards, conditions on facts are evaluated and can still stop
+/// the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
     #[default]
     Same,
-    /// The guards' result differs from the recorded result. The difference is reported, unless facts stop the call.
+    /// The guards' result differs from the recorded result. The difference is reported unless facts stop the call.
     Otherwise(Box<Difference>),
 }
 
@@ -60,7 +61,7 @@ pub struct FactTurn {
     pub tenant: String,
     pub agent: String,
     pub id: String,
-    /// Time (ms) from which other turns wait for facts that this turn's calls may set.
+    /// Time (ms) from which other turns wait for facts that calls of this turn may set.
     pub at_ms: i64,
     pub calls: Vec<FactCall>,
 }
@@ -72,7 +73,7 @@ pub struct FactCall {
     pub tool: String,
     /// The call's tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// The conditions in order, without conditions in shadow mode.
+    /// The conditions in the order of evaluation, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
     pub may: Vec<PossibleChange>,
     /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
@@ -82,11 +83,11 @@ pub struct FactCall {
     pub began: (i64, i64),
     /// The earliest and latest possible end of the call (ms).
     pub ended: (i64, i64),
-    /// True if the fleet evaluated facts for the call.
+    /// True if the fleet evaluated conditions on facts for the call.
     pub was_asked: bool,
     pub outcome: FactsOutcome,
     pub was: String,
-    /// A difference in the guards' result, to report if facts let the call begin.
+    /// A difference in the guards' result, which is reported only if facts let the call begin.
     pub held: Option<Box<Difference>>,
 }
 
@@ -123,14 +124,14 @@ pub struct PossibleChange {
     pub sets: bool,
 }
 
-/// A change of a fact by a call that has ended.
+/// A change that an ended call made or may have made to a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ActualChange {
     /// The key of the fact, as in [`FactRequirement`].
     pub key: Option<String>,
     pub name: String,
     pub change: Change,
-    /// How long the change is kept (ms).
+    /// Time (ms) for which the change is kept.
     pub kept_ms: i64,
 }
 
@@ -138,10 +139,10 @@ pub struct ActualChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Set,
-    /// The fact may have been set.
+    /// The call may have set the fact.
     MaybeSet,
     Cleared,
-    /// The fact may have been cleared.
+    /// The call may have cleared the fact.
     MaybeCleared,
 }
 
@@ -173,7 +174,7 @@ impl FactTurn {
 
 impl FactCall {
     /// Reads the conditions of a call, and its changes of facts. Returns `None` if the entry describes a task, if the
-    /// tool's row has no facts, or if the call ended before it was admitted.
+    /// tool's permission row has no facts, or if the call ended before it was admitted.
     ///
     /// `before_ms` is the end of the previous call in the same turn.
     #[must_use]
@@ -251,8 +252,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// Returns the earliest and latest possible start of a call. The two times are the same if the entry has the time at
-/// which the shard evaluated facts for the call.
+/// Returns the earliest and latest possible start of a call. The two times are equal if the entry states when the shard
+/// evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call
         .policy_inputs
@@ -270,8 +271,8 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// Returns the earliest and latest possible end of a call. The two times are the same if a worker ended the call and
-/// the entry has the shard's time.
+/// Returns the earliest and latest possible end of a call. The two times are equal if a worker ended the call and the
+/// entry states the shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.policy_inputs.as_ref().is_some_and(|policy_inputs| policy_inputs.ran);
     let (one, other) = match call.over_ms {

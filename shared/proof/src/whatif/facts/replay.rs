@@ -1,5 +1,5 @@
-//! Evaluates conditions on facts when each call began, with the facts that the call's session would have under the
-//! policy.
+//! Evaluates the conditions of each call on facts. They are evaluated when the call begins, with the facts that the
+//! call's session would have under the policy.
 //!
 //! If the fleet evaluated facts for a call, the log has the exact times of the call. If the times are inexact, or if
 //! two events are in the same millisecond, both orders of the events are evaluated. If the two results differ, the call
@@ -13,11 +13,11 @@ use super::{FactCall, FactRequirement, FactTurn, FactsOutcome};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// If there are this many sessions, sessions that have neither known facts nor calls in progress are dropped.
+/// When this number of sessions is reached, sessions that have neither known facts nor calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Maximum turns that wait at the same time in the replay but did not wait in the fleet.
+/// Maximum number of turns that wait at the same time in the replay although they did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
-/// Time for which an unknown change stays unknown (ms). No fact is kept for longer.
+/// Time (ms) for which a fact with an unknown change stays unknown. No fact is kept for longer.
 const UNKNOWN_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
 pub const NO_SESSION: &str =
@@ -34,7 +34,7 @@ const NEVER: &str = "it would wait for a fact, and the log does not show until w
 enum TurnEvent {
     /// The call in progress of this turn ends.
     End(u64),
-    /// The next call of this turn is about to begin.
+    /// The next call of this turn begins, or is stopped.
     Enter(u64),
 }
 
@@ -53,7 +53,7 @@ enum ConditionsResult {
     Passes,
     /// This condition denies the call.
     Denied(String),
-    /// The turn and position of the call to wait for, and the condition.
+    /// The call must wait. Contains the turn and position of the call to wait for, and the condition.
     Waits(u64, usize, String),
     Unsure(&'static str),
 }
@@ -68,8 +68,8 @@ enum ConditionResult {
 pub struct FactReplay<'a> {
     began: &'a LogStart,
     sessions: HashMap<String, Session>,
-    /// Facts with unknown changes, by session or tenant, and name of the fact. The value is the time (ms) until which
-    /// the fact is unknown.
+    /// Facts with unknown changes. The key is the session or tenant, and the name of the fact. The value is the time
+    /// (ms) until which the fact is unknown.
     unknown_until_ms: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
@@ -83,7 +83,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Creates a replay that passes differences to `report`. `began` has the time from which the log is complete.
+    /// Creates a replay that passes differences to `report`. `began` states the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Adds the calls of a turn. Turns must come in the order of [`FactTurn::at_ms`].
+    /// Adds the calls of a turn. Turns must be added in the order of [`FactTurn::at_ms`].
     pub fn turn(&mut self, turn: FactTurn) {
         self.until(turn.at_ms);
         let number = self.next_turn;
@@ -146,7 +146,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Schedules the next call of a turn, at `now_ms` or later. If no calls are left, the turn is dropped.
+    /// Schedules the next call of a turn, at `now_ms` or later. If the turn has no more calls, the turn is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -194,8 +194,8 @@ impl<'a> FactReplay<'a> {
         let time = EvaluationTime { turn: number, at, is_moved };
         let result = self.evaluate_all(running.turn.shard, session, call, time, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
-        // The shard evaluated facts at this time and did not delay the call, so the shard knew more than the log shows.
-        // The conditions are evaluated again without waits.
+        // If the shard evaluated facts at this time and did not delay the call, the shard knew more than the log shows.
+        // The conditions are then evaluated again without waits.
         if !matches!(result, ConditionsResult::Waits(..)) || !call.was_asked || is_moved || is_apart {
             return result;
         }
@@ -305,7 +305,7 @@ impl<'a> FactReplay<'a> {
         if let Some(session) = call.session.as_ref().filter(|_| call.outcome != FactsOutcome::NotReached) {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
-        // A call that was stopped has no end in the log.
+        // The log contains no end for a call that the fleet stopped.
         let ends_ms =
             if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));

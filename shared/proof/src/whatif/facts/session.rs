@@ -1,22 +1,22 @@
-//! The known facts of a session at a given time.
+//! Tracks the known facts of a session, and the calls that may change them.
 
 use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Maximum number of tracked calls in progress per session. No other call waits for calls beyond this number. The fleet
-/// has the same bound.
+/// Maximum number of calls in progress that are tracked per session. No call waits for a call beyond this number. The
+/// fleet has the same bound.
 const LIVE_MAX: usize = 256;
 
-/// The times (ms) until which a fact is set, by certainty. A change that may clear the fact only lowers the certainty.
-/// A change that certainly clears the fact resets all times.
+/// The times (ms) until which a fact is set: surely, perhaps, or unknown. A change that may clear the fact turns a sure
+/// time into an uncertain one. A change that certainly clears the fact resets all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
-    /// Time (ms) until which the log does not show whether the fact is set.
+    /// Time (ms) until which it is unknown whether the fact is set.
     unknown_ms: i64,
-    /// True if the fact was certainly cleared, so that changes from before the log do not matter.
+    /// True if a call in the log certainly cleared the fact, so that changes from before the log do not matter.
     was_cleared: bool,
 }
 
@@ -25,7 +25,7 @@ struct KnownFact {
     now: FactState,
     /// The earliest and latest possible time of the fact's last change (ms).
     since: (i64, i64),
-    /// Time (ms) until which this value must be kept.
+    /// Time (ms) until which this entry must be kept.
     kept_until_ms: i64,
     /// The turn whose call made the last change.
     turn: u64,
@@ -37,7 +37,7 @@ struct KnownFact {
 pub(super) struct LiveCall {
     pub(super) turn: u64,
     pub(super) position: usize,
-    /// True if the call has begun. If false, other turns wait for the call only if a required fact is missing.
+    /// True if the call has begun. Other turns wait for a call that has not begun only if a required fact is missing.
     pub(super) entered: bool,
     pub(super) may: Vec<PossibleChange>,
     pub(super) waiters: Vec<u64>,
@@ -54,15 +54,16 @@ pub(super) struct Session {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvaluationTime {
     pub(super) turn: u64,
-    /// The earliest and latest time (ms).
+    /// The earliest and latest possible time of the evaluation (ms).
     pub(super) at: (i64, i64),
-    /// True if the time differs from the time in the fleet. In this case, the time is later than all events so far.
+    /// True if the replay evaluates at another time than the fleet did. This time is later than all events so far.
     pub(super) is_moved: bool,
 }
 
 impl FactState {
-    /// Returns true if a fact counts as set at `at_ms`, and false if it counts as not set. `None` if the log does not
-    /// show whether the fact is set.
+    /// Returns true if a fact counts as set at `at_ms`, and false if it counts as not set. A fact that is perhaps set
+    /// counts as set only if the condition forbids it (`required` is false). `None` if the log does not show whether
+    /// the fact is set.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
@@ -82,8 +83,8 @@ impl FactState {
 
 impl Session {
     /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show whether the
-    /// fact is set. The outer `None` means that nothing in the log sets the fact, but that the fact may have been set
-    /// before the log began.
+    /// fact is set. The outer `None` means that the fact is not set by the log, but may have been set before the log
+    /// began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -110,7 +111,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Records that a call may have changed a fact: the log does not show whether the call changed it.
+    /// Records that a call may have changed a fact, but that the log does not show whether it did.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -144,14 +145,15 @@ impl Session {
         }
     }
 
-    /// Returns the turns that wait for the call.
+    /// Removes the call, and returns the turns that wait for it.
     pub(super) fn remove_call(&mut self, turn: u64, position: usize) -> Vec<u64> {
         let at = self.live.iter().position(|live| (live.turn, live.position) == (turn, position));
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns the call to wait for, if any. Such a call belongs to another turn, has begun, and can set (if `sets`) or
-    /// clear the fact. If the fact is missing, calls of earlier turns that have not begun are included.
+    /// Returns the call that the turn must wait for, if any. Such a call belongs to another turn, has begun, and can
+    /// set the fact (if `sets`) or clear it. If the fact is missing, calls of earlier turns that have not begun are
+    /// included.
     pub(super) fn call_to_wait_for(
         &mut self,
         fact: &str,

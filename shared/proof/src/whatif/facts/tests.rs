@@ -13,8 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// Returns a permission row with these facts. Each text begins with a letter for the row's action: `S` sets the fact,
-/// `C` clears it, `R` requires it, `F` forbids it. A number after the fact of `S` or `C` is the time for which the
+/// Returns a permission row with these facts. The first letter of each text is the row's action: `S` sets the fact, `C`
+/// clears it, `R` requires it, `F` forbids it. For `S` and `C`, a number after the fact is the time for which the
 /// change is kept (ms).
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
@@ -52,7 +52,7 @@ struct Call {
     position: usize,
     tool: &'static str,
     admitted_ms: i64,
-    /// The time at which facts were evaluated (ms). `ended_ms` is the end of the call.
+    /// The time at which facts were evaluated (ms).
     facts_evaluated_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
@@ -174,12 +174,12 @@ fn a_set_fact_denies_calls_until_it_is_cleared_or_expires() {
         ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
     ];
     assert_eq!(reported(&[MAIL, PAY, look], &calls), (vec![], 4));
-    // The row that clears the fact is missing.
+    // The policy has no row that clears the fact.
     let found = reported(&[MAIL, PAY], &calls);
     assert_eq!(found.0, [one("d/0", DifferenceKind::Denied, FORBIDS, None)]);
-    // The row that sets the fact is missing.
+    // The policy has no row that sets the fact.
     assert_eq!(reported(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
-    // Another condition stops the call.
+    // In the policy, another condition stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
     let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, DifferenceKind::Denied, REQUIRES, None)).into();
     let mut found = reported(&[MAIL, quoted, look], &calls).0;
@@ -193,7 +193,7 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
     }
-    // There is a quote, and later a second quote with unknown outcome.
+    // There is a quote, and later a second quote whose outcome is unknown.
     let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
     let calls = [
         at("a", "quote", 0),
@@ -202,8 +202,8 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(reported(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look with unknown outcome
-    // may have cleared the fact. The look's change is also kept for a short time.
+    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look whose outcome is
+    // unknown may have cleared the fact. This change is also kept for a short time.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -243,7 +243,7 @@ fn a_new_condition_is_decided_by_the_start_and_order_of_calls() {
     let calls = [
         ran(("a", 0), "mail", (100, 0, 120)).unasked(),
         ran(("a", 1), "pay", (100, 0, 126)).unasked(),
-        // A call in another session.
+        // This call is in another session.
         Call { session: Some("07e4"), ..ran(("b", 0), "pay", (2_000, 0, 2_010)).unasked() },
         ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
     ];
@@ -273,7 +273,8 @@ fn a_call_waits_for_an_earlier_turn_that_may_set_its_required_fact() {
 
 #[test]
 fn a_newly_denied_call_sets_no_fact_for_later_calls() {
-    // Without its quote, the offer is denied. Because the denied offer sets no fact, the order lacks its required fact.
+    // Under the policy, the offer is denied because the quote is missing. The denied offer sets no fact, so the order
+    // lacks its required fact.
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
     let expected = [
@@ -301,7 +302,7 @@ fn missing_log_data_makes_a_call_undecidable() {
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
         summary.not_decidable.into_keys().next().unwrap()
     };
-    // Entries of an older version have no session. Such a call may have affected any session of the tenant.
+    // Entries of an older version do not state the session. Such a call may have affected any session of the tenant.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
     assert_eq!(undecided(&[old()], &[MAIL, PAY], &LogStart::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };

@@ -1,4 +1,4 @@
-//! Tracks whether a limit and a cap both delayed calls whose order depends on both.
+//! Finds groups of agents whose calls were delayed by both a limit and a cap.
 //!
 //! Agents form a group if their calls waited for the same counter: a call of one agent can use up the counter before
 //! another agent's call. If a limit and a cap both delayed calls of a group, the log does not show what determines the
@@ -12,16 +12,16 @@ use super::{Replay, agent_of, caller_of};
 use crate::whatif::turns::Turn;
 use crate::whatif::{DAY, TICK, limit};
 
-/// Agents and the counters that they share, in groups.
+/// Groups of agents and of the counters that they share.
 #[derive(Default)]
 pub(super) struct DelayGroups {
     numbers: HashMap<String, usize>,
     groups: Vec<Group>,
 }
 
-/// A member of a group. The flags of the group's root are the flags of the group.
+/// An agent or counter in a group. The flags of the group's root apply to the whole group.
 struct Group {
-    /// Another member, closer to the root. The root is its own parent.
+    /// The index of another member that is closer to the root. The root is its own parent.
     parent: usize,
     by_cap: bool,
     by_limit: bool,

@@ -35,7 +35,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Reports a call that the replay dispatches now, if the fleet did not dispatch the call or dispatched it at
+    /// Reports a difference if the replay dispatches a call now, but the fleet did not dispatch it or dispatched it at
     /// another time.
     pub(super) fn report_dispatch(
         &mut self,
@@ -106,7 +106,7 @@ impl Replay<'_> {
         self.report_difference(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
     }
 
-    /// Reports a difference, unless it is undecidable.
+    /// Reports a difference, unless the difference is undecidable.
     fn report_difference(&mut self, turn: &Turn, difference: Difference) {
         let agent = agent_of(turn);
         let is_by_both = self.delay_groups.is_by_both(&agent);
@@ -131,9 +131,9 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// Returns the cause of a call's wait in the fleet. This is the cause of the last recorded wait up to the call, or the
-/// cap that the previous slice of the turn used up. If that slice used up no cap, this is an unnamed limit. `None` if
-/// the log has neither such a wait nor a previous slice.
+/// Returns the cause of a call's wait in the fleet. The cause is the last recorded wait up to the call, or the cap that
+/// the previous slice of the turn used up. If the previous slice used up no cap, the cause is an unnamed limit. `None`
+/// if the log has neither such a wait nor a previous slice.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

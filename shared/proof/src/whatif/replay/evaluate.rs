@@ -10,17 +10,17 @@ use crate::whatif::TICK;
 use crate::whatif::counters::{CounterDebit, TurnCaller, UnknownLimit};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// Time after which a turn that waits for a permit is evaluated again (ms).
+/// Time (ms) after which a turn that waits for a permit is evaluated again.
 const LOOK_MS: i64 = 5_000;
 
 /// The decision about the next calls of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
-    /// This many of the calls are dispatched as a slice.
+    /// This number of calls is dispatched as a slice.
     Dispatch(usize),
     /// The calls wait. `behind` is true if other turns already wait for the same limit and come first.
     Wait { behind: bool },
-    /// This many of the calls end for this reason.
+    /// The first calls end for this reason. Contains the number of these calls.
     Refuse(EndReason, usize),
     /// All calls end for this reason, because a cap is used up.
     End(EndReason),
@@ -28,15 +28,15 @@ pub(super) enum AdmissionVerdict {
 
 pub(super) struct TurnEvaluation {
     pub(super) verdict: AdmissionVerdict,
-    /// The cap or limit that stops all of the calls, or all after the first few.
+    /// The cap or limit that stops the calls: all of them, or all after the first few.
     pub(super) by: String,
     /// The throttle queue in which the stopped calls wait. `until_ms` is the earliest end of the wait (ms).
     pub(super) queue: String,
     pub(super) until_ms: i64,
     pub(super) counter_debits: Vec<CounterDebit>,
     pub(super) unknown: Vec<UnknownLimit>,
-    /// When the agent's current tick and day began (ms). `i64::MAX` if a recorded admission states how much of the tick
-    /// or day was used.
+    /// When the agent's current tick and day began (ms). `i64::MAX` instead if a recorded admission states how much of
+    /// the tick or day was used.
     pub(super) known_ms: (i64, i64),
     /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
@@ -50,8 +50,8 @@ impl TurnEvaluation {
     }
 }
 
-/// Returns the core's decision about the next `wanted` calls, and the index of the debit that stops all or some of
-/// them.
+/// Returns the core's decision about the next `wanted` calls, and the index of the debit that stops some or all of
+/// these calls.
 fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (AdmissionVerdict, Option<usize>) {
     let mut view = View::default();
     for counter_debit in counter_debits {
@@ -98,7 +98,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Returns true if the result matches the recorded decision, or if unknown limits or calls can explain the difference.
+/// Returns true if the verdict matches the recorded decision, or if unknown limits or calls can explain the difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -125,7 +125,8 @@ impl Replay<'_> {
         if let Some(DispatchDecision::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
-            // While the replay has decided every call of the agent as the fleet did, the shard's values apply.
+            // If the replay has decided every call of the agent as the fleet did, the values that the shard recorded
+            // apply.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for counter_debit in counter_debits.iter_mut() {
                 match &*counter_debit.debit.limit.name {
@@ -168,7 +169,7 @@ impl Replay<'_> {
         let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
-        // Store the counters without a debit, because the calls may wait even if the caps allow them.
+        // Store the counters without a debit, because the calls may have to wait even if the caps allow them.
         self.ledger.store_states(&counter_debits);
         let (of_limits, unknown) = self.ledger.limit_debits(&fleet, caller, turn, live.next, now_ms);
         counter_debits.extend(of_limits);
@@ -180,7 +181,7 @@ impl Replay<'_> {
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
         }
-        // Sort the debits as the core does.
+        // Sort the debits in the order that the core uses.
         counter_debits.sort_by_key(|counter_debit| counter_debit.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &counter_debits, now_ms);
         let has_returned = counter_debits.iter().any(|counter_debit| counter_debit.returned > 0);
@@ -220,7 +221,7 @@ fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDeb
     full.or_else(|| of_cap(counter_debits, limits::TICK))
 }
 
-/// Returns the earliest end of a wait for a counter (ms).
+/// Returns the earliest time (ms) at which a wait for a counter can end.
 fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
     match (&*counter_debit.debit.limit.name, counter_debit.debit.limit.window) {
         (limits::TASK, _) => now_ms,

@@ -1,5 +1,5 @@
-//! Evaluates caps and limits at each recorded decision about a turn, with the counters that the policy would have led
-//! to.
+//! Evaluates caps and limits at each recorded decision about a turn, with the counter values that the policy would have
+//! led to.
 //!
 //! If the result is the same, the turn continues as recorded. If the fleet dispatched calls that must wait in the
 //! replay, they are dispatched in order of arrival when caps and limits allow. If calls waited or were rejected in the
@@ -31,20 +31,20 @@ use super::tasks::Tasks;
 use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Maximum turns that wait at the same time under the policy. Further turns are counted as undecidable.
+/// Maximum number of turns that wait at the same time under the policy. Further turns are counted as undecidable.
 const WAITING_MAX: usize = 100_000;
 /// Maximum wait of a turn (ms). A turn that waits longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
-/// The name for a limit that cut a slice short but is not named in the log.
+/// The name of a limit that made the fleet dispatch only some of a turn's calls, but that the log does not name.
 const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it began before the log";
 const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
 const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
-/// Reason to report no difference if a limit and a cap both delay calls. The log shows neither the order of the waiting
-/// turns nor when the turns are evaluated again.
+/// Reason for reporting no difference if a limit and a cap both delay calls. The log shows neither the order of the
+/// waiting turns nor when the turns are evaluated again.
 const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
                                   same limit: this cannot be evaluated again";
 const TOO_MANY: &str = "more calls would wait than this command tracks";
@@ -55,13 +55,14 @@ enum ReplayEvent {
     Reset(String),
     /// Calls return permits.
     Free(String, u64),
-    /// Calls that returned permits while they waited take permits again.
+    /// Calls that returned permits while they waited acquire permits again.
     Take(String, u64),
-    /// A call that returned its permit joins (`true`) or leaves (`false`) the queue for a new permit of this counter.
+    /// A call that returned its permit begins (`true`) or stops (`false`) to wait in the queue for a permit of this
+    /// counter.
     Line(String, bool),
     /// A recorded decision about a turn: the turn's number, and the index of the decision.
     Decision(u64, usize),
-    /// Turns that wait only in the replay are dispatched from this throttle queue, as far as the limit allows.
+    /// The turns that wait in this throttle queue only in the replay are dispatched, as far as the limit allows.
     Room(String),
 }
 
@@ -89,7 +90,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// Returns true if a cap is used up. If the log does not have the maximum, `allowed` is 0, and the result is false.
+/// Returns true if a cap is used up. If the log does not state the maximum, `allowed` is 0, and the result is false.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -108,8 +109,7 @@ pub struct Replay<'a> {
     waiting: usize,
     /// The number of turns in each throttle queue that wait both in the fleet and in the replay.
     parked: HashMap<String, u64>,
-    /// Agents whose calls the replay decided differently, so that the recorded values of their counters no longer
-    /// apply.
+    /// Agents whose calls the replay decided differently. The recorded values of their counters no longer apply.
     apart: HashSet<String>,
     delay_groups: DelayGroups,
     /// Agents whose counters are known from the recorded note of an admission.
@@ -156,7 +156,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Adds a turn. Turns must come in the order of their first decisions ([`Turn::at_ms`]).
+    /// Adds a turn. Turns must be added in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
         self.summary.count_undecidable(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -174,8 +174,8 @@ impl<'a> Replay<'a> {
                 }
                 DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
-            // Order of decisions at the same time: complete dispatches come first, because they filled the limits that
-            // cut other slices short. The cut slices follow. Waits and rejections come last.
+            // Decisions at the same time are ordered: first dispatches of all calls, because these filled the limits
+            // that made other dispatches incomplete, then incomplete dispatches, then waits and rejections.
             let (class, tie) = match &decision.what {
                 DispatchDecision::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
@@ -243,7 +243,7 @@ impl<'a> Replay<'a> {
             live.next = live.next.max(decision.first);
             self.compare(number, &mut live, &decision, (now_ms, true));
         } else if live.divergence.is_none() && live.next < decision.first {
-            // The calls before `decision.first` ended without a decision (expired, canceled).
+            // The calls before `decision.first` ended without a decision, because they expired or were canceled.
             live.next = decision.first;
             self.compare(number, &mut live, &decision, (now_ms, true));
         }
@@ -256,7 +256,7 @@ impl<'a> Replay<'a> {
     /// Compares the result under the policy with the recorded decision. `is_first` is false if the first calls of the
     /// decision were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // If the agent or tenant does not exist, the guards have already reported the call.
+        // If the agent or tenant does not exist, the guards have already reported the difference.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -294,7 +294,7 @@ impl<'a> Replay<'a> {
             (DispatchDecision::Go(calls, _), AdmissionVerdict::Dispatch(fits))
                 if fits >= *calls && !live.turn.is_whole =>
             {
-                // The log does not have the other calls of the turn.
+                // The log lacks the other calls of the turn, so only the recorded number is dispatched.
                 self.dispatch(live, *calls, evaluation, now_ms);
             }
             (_, AdmissionVerdict::Dispatch(fits)) => {
@@ -322,7 +322,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Returns how many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the
-    /// fleet dispatched together later (`cut`), or 0 if unknown.
+    /// fleet later dispatched together (`cut`), or 0 if this number is unknown.
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -341,7 +341,7 @@ impl<'a> Replay<'a> {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// Dispatches `fits` calls, and lets the rest wait. The fleet dispatched `recorded` calls.
+    /// Dispatches `fits` calls, and makes the other calls wait. The fleet dispatched `recorded` calls.
     fn dispatch_fitting(
         &mut self,
         number: u64,
@@ -357,7 +357,7 @@ impl<'a> Replay<'a> {
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
             self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, until_ms);
         } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
-            // The rest of the turn waits for the limit that cut the slice short, until the dispatched calls end.
+            // The other calls of the turn wait for the limit that stopped them, until the dispatched calls end.
             self.park(live, queue);
         }
     }
@@ -374,7 +374,7 @@ impl<'a> Replay<'a> {
             return true;
         }
         match evaluation.verdict {
-            // These calls end instead of waiting, even if other limits are unknown.
+            // Under the policy, these calls end instead of waiting, even if other limits are unknown.
             AdmissionVerdict::Refuse(..) | AdmissionVerdict::End(_) => false,
             _ if evaluation.is_unknown(by) => true,
             AdmissionVerdict::Wait { behind: true } => true,
@@ -403,8 +403,8 @@ impl<'a> Replay<'a> {
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// Records the throttle queue of a turn that waits both in the fleet and in the replay. Other turns queue behind
-    /// this turn.
+    /// Records the throttle queue of a turn that waits both in the fleet and in the replay. Later turns queue behind
+    /// it.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -429,8 +429,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded rejection is kept: the policy was not its reason, `by` also rejects the calls in the
-    /// replay, or the result is undecidable.
+    /// Returns true if a recorded rejection is kept in the replay. It is kept if the policy was not its reason, if `by`
+    /// also rejects the calls in the replay, or if the result is undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -445,7 +445,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped calls began before the log. The used part of such a window is unknown.
+    /// Returns true if the window that stopped the calls began before the log. The part of such a window that was used
+    /// is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -469,7 +470,7 @@ fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, Unkno
     Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
-/// Returns the key of an agent's counters.
+/// Returns the agent of a turn, as the key under which the replay tracks the agent's counters.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

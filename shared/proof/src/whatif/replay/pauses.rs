@@ -1,11 +1,11 @@
-//! Pauses of tenants and agents. During a pause, the cap on calls per tick is 0.
+//! Reads the pauses of tenants and agents from the log. During a pause, the cap on calls per tick is 0.
 
 use std::collections::HashMap;
 
 use crate::whatif::recorded::Pause;
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// When each pause begins and ends (ms), in order, by `<tenant>` or `<tenant>:<agent>`.
+/// The beginning and end (ms) of each pause, in order, by `<tenant>` or `<tenant>:<agent>`.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
@@ -23,14 +23,14 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export can overlap, so this action was already read.
+                // Parts of an export can overlap. So this action was already read from an earlier part.
                 _ => {}
             }
         }
         Self(pauses)
     }
 
-    /// Returns the end of the pause that stops a turn's calls now (ms); `None` without a pause. In the millisecond in
+    /// Returns the end (ms) of the pause that now stops a turn's calls; `None` without a pause. In the millisecond in
     /// which a pause begins or ends, the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {

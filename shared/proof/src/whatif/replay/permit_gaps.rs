@@ -1,5 +1,5 @@
-//! Recorded gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the
-//! calls returned their permits. Later they took permits again.
+//! Replays gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the
+//! calls of its slice returned their permits. Later they acquired permits again.
 
 use tickfleet_core::turn::limit::WindowKind;
 
@@ -15,23 +15,23 @@ struct PermitInterval {
 }
 
 /// Returns the times in which calls of a slice held permits. `None` if the log does not show these times. `ends_ms` is
-/// the end of the slice.
+/// the end of the slice (ms).
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    // If the first note reports that permits were taken again, the log lacks the note about the return of the permits.
+    // If the first note reports that permits were acquired again, the log lacks the note that they were returned.
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
     let mut found = Vec::new();
     let mut next = decision.first;
-    // The calls that hold permits now, and when they took the permits.
+    // The calls that hold permits now (first, end), and the time at which they acquired the permits.
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {
         let before = holding.take();
         if place.again {
             if let Some((from, upto, since_ms)) = before {
-                // These calls ran before the other calls of the slice, and have ended.
+                // The calls before `upto` ran before the other calls of the slice, and have already ended.
                 let until_ms = turn.calls.get(upto.checked_sub(1)?)?.over_ms?;
                 found.push(PermitInterval { from, upto, since_ms, until_ms });
             }
@@ -53,7 +53,7 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 
 impl Replay<'_> {
     /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` has the permits that
-    /// the calls take at dispatch. Returns false if the calls kept all permits until they ended, or if the times are
+    /// the calls acquire at dispatch. Returns false if the calls kept all permits until they ended, or if the times are
     /// unknown.
     pub(super) fn with_gaps(
         &mut self,
@@ -93,15 +93,15 @@ impl Replay<'_> {
                 self.at(interval.until_ms + later_ms, 0, 0, ReplayEvent::Free(counter, count));
             }
         }
-        // A slice that ended without taking its permits again queued for the permits until its end.
+        // A slice may end before it acquires its permits again. Then it queued for the permits until its end.
         if let Some(freed_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
             self.queue_for_permits(permits, freed_ms, ends_ms.max(freed_ms));
         }
         true
     }
 
-    /// Records that calls queue for these permits between the two times. Turns that arrive in this time may queue
-    /// behind these calls.
+    /// Records that calls queue for these permits from `from_ms` until `upto_ms`. Turns that arrive in this time may
+    /// queue behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));
@@ -109,7 +109,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the permits that these calls take if they are dispatched together.
+    /// Returns the permits that these calls acquire if they are dispatched together.
     fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Turns that wait only in the replay, or whose wait in the replay differs from the recorded wait. Such turns are
+//! Handles turns that wait only in the replay, or whose wait in the replay differs from the recorded wait. They are
 //! dispatched in order of arrival when the policy permits.
 
 use super::dispatch::recorded_decision;
@@ -22,8 +22,8 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that does not
-    /// fit.
+    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
+    /// to wait.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
             let Some(number) = self.queues.get(queue).and_then(|waiting| waiting.keys().next().copied()) else {
@@ -53,7 +53,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Evaluates the first turn of a throttle queue. If the turn stays in the queue, returns when to evaluate it again.
+    /// Evaluates the first turn of a throttle queue. If the turn stays in the queue, returns the time (ms) at which to
+    /// evaluate it again.
     pub(super) fn evaluate_first(
         &mut self,
         number: u64,
@@ -80,8 +81,8 @@ impl Replay<'_> {
             live.divergence = None;
             return None;
         }
-        // Evaluate only the calls whose recorded dispatch is not later than now. If the first call is later, evaluate
-        // all remaining calls.
+        // Evaluate only the calls that the fleet had dispatched by now. If it had not even dispatched the first call,
+        // evaluate all remaining calls.
         let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
@@ -93,7 +94,7 @@ impl Replay<'_> {
     }
 
     /// Applies the verdict that [`Self::evaluate_first`] got for the next `wanted` calls. If the turn stays in the
-    /// queue, returns when to evaluate it again.
+    /// queue, returns the time (ms) at which to evaluate it again.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,
@@ -143,8 +144,8 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Returns true if the fleet decided about the next call no later than now, or no later than the end of the turn's
-    /// last slice.
+    /// Returns true if the fleet decided about the next call no later than `now_ms`. Also returns true if it decided no
+    /// later than the end of the turn's last slice in the replay.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

@@ -25,7 +25,7 @@ fn a_limit_with_shared_counters_is_undecidable_until_they_expire() {
         later.agent = "stan".into();
         later
     };
-    // The core keeps a counter for a day after its window.
+    // The core keeps a counter for a day after the end of its window.
     let turns = [one, other, later("c", 2 * HOUR_MS), later("d", 30 * HOUR_MS)];
     let with = |limit: Limit| {
         let mut policy = policy(3, vec![limit]);
@@ -49,7 +49,7 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     let mut known = limit(LimitBound::Calls(2), LimitWindow::Period(1_000), OnReach::Wait);
     known.name = "known".into();
     let turns = [
-        // The entries do not have the turn's user.
+        // The entries do not state the turn's user.
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(1, 2, 5_000))]),
         turn("b", &[(2_100, 0, DispatchDecision::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
     ];
@@ -66,8 +66,8 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// Returns a policy with a limit for each user, and a limit for each agent. The entries do not have users, so only the
-/// limit for each agent is known.
+/// Returns a policy with a limit for each user, and a limit with the maximum `known` for each agent. The entries do not
+/// state users, so only the limit for each agent can be evaluated.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);

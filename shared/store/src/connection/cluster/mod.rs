@@ -142,7 +142,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// Returns a view that a node reported within the last second. `None` if no node replies.
+    /// Returns a view that a node reported within the last second. `None` if no node replied in time.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {

@@ -41,7 +41,7 @@ const QUEUES_MAX: usize = 256;
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Number of entries among the audit entries read so far that are not about a call.
+    /// Number of audit entries read so far that are not about a call.
     not_calls: u64,
     cursor: u64,
     /// Throttle queues with their timers. `found` has those of the current scan so far, and `known` those of the

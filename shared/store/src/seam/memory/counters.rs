@@ -59,8 +59,8 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// Returns when the counter accepts debits again, if a restart may have lost earlier debits. `None` if the counter
-    /// is not blocked.
+    /// Returns when the counter accepts debits again after a restart: at the end of a fixed window that may have lost
+    /// debits, or at the end of the lease for permits. `None` if the counter is not blocked.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {

@@ -23,7 +23,7 @@ pub struct Faults {
     pub latency_ms: RangeInclusive<u64>,
     /// Number of calls, out of 1,000, that fail without being applied.
     pub refused_per_mille: u64,
-    /// Number of calls, out of 1,000, that are applied, but whose reply is lost.
+    /// Number of calls, out of 1,000, that are applied but return no reply.
     pub unanswered_per_mille: u64,
 }
 

@@ -32,7 +32,7 @@ end
 ---- The shard. Its clock never steps back. Each run of the server is an epoch.
 -- The Redis users of some roles, such as producers, may write neither clock nor epoch.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
--- Checked before each write, because the server would otherwise log a refused command with every batch.
+-- Checks the permission before each write. Otherwise, the server would log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
 -- `state` is the text of all these variables except the time. It seldom changes, and is parsed only after a change.
@@ -174,7 +174,7 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- Fills an unreadable counter until its window ends. The change is kept even if the transaction is refused.
+-- Marks an unreadable counter as used up until its window ends. The change is kept even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end

@@ -563,8 +563,8 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
 }
 
 /// Returns true if one of the guards always fails when the transaction is repeated. For example, an entry that was
-/// acknowledged is never held again. Then the script need not check the dedupe record first: it reads this record after
-/// a guard has failed.
+/// acknowledged is never held again. In this case, the script does not check the dedupe record first: it reads this
+/// record only after a guard has failed.
 fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,

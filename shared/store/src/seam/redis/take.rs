@@ -43,8 +43,8 @@ impl RedisStore {
             for (queue, count) in waiting {
                 match self.read_made(take, &[queue], count, None).await {
                     Ok(more) => taken.extend(more),
-                    // The consumer has already taken the entries of the earlier queues, so return these entries instead
-                    // of the error.
+                    // If earlier queues have returned entries, the consumer already holds these entries, so return them
+                    // instead of the error.
                     Err(error) if taken.is_empty() => return Err(error),
                     Err(_) => return Ok(taken),
                 }

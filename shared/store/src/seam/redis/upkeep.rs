@@ -131,7 +131,7 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Gives lost entries of a queue to `consumer`, at most `count`. Entries are acknowledged and deleted in one step.
+    /// Assigns at most `count` lost entries of a queue to `consumer`. Entries are acknowledged and deleted in one step.
     /// So an entry is lost if it was delivered, still exists and is not pending. XCLAIM skips an entry that a consumer
     /// took in the meantime, because the entry's idle time is short. XCLAIM also skips a deleted entry.
     pub(super) async fn adopt_lost_entries(

@@ -124,7 +124,7 @@ impl Counted {
         }
     }
 
-    /// Adds an estimate of the calls in the `unread` entries, in proportion to the calls in the `read` entries.
+    /// Adds an estimate of the calls in `unread` entries, in proportion to the calls found in the `read` entries.
     fn estimate(&mut self, unread: u64, read: u64) {
         let mut found = EndedCalls::default();
         self.ended.values().for_each(|calls| found.add(calls));

@@ -31,19 +31,18 @@ pub struct ToolLists {
     pub lists: Vec<ToolList>,
     /// Tenant, agent and the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
-    /// Number of agents whose list is not written, because it would exceed the byte limit of all lists together.
+    /// Number of agents without a list, because their lists would exceed the byte limit of all lists together.
     pub left_out: usize,
     /// The name of each tool by its ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
     pub names: BTreeMap<String, String>,
 }
 
-/// The policy and tools from which the published lists were made.
+/// Identifies the policy and tools from which the published lists were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
     /// Fingerprint of the policy and tools.
     pub fingerprint: String,
-    /// Number of agents whose list was not written, because it would have exceeded the byte limit of all lists
-    /// together.
+    /// Number of agents without a list, because their lists would have exceeded the byte limit of all lists together.
     pub left_out: usize,
 }
 

@@ -125,7 +125,7 @@ struct Resets {
     agent: String,
 }
 
-/// Makes the tool for the shard of `store`.
+/// Creates the tool `get_subscription_info` for the shard of `store`.
 #[must_use]
 pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(

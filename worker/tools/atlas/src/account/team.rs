@@ -64,7 +64,7 @@ struct Member {
     email: Option<String>,
 }
 
-/// Makes the tool for the shard of `store`.
+/// Creates the tool `get_team_members` for the shard of `store`.
 #[must_use]
 pub fn get_team_members(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(

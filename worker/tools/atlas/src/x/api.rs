@@ -1,4 +1,4 @@
-//! A request to X, and the interpretation of its response.
+//! Requests to X, and the interpretation of X's responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::sign_in::Account;
 
 /// Maximum bytes of a response. A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum bytes of X's message that an error message of a tool quotes.
+/// Maximum bytes of X's own error text that a tool's error message quotes.
 const SAID_BYTES_MAX: usize = 600;
 
 #[derive(Debug, Clone)]

@@ -40,7 +40,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// Returns the kind of the media that begins with the bytes `head`. `None` if X does not accept the media.
+    /// Returns the kind of the media that begins with the bytes `head`. Returns `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -121,8 +121,8 @@ fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// Returns true if a declared content type belongs to the same family as the recognized one. Unspecific types are
-/// accepted.
+/// Returns true if a declared content type belongs to the same family (such as `image`) as the recognized type.
+/// Unspecific types are accepted.
 fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")

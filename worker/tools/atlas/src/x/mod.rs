@@ -33,8 +33,8 @@ use sign_in::{Account, SignIn};
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes both tools. If a token is missing, the tool that needs it is still made, but calls fail with `not_configured`.
-/// Only an unusable variable is an error.
+/// Makes both tools. If a token is missing, the tool that needs it is still made, but its calls fail with
+/// `not_configured`. Only an unusable variable is an error.
 ///
 /// # Errors
 /// The variable that cannot be used, and the reason.

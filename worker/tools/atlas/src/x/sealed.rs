@@ -1,5 +1,5 @@
-//! An OAuth grant (an access token and a refresh token) as stored in Redis. It is encrypted, so that a reader of Redis
-//! cannot obtain the tokens.
+//! An OAuth grant (an access token and a refresh token) as stored in Redis. The grant is encrypted, so that a reader of
+//! Redis cannot obtain the tokens.
 //!
 //! The key is derived from the configured refresh token. All workers of the fleet have this token, and Redis does not.
 //! If another refresh token is configured, grants that were stored under the previous one can be neither found nor
@@ -65,7 +65,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. `None` if the data is too large, was encrypted by another seal, or was changed later.
+    /// Decrypts a grant. Returns `None` if the data is too large, was encrypted by another seal, or was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

@@ -28,7 +28,7 @@ const KEEP_TRIES: u32 = 10;
 /// How long a grant is stored (ms). X's refresh tokens are valid for half a year. Each use returns a new refresh token.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
-/// The account that sends requests to X.
+/// How requests to X are authorized: by a fixed token, or by the token of a signed-in user.
 #[derive(Clone)]
 pub(super) enum Account {
     /// A fixed token. The value is the name of the tool's secret.
@@ -51,7 +51,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Returns the account that reads: the app if it has a token, otherwise the user.
+    /// Returns the account for requests that only read: the app if it has a token, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -81,7 +81,7 @@ impl Account {
         }
     }
 
-    /// Returns a token to use after X rejected `refused`. `None` if there is no other token.
+    /// Returns a token to use after X rejected `refused`. Returns `None` if there is no other token.
     pub(super) async fn token_after_rejection(
         &self,
         refused: &SecretString,
@@ -98,7 +98,7 @@ pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
     client_secret: Option<SecretString>,
-    /// The configured refresh token, which is the first one.
+    /// The configured refresh token. The first grant is requested with it.
     refresh_token: SecretString,
     client: Arc<Client>,
     home: Store,
@@ -108,7 +108,7 @@ pub(super) struct SignIn {
 }
 
 impl SignIn {
-    /// Returns the sign-in that the environment configures. `None` if no refresh token is set.
+    /// Returns the sign-in that the environment configures. Returns `None` if no refresh token is set.
     ///
     /// # Errors
     /// The variable that is missing or cannot be used.
@@ -134,7 +134,7 @@ impl SignIn {
     }
 
     /// Returns a valid token other than `refused`. The work runs in a separate task, which continues if the call is
-    /// dropped. X may already have replaced the refresh token, and the new one must be stored.
+    /// dropped: X may already have replaced the refresh token, and the new refresh token must be stored.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();

@@ -256,8 +256,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// Returns the allowed values if the schema lists them. The list is an enum, or alternatives that are single values:
-/// schemas use a `oneOf` of `const` as an enum with a description for each value.
+/// Returns the allowed values if the schema lists them: an enum, a constant, null, or alternatives that are such lists.
+/// Schemas use a `oneOf` of `const` as an enum with a description for each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {

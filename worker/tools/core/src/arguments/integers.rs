@@ -136,8 +136,8 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Converts a whole number to an integer. `None` if the number is already an integer, is not whole, or has too many
-/// digits.
+/// Converts a whole number to an integer. Returns `None` if the number is already an integer, is not whole, or has too
+/// many digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));

@@ -29,8 +29,8 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// Returns the schema without its unsupported patterns, and the places of these patterns. `None` if all patterns are
-/// supported without a change.
+/// Returns the schema without its unsupported patterns, and the places of these patterns. Returns `None` if all
+/// patterns are supported without a change.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let mut readable = schema.clone();
     let mut unread = Vec::new();

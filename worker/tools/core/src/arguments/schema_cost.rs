@@ -1,7 +1,7 @@
 //! Estimates the cost of validating against a schema before the schema is used.
 //!
 //! A short schema can require exponential work: for example, definitions that each use the previous one twice. Like a
-//! validator, this check follows every `$ref`. It rejects a schema if this walk does not end within a bound.
+//! validator, this check follows every `$ref`. It rejects a schema if following the references takes too many steps.
 //!
 //! Some subschemas apply to every item of a list or to every member of an object. Their work is repeated for each part
 //! of the instance. Their bound is therefore lower, and patterns and lists of values have extra weight.

@@ -52,7 +52,7 @@ impl Encoding {
     }
 
     /// Returns the number of alignments to try. Other bytes can precede the secret in a run, so the secret's first byte
-    /// can begin at any of the first digits.
+    /// can begin at any of the run's first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -127,7 +127,7 @@ impl Encoding {
     }
 }
 
-/// Returns the number at `at` and its length. The number is [`OTHER`] if it does not fit in a byte.
+/// Returns the number at `at` and its length. The number is [`OTHER`] if it is [`SEPARATOR`] or larger.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

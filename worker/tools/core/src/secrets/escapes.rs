@@ -6,7 +6,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Calls `read` with each possible reading of the escape at `at`: the bytes that the escape means, and its length.
+/// Calls `read` with each possible reading of the escape at `at`: the decoded bytes, and the escape's length in `text`.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {

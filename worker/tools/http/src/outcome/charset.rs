@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// Returns the text of a body. `None` if the body is not text.
+/// Returns the text of a body. Returns `None` if the body is not text.
 ///
 /// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
 /// server's default, and text in other encodings is hardly ever valid UTF-8. A declared encoding that is not

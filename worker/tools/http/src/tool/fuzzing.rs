@@ -49,7 +49,7 @@ pub fn request(
     })
 }
 
-/// Reads a token service's response. Returns the access token and how long it is used.
+/// Reads a token service's response. Returns the access token, and the time during which a worker uses it.
 ///
 /// # Errors
 /// The failure that a call that signs in would have.

@@ -55,7 +55,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// Returns the process id: in a sandbox, the launcher's. `None` if the interpreter is in a tool host.
+    /// Returns the process id: in a sandbox, the launcher's. Returns `None` if the interpreter is in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -64,8 +64,8 @@ impl Process {
         }
     }
 
-    /// Returns the resident bytes of the interpreter, or in a sandbox, of all descendants of the launcher. `None` if
-    /// unknown.
+    /// Returns the resident bytes of the interpreter, or in a sandbox, of all descendants of the launcher. Returns
+    /// `None` if unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
