@@ -1,7 +1,7 @@
 //! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and change the settings
 //! of tenants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -12,11 +12,12 @@ use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView};
 
+use crate::held_slices::held_slices;
 use crate::position;
 
 /// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum number of steps of the key scan for one page. Redis scans about 500 keys per step.
+/// Maximum number of steps of the key scan for one page. Redis scans about 128 keys per step.
 const STEPS_MAX: usize = 400;
 
 /// State of a turn.
@@ -121,13 +122,20 @@ pub struct TurnPage {
     pub next: Option<TurnCursor>,
 }
 
-/// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
-/// the hot path. One page scans at most 400 steps (about 50,000 keys), even if no turn matches. A turn that is
-/// unfinished during the whole scan is listed at least once. A turn that begins or ends during the scan may be missing.
+/// Lists one page of the unfinished turns that match the filter. Workers name the running turns. Other turns have no
+/// index, because an index would slow down the hot path: one page scans at most 400 steps (about 50,000 keys), even if
+/// no turn matches. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends
+/// during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
+    if filter.state == Some(TurnState::Running)
+        && from == TurnCursor::default()
+        && let Some(turns) = running_turns(shards, filter).await?
+    {
+        return Ok(TurnPage { turns, next: None });
+    }
     let mut page = TurnPage::default();
     let mut at = from;
     for _ in 0..STEPS_MAX {
@@ -143,6 +151,27 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     }
     page.next = (at.shard < shards.len()).then_some(at);
     Ok(page)
+}
+
+/// Lists the running turns by the workers that hold them. A scan would read every unfinished turn, and a fleet can have
+/// many waiting turns for each running turn. Returns `None` if the turns may not fit into one page.
+async fn running_turns(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
+    let mut turns = Vec::new();
+    let mut held = 0;
+    for store in shards {
+        if filter.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant)) {
+            continue;
+        }
+        let slices = held_slices(store, None, filter.limit).await?;
+        held += slices.len();
+        if held >= filter.limit {
+            return Ok(None);
+        }
+        let names: BTreeSet<TurnName> = slices.iter().filter_map(|slice| TurnName::parse(&slice.turn)).collect();
+        let is_own = |name: &TurnName| filter.tenant.as_ref().is_none_or(|tenant| name.tenant == *tenant);
+        add_matching(store, filter, names.into_iter().filter(is_own).collect(), &mut turns).await?;
+    }
+    Ok(Some(turns))
 }
 
 async fn add_matching(

@@ -220,7 +220,7 @@ impl SealBody {
     ///
     /// - The seal has an entry in the range.
     /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. This case is needed because
-    /// anchors have the time of the seal, which is later than the times of the seal's entries.
+    ///   anchors have the time of the seal, which is later than the times of the seal's entries.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };

@@ -1,10 +1,10 @@
 //! Releases turns from a throttle queue with a due timer, in these steps:
 //!
 //! 1. [`Rearm`] postpones the queue's timer and returns the turns at the queue's head. If the queue is empty, [`Rearm`]
-//! clears the timer. The timer is set before the turns are evaluated, so a permit that is returned later makes the
-//! timer due again.
+//!    clears the timer. The timer is set before the turns are evaluated, so a permit that is returned later makes the
+//!    timer due again.
 //! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
-//! only if no other turn is ahead of it.
+//!    only if no other turn is ahead of it.
 //! 3. If a turn left the queue, both steps are repeated.
 
 use std::sync::Arc;
