@@ -172,6 +172,10 @@ fn probes(letter: &str) -> Vec<Probe> {
         Probe { path: format!("{}{id}{}", &path[..begin], &path[end + 1..]), ..found }
     };
     let reason = |member: &str, value: Value| with(json!({"reason": "a test"}), member, value);
+    let letters = |operation, field, body, word| Probe {
+        refused: ExpectedRejection::Answer(word),
+        ..probe(operation, field, body, 200)
+    };
     let foreign_letter = json!(["letter-0-1-0"]);
     let mut probes = vec![
         probe(TURNS, "agent", turn("agent", json!("fran")), 403),
@@ -232,21 +236,14 @@ fn probes(letter: &str) -> Vec<Probe> {
         at("POST /v1/operate/approvals/{approval}/deny", "path approval", "acme:a1", json!({"reason": "x"}), 403),
         at("GET /v1/operate/dead/{id}", "path id", "letter-0-1-0", Value::Null, 404),
         probe("POST /v1/operate/cancel", "ids", reason("ids", json!(["acme:frans-task"])), 403),
-        probe("POST /v1/operate/dead/drop", "ids", reason("ids", foreign_letter.clone()), 404),
-        probe("POST /v1/operate/dead/replay", "ids", reason("ids", foreign_letter), 404),
-        Probe {
-            refused: ExpectedRejection::Answer("invalid"),
-            ..probe(
-                "POST /v1/operate/dead/replay",
-                "message",
-                with(
-                    reason("ids", json!([letter])),
-                    "message",
-                    with(turn("turn_id", json!("x")), "tenant", json!("acme")),
-                ),
-                200,
-            )
-        },
+        letters("POST /v1/operate/dead/drop", "ids", reason("ids", foreign_letter.clone()), "not_found"),
+        letters("POST /v1/operate/dead/replay", "ids", reason("ids", foreign_letter), "not_found"),
+        letters(
+            "POST /v1/operate/dead/replay",
+            "message",
+            with(reason("ids", json!([letter])), "message", with(turn("turn_id", json!("x")), "tenant", json!("acme"))),
+            "invalid",
+        ),
         probe("POST /v1/operate/pause", "tenant", reason("tenant", json!("acme")), 403),
         probe("POST /v1/operate/resume", "tenant", reason("tenant", json!("acme")), 403),
         probe("POST /v1/operate/tools/disable", "tool", reason("tool", json!("echo")), 403),
@@ -675,7 +672,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
         (&kelly, "/v1/tasks", nulls(&DELEGATE_FIELDS, task), 202),
         (&kelly, "/v1/tasks/none/cancel", json!({"reason": null}), 404),
         (&bolt, "/v1/operate/resume", json!({"tenant": null, "agent": null, "tool": null, "reason": "a test"}), 200),
-        (&bolt, "/v1/operate/dead/replay", replay, 404),
+        (&bolt, "/v1/operate/dead/replay", replay, 200),
         (&bolt, "/v1/operate/approvals/bolt:none/approve", json!({"reason": null, "set": null, "narrowed": null}), 404),
     ] {
         let answer = front.ask(key, "POST", path, &body).await;

@@ -185,7 +185,6 @@ pub(crate) async fn show(
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
     responses((status = 200, description = "One result per id, in order: `id`, `result` and, if it was sent, `replayed_as`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
-        (status = 404, description = "None of the ids exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
@@ -202,7 +201,6 @@ pub(crate) async fn replay(
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
     responses((status = 200, description = "One result per id, in order: `id` and `result`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
-        (status = 404, description = "None of the ids exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,

@@ -109,8 +109,6 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
         ("tools/enable", json!({"tool": "ecoh", "reason": "x"}), "echo"),
         ("workers/drain", json!({"worker": "w-nope", "reason": "x"}), "w-"),
         ("workers/resume", json!({"worker": "w-nope", "reason": "x"}), "w-"),
-        ("dead/replay", json!({"ids": ["call-0-1-1", "letter-0-1-1"], "reason": "x"}), "call-0-1-1 and 1 more"),
-        ("dead/drop", json!({"ids": ["call-0-1-1"], "reason": "x"}), "call-0-1-1"),
         ("cancel", json!({"ids": ["dem:x"], "reason": "x"}), "demo"),
         ("cancel", json!({"ids": ["demo:x", "demo:y"], "reason": "x"}), "demo:x and 1 more"),
     ] {

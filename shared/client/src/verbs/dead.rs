@@ -2,7 +2,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{VerbContext, VerbError, or_default};
-use crate::dead::{DeadAction, DeadId, ReplayReport, ReplayStatus, handle};
+use crate::dead::{DeadAction, DeadId, ReplayReport, handle};
 
 /// Maximum entries per request.
 const IDS_MAX: usize = 500;
@@ -44,8 +44,7 @@ impl ReplayRequest {
     /// Replays the entries. The results are in the order of the ids.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first
-    /// entries may have been replayed.
+    /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been replayed.
     pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
         let ids = parse_ids(&self.ids)?;
         if self.message.is_some() && ids.len() != 1 {
@@ -61,8 +60,7 @@ impl DropRequest {
     /// Drops the entries. The results are in the order of the ids.
     ///
     /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]: none of the entries exists; [`VerbError::Store`]: the first
-    /// entries may have been dropped.
+    /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been dropped.
     pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
         handle_all(context, &parse_ids(&self.ids)?, DeadAction::Drop, &self.reason).await
     }
@@ -78,15 +76,7 @@ async fn handle_all(
     for id in ids {
         reports.push(context.handle_dead(id, action, reason).await?);
     }
-    match ids {
-        [first, more @ ..] if reports.iter().all(|report| report.result == ReplayStatus::NotFound) => {
-            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            let message =
-                format!("unknown entry {first}{more}: dropped, or no longer kept. tickfleet dead list shows all");
-            Err(VerbError::Unknown(message))
-        }
-        _ => Ok(reports),
-    }
+    Ok(reports)
 }
 
 impl VerbContext<'_> {
