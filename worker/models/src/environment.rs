@@ -26,7 +26,9 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         Some("openai-responses") => ProviderApi::Responses,
         Some("anthropic" | "claude") => ProviderApi::Anthropic,
         Some("gemini") => ProviderApi::Gemini,
-        Some(_) => return Err("LLM_PROVIDER: expected openai, anthropic, claude or gemini".to_owned()),
+        Some(_) => {
+            return Err("LLM_PROVIDER: expected openai, openai-responses, anthropic, claude or gemini".to_owned());
+        }
         None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => ProviderApi::OpenAi,
         None if value("ANTHROPIC_API_KEY").is_some() => ProviderApi::Anthropic,
         None => return Ok(None),

@@ -324,6 +324,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn images_reach_mcp_clients_unchanged() {
+        // The image in base64 has more digits in a row than an exact number.
+        let data = "iVBORw0KGgo1234567890123456789012345";
+        let output =
+            json!([{"type": "text", "text": "a chart"}, {"type": "image", "data": data, "mimeType": "image/png"}]);
+        let result = json!({"tool_call_id": null, "call": "t/0", "tool": "draw", "success": true, "outcome": "ok",
+            "output": output, "content_type": "application/vnd.tickfleet.content+json", "duration_ms": 1, "attempts": 1});
+        let results = vec![serde_json::from_value(result.clone()).unwrap()];
+        for dialect in [Dialect::Mcp, Dialect::Mcp2026_07_28] {
+            let messages: Value = serde_json::from_str(&messages(dialect, &results).unwrap()).unwrap();
+            let reply = json!({"turn_id": "t", "tenant": "acme", "agent": "kelly", "status": "done", "dialect": "mcp",
+                "results": [result], "messages": messages});
+            let result = complete(&serde_json::from_str::<Reply>(&reply.to_string()).unwrap()).unwrap();
+            assert_eq!(serde_json::to_value(&result.content).unwrap(), output);
+            assert_eq!((result.is_error, result.structured_content), (Some(false), None));
+        }
+    }
+
+    #[test]
     fn an_output_with_unusual_values_stays_exact_and_successful() {
         for (output, structured) in [
             (r#"{"total":1e400,"n":5}"#, r#"{"total":1e400,"n":5}"#),
