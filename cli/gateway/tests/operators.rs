@@ -255,12 +255,19 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
         let seen = get(&format!("turns?{range}")).await.json();
         assert_eq!(seen["turns"].as_array().unwrap().len(), found, "{range}: {seen}");
     }
-    // The holders name the running turns if they fit into a page. Otherwise the keys are scanned.
-    for (filter, found) in [("limit=9", 1), ("limit=1", 1), ("limit=9&tool=echo", 0)] {
-        let seen = get(&format!("turns?state=running&{filter}")).await.json();
+    // Workers name their turns if all fit into a page. Otherwise the keys are scanned.
+    let scans = async || {
+        let mut connection = fleet.server.connection().await;
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
+        stats.lines().filter(|line| line.starts_with("cmdstat_scan:")).collect::<String>()
+    };
+    let before = scans().await;
+    for (filter, found, is_scanned) in [("limit=9", 1, false), ("limit=9&tool=echo", 0, false), ("limit=1", 1, true)] {
+        let seen = get(&format!("turns?in_workers=true&{filter}")).await.json();
         let turns = seen["turns"].as_array().unwrap();
         assert_eq!(turns.len(), found, "{filter}: {seen}");
         assert!(turns.iter().all(|one| one["id"] == turn && one["state"] == "running"), "{filter}: {seen}");
+        assert_eq!(scans().await != before, is_scanned, "{filter}");
     }
     assert_eq!(get("workers?worker=w-none").await.status, 404);
     assert_eq!(get("tasks/acme:d-none").await.status, 404);

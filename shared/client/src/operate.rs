@@ -10,7 +10,7 @@ use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView};
+use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView, worker_of};
 
 use crate::held_slices::held_slices;
 use crate::position;
@@ -79,6 +79,8 @@ pub struct TurnFilter {
     pub tool: Option<String>,
     /// Only turns in this state.
     pub state: Option<TurnState>,
+    /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
+    pub in_workers: bool,
     /// Only turns that were admitted at least this long ago.
     pub older_than: Option<Duration>,
     /// Only turns that were admitted at or after this time (ms of shard time).
@@ -122,17 +124,17 @@ pub struct TurnPage {
     pub next: Option<TurnCursor>,
 }
 
-/// Lists one page of the unfinished turns that match the filter. Workers name the running turns. Other turns have no
-/// index, because an index would slow down the hot path: one page scans at most 400 steps (about 50,000 keys), even if
-/// no turn matches. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends
+/// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
+/// the hot path: one page scans at most 400 steps (about 50,000 keys), even if no turn matches. Only turns in workers
+/// are found without a scan, if they fit into one page. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends
 /// during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
-    if filter.state == Some(TurnState::Running)
+    if filter.in_workers
         && from == TurnCursor::default()
-        && let Some(turns) = running_turns(shards, filter).await?
+        && let Some(turns) = turns_in_workers(shards, filter).await?
     {
         return Ok(TurnPage { turns, next: None });
     }
@@ -153,9 +155,9 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Lists the running turns by the workers that hold them. A scan would read every unfinished turn, and a fleet can have
+/// Lists the turns in workers by the workers that hold them. A scan would read every unfinished turn, and a fleet can have
 /// many waiting turns for each running turn. Returns `None` if the turns may not fit into one page.
-async fn running_turns(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
+async fn turns_in_workers(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
     let mut turns = Vec::new();
     let mut held = 0;
     for store in shards {
@@ -202,6 +204,7 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
     filter.agent.as_ref().is_none_or(|agent| live.turn.head.agent == *agent)
         && filter.tool.as_ref().is_none_or(|tool| live.tools_left().contains(tool))
         && filter.state.is_none_or(|state| state == turn_state(live))
+        && (!filter.in_workers || live.holder.as_deref().is_some_and(|holder| worker_of(holder).is_some()))
         && filter.from_ms.is_none_or(|from_ms| live.turn.admitted_ms >= from_ms)
         && filter.until_ms.is_none_or(|until_ms| live.turn.admitted_ms < until_ms)
         && filter

@@ -35,6 +35,8 @@ pub(crate) struct TurnsQuery {
     /// Only this state.
     #[param(inline)]
     state: Option<TurnState>,
+    /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
+    in_workers: Option<bool>,
     /// Only turns that were admitted at least this many seconds ago.
     older_than_s: Option<u32>,
     /// Only turns that were admitted at or after this time (ms of shard time).
@@ -50,7 +52,8 @@ pub(crate) struct TurnsQuery {
 
 /// List unfinished turns, in no order.
 ///
-/// Turns have no index: a page scans up to about 50,000 keys.
+/// Turns have no index: a page scans up to about 50,000 keys. With `in_workers`, a page that holds all such turns needs
+/// no scan.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
     responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
         (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
@@ -66,6 +69,7 @@ pub(crate) async fn list(
         agent: optional("agent", filters.agent)?,
         tool: super::resolve_tool_filter(&shared, filters.tool).await?,
         state: filters.state,
+        in_workers: filters.in_workers.unwrap_or_default(),
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         from_ms: filters.from_ms,
         until_ms: filters.until_ms,

@@ -141,6 +141,7 @@ impl TurnsFilter {
     async fn to_filter(&self, setup: &Setup, client: &Client, limit: usize) -> Result<TurnFilter, Failure> {
         let now_ms = client.now_ms().await?;
         Ok(TurnFilter {
+            in_workers: false,
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,

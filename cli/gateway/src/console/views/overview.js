@@ -211,7 +211,7 @@ function nodes(fleet) {
 function ofFleet(refresh) {
   const used = beside("stats?by=tenant", SLOW_MS);
   const failed = beside(withQuery("dead/causes", { since_s: 3600, limit: 5 }), SLOW_MS);
-  const longest = beside("turns?state=running&limit=100", FAST_MS);
+  const longest = beside("turns?in_workers=true&limit=100", FAST_MS);
   const past = {};
   const history = (name) => (past[name] ??= beside(() => {
     const until = Math.ceil(now() / 60_000) * 60_000;
