@@ -41,7 +41,7 @@ pub(crate) struct FleetHistoryQuery {
     /// Resolution. Default: `minute`.
     #[param(inline)]
     step: Option<StepParam>,
-    /// Start (ms of shard time). Default: an hour before the end for minutes, seven days for hours.
+    /// Start (ms of shard time). Default: one hour before the end if `step` is `minute`, seven days if it is `hour`.
     from_ms: Option<i64>,
     /// End, exclusive (ms of shard time). Default: the end of the last full step.
     until_ms: Option<i64>,

@@ -109,7 +109,7 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
             // The link fails if another check has already linked the file, or if the server has deleted the file.
-            // Within this time, a server deletes only empty files.
+            // Between the listing and the link, a server deletes only empty files.
             let _ = fs::hard_link(file.path(), name);
         }
     }

@@ -21,7 +21,7 @@ log = logging.getLogger("tickfleet.client")
 
 # Seconds until the record of a turn is read for the first time, if no reply has arrived.
 _RECORD_AFTER = 1.0
-# Same, if the record may already contain the end: the caller gave the id, or the tenant may not exist.
+# The same delay if the turn may already have ended: the caller gave the id, or the tenant may not exist.
 _RECORD_SOON = 0.1
 # Longest interval between two reads of the record, in seconds.
 _RECORD_EVERY_MAX = 10.0

@@ -216,7 +216,7 @@ impl Session {
     }
 
     /// Ends a call that made these `changes`. If `changes` is `None`, any of the call's possible changes may have
-    /// happened. Returns the turns that wait for the call, which must check again.
+    /// happened. Returns the turns that wait for the call. They must evaluate their facts again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();

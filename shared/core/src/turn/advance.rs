@@ -144,7 +144,7 @@ impl Candidate<'_> {
     /// Ends all calls without a result.
     ///
     /// # Errors
-    /// [`Undecided`]: for a task, a read is missing.
+    /// [`Undecided`]: a record that is needed to end a task has not been read yet, or is unreadable.
     pub fn end(
         self,
         reason: EndReason,

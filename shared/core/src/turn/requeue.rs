@@ -173,8 +173,8 @@ impl RequeueUnreadable<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         let mut turn = stored.value;
-        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost the
-        // holder's read of the entry.
+        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost
+        // the fact that the holder took the entry.
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;

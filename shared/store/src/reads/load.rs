@@ -24,7 +24,7 @@ pub struct FleetLoad {
 
 #[derive(Debug, Clone, Default)]
 pub struct ShardWorkers {
-    /// Consumers of workers that are alive or stopped a few minutes ago, by name.
+    /// Consumers of workers that are alive, or whose lease ended within the last five minutes, by name.
     pub consumers: Vec<NodeView>,
     /// The operator and reason of each drained worker, by the worker's name. Some of these workers may no longer exist.
     pub drained: BTreeMap<String, Pause>,

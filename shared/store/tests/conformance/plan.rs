@@ -183,7 +183,7 @@ pub enum WriteDraft {
         set: usize,
         member: usize,
     },
-    /// The window of the amount: none, the current one, or another.
+    /// Adds an amount to a counter: without a window, in the current one, or in another.
     Add {
         limit: usize,
         counter: usize,

@@ -206,7 +206,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more turn arrives after the move. The move has closed the window, even if the window still admitted calls.
+    // One more turn arrives after the move. The window admits no more calls, even if it had room before the move.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;

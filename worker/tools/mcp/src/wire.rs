@@ -27,7 +27,7 @@ const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
 /// Maximum bytes of messages that are parsed into values: handshake responses, errors, notifications and requests.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of a server's text that a reason quotes.
+/// Maximum bytes of server text that an error message quotes.
 const WORDS_BYTES_MAX: usize = 200;
 
 /// The arguments of a call as text, so that no number is rounded. Stored in the extensions of the request.

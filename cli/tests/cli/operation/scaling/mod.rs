@@ -124,7 +124,7 @@ impl ScalingRun {
     }
 }
 
-/// Runs the steps of a course. Returns when every turn has a reply.
+/// Runs the steps of a course. Turns that a cap holds can still be open when it returns.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();

@@ -40,8 +40,8 @@ pub struct Evaluator<'a> {
     pub is_exact: bool,
     /// True if the calls were debited before and now only acquire their permits again.
     pub permits_only: bool,
-    /// When the first lease after a restart of the store ends. Before this time, no call is refused, because a worker
-    /// may still report that the call ran. `None` if there is no such lease.
+    /// End (ms) of the first lease after a restart of the store. Before this time, no call is refused, because a worker
+    /// may still report that the call ran. `None` without such a lease.
     pub lease_ends_ms: Option<i64>,
 }
 
