@@ -16,41 +16,8 @@ use axum::routing::get;
 use crate::Shared;
 use crate::problem::Problem;
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-
-/// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 30] = [
-    ("", "text/html; charset=utf-8", include_str!("index.html")),
-    ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
-    ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
-    ("preact.LICENSE.txt", "text/plain; charset=utf-8", include_str!("preact.LICENSE.txt")),
-    ("main.js", SCRIPT, include_str!("main.js")),
-    ("api.js", SCRIPT, include_str!("api.js")),
-    ("signin.js", SCRIPT, include_str!("signin.js")),
-    ("live.js", SCRIPT, include_str!("live.js")),
-    ("format.js", SCRIPT, include_str!("format.js")),
-    ("json.js", SCRIPT, include_str!("json.js")),
-    ("text.js", SCRIPT, include_str!("text.js")),
-    ("ui.js", SCRIPT, include_str!("ui.js")),
-    ("charts.js", SCRIPT, include_str!("charts.js")),
-    ("find.js", SCRIPT, include_str!("find.js")),
-    ("actions.js", SCRIPT, include_str!("actions.js")),
-    ("preact.js", SCRIPT, include_str!("preact.js")),
-    ("views/overview.js", SCRIPT, include_str!("views/overview.js")),
-    ("views/story.js", SCRIPT, include_str!("views/story.js")),
-    ("views/turns.js", SCRIPT, include_str!("views/turns.js")),
-    ("views/tasks.js", SCRIPT, include_str!("views/tasks.js")),
-    ("views/approvals.js", SCRIPT, include_str!("views/approvals.js")),
-    ("views/dead.js", SCRIPT, include_str!("views/dead.js")),
-    ("views/pauses.js", SCRIPT, include_str!("views/pauses.js")),
-    ("views/limits.js", SCRIPT, include_str!("views/limits.js")),
-    ("views/rules.js", SCRIPT, include_str!("views/rules.js")),
-    ("views/tools.js", SCRIPT, include_str!("views/tools.js")),
-    ("views/stats.js", SCRIPT, include_str!("views/stats.js")),
-    ("views/config.js", SCRIPT, include_str!("views/config.js")),
-    ("views/audit.js", SCRIPT, include_str!("views/audit.js")),
-    ("views/workers.js", SCRIPT, include_str!("views/workers.js")),
-];
+/// The name, media type and gzipped bytes of each file. `build.rs` writes the list.
+const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console_files.rs"));
 
 /// Headers that restrict the browser: scripts, styles and data only from this server, no framing, no form submission,
 /// and no text parsed as HTML. The console's code sends the key as a header, so another page cannot make the browser
@@ -70,7 +37,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
     let sign_in = get(sign_in::offer).post(sign_in::complete).layer(DefaultBodyLimit::max(sign_in::BODY_BYTES_MAX));
     Router::new()
         .route("/console", get(async || Redirect::permanent("console/")))
-        .route("/console/", get(async || file("")))
+        .route("/console/", get(async || file("index.html")))
         .route("/console/sign-in", sign_in)
         .route("/console/{*file}", get(named))
 }
@@ -80,10 +47,11 @@ async fn named(name: Result<Path<String>, PathRejection>) -> Response {
 }
 
 fn file(name: &str) -> Response {
-    let Some((_, kind, text)) = FILES.iter().find(|(known, ..)| *known == name) else {
+    let Some((_, kind, gzipped)) = FILES.iter().find(|(known, ..)| *known == name) else {
         return Problem::not_found("no such console file").into_response();
     };
-    let mut response = ([(header::CONTENT_TYPE, *kind)], *text).into_response();
+    let headers = [(header::CONTENT_TYPE, *kind), (header::CONTENT_ENCODING, "gzip")];
+    let mut response = (headers, *gzipped).into_response();
     for (name, value) in GUARDS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -96,13 +64,14 @@ mod tests {
 
     #[test]
     fn files_import_only_each_other_and_name_no_external_host() {
-        for (name, kind, text) in FILES {
+        for (name, kind, _) in FILES {
+            let text = std::fs::read_to_string(format!("src/console/{name}")).unwrap();
             // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML. The console does
             // not use this property.
             let is_foreign = name.starts_with("preact.");
             for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
             {
-                let is_namespace = kind == "image/svg+xml" && word == "http://";
+                let is_namespace = *kind == "image/svg+xml" && word == "http://";
                 assert!(is_namespace || is_foreign || !text.contains(word), "{name} has {word}");
             }
             assert!(is_foreign || !text.contains("dangerouslySet"), "{name} sets HTML");
@@ -117,5 +86,11 @@ mod tests {
                 assert!(FILES.iter().any(|(known, ..)| *known == file), "{name} imports {wanted}");
             }
         }
+    }
+
+    #[test]
+    fn all_files_together_have_at_most_120_kilobytes() {
+        let bytes: usize = FILES.iter().map(|(.., gzipped)| gzipped.len()).sum();
+        assert!((10_000..=120_000).contains(&bytes), "{bytes}");
     }
 }

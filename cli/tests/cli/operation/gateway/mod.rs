@@ -176,8 +176,9 @@ fn says(answer: &HttpResponse, status: u16, heads: &[&str]) {
 }
 
 fn received(mut stream: TcpStream) -> HttpResponse {
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
