@@ -179,6 +179,37 @@ async function work(page, fleet) {
   });
 }
 
+/** Performs the actions on all matches of a filter: approves calls, and pauses agents. A resume needs no reason. */
+async function matches(page, fleet) {
+  const hand = new Hands(page, fleet);
+  const dialog = page.getByRole("dialog");
+  const amounts = [601, 602, 603];
+  for (const amount of amounts) await fleet.submit("acme", "tina", `large-${amount}`, ["pay", { to: "quinn", amount }]);
+  await hand.open("approvals?agent=tina&text=quinn");
+  await page.waitForFunction((number) => document.querySelectorAll(".approval").length === number, amounts.length);
+  await hand.button("Approve all that match …");
+  await dialog.getByRole("listitem").nth(amounts.length - 1).waitFor();
+  const shown = await dialog.getByRole("listitem").allInnerTexts();
+  check(amounts.every((amount) => shown.some((text) => text.includes(`"amount":${amount}`))), `the preview shows all arguments: ${shown.join("; ")}`);
+  await hand.reason("all are known");
+  await hand.said("3 of 3 approved.");
+  await hand.open("limit?name=emails_per_agent");
+  await hand.link("Turns that wait for it");
+  await page.getByLabel(/^Select acme:mail-/).first().waitFor();
+  const names = await page.locator("tbody .id a").allInnerTexts();
+  check(names.every((name) => /:(mail|news)-/.test(name)), `only turns that wait for the limit: ${names.join(", ")}`);
+  await hand.open("turns?tenant=acme&waits_for=emails_per_agent");
+  await page.getByLabel(/^Select acme:mail-/).first().waitFor();
+  await hand.button("Pause the agents of all that match …");
+  check((await dialog.innerText()).includes("6 turns: acme:nora 6."), "the preview counts the turns of each agent");
+  await hand.reason("wrong offer");
+  await hand.said("1 of 1 paused.");
+  await hand.open("pauses");
+  await hand.button(/^Resume agent nora/);
+  await dialog.getByRole("button", { name: "Resume" }).click();
+  await hand.said("Resumed agent nora of acme.");
+}
+
 /** Checks that a redraw keeps the focus, the text that is typed, the selection and the open details. */
 async function steadyPage(page, fleet) {
   const hand = new Hands(page, fleet);
@@ -492,6 +523,7 @@ try {
   if (screens && only !== "views") await pictures(browser, page, fleet);
   if (!only || only === "tasks") {
     await work(page, fleet);
+    await matches(page, fleet);
     await steadyPage(page, fleet);
     await keyboard(page, fleet);
     await stops(page, fleet);

@@ -57,10 +57,16 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     assert_eq!(all().await, Vec::<String>::new(), "nothing is paused, and no cancel waits");
     let paused = front.ask(&anna, "GET", "/v1/operate/pauses", &Value::Null).await.json();
     assert_eq!(paused["pauses"], json!([]));
-    // Names that exist are accepted.
-    let kelly = json!({"tenant": "acme", "agent": "kelly", "reason": "a test"});
-    for verb in ["pause", "resume"] {
-        let answer = front.ask(&anna, "POST", &format!("/v1/operate/{verb}"), &kelly).await;
+    // Names that exist are accepted. A resume needs no reason.
+    let kelly = json!({"tenant": "acme", "agent": "kelly"});
+    let why = json!({"tenant": "acme", "agent": "kelly", "reason": "a test"});
+    for (verb, status) in [("pause", 400), ("resume", 200), ("tools/disable", 400), ("tools/enable", 200)] {
+        let body = if verb.starts_with("tools") { json!({"tool": "echo"}) } else { kelly.clone() };
+        let answer = front.ask(&anna, "POST", &format!("/v1/operate/{verb}"), &body).await;
+        assert_eq!(answer.status, status, "{verb} without a reason: {answer:?}");
+    }
+    for (verb, body) in [("pause", &why), ("resume", &kelly)] {
+        let answer = front.ask(&anna, "POST", &format!("/v1/operate/{verb}"), body).await;
         assert_eq!(answer.json(), json!({"changed": true}), "{verb}: {answer:?}");
     }
     fleet.stop().await;
@@ -220,6 +226,35 @@ async fn an_audit_search_filters_by_arguments_and_explains_syntax_errors() {
         let seen = front.ask(&anna, "GET", &format!("/v1/operate/audit?{range}"), &Value::Null).await.json();
         assert_eq!(seen["entries"].as_array().unwrap().len(), found, "{range}: {seen}");
     }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn turns_are_listed_by_the_cap_that_they_wait_for() {
+    let fleet = Fleet::start(Plan::default()).await;
+    let (row, anna) = key("anna", "*", &["*"], &["view"]);
+    let front = TestGateway::of(&fleet, &[row]).await;
+    let get = async |limit: &str| {
+        front.ask(&anna, "GET", &format!("/v1/operate/turns?waits_for={limit}"), &Value::Null).await
+    };
+    // More calls than the caps of two ticks, so that the turn waits even if a tick ends in the meantime.
+    let turn = fleet.submit(&vec![("echo", json!({"text": "hello"})); 21]).await;
+    let began = Instant::now();
+    let waiting = loop {
+        let found = get("max_calls_per_tick").await.json()["turns"].clone();
+        if found != json!([]) {
+            break found;
+        }
+        assert!(began.elapsed() < PATIENCE, "the turn does not wait");
+        // The list of turns does not signal changes, so poll. The assertion above bounds the time.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!((&waiting[0]["id"], &waiting[0]["state"]), (&json!(turn), &json!("throttled")));
+    assert_eq!(get("max_actions_per_day").await.json()["turns"], json!([]));
+    let unknown = get("max_calls_per_tik").await;
+    assert_eq!(unknown.status, 404);
+    let message = unknown.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("max_calls_per_tick"), "{message}");
     fleet.stop().await;
 }
 

@@ -14,6 +14,8 @@ use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnVi
 
 use crate::held_slices::held_slices;
 use crate::position;
+use crate::turn_status::filter_name;
+use crate::verbs::FilteredNames;
 
 /// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
@@ -79,6 +81,8 @@ pub struct TurnFilter {
     pub tool: Option<String>,
     /// Only turns in this state.
     pub state: Option<TurnState>,
+    /// Only turns that wait for this cap or limit, by the name that `tickfleet limits` shows.
+    pub waits_for: Option<String>,
     /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
     pub in_workers: bool,
     /// Only turns that were admitted at least this long ago.
@@ -89,6 +93,20 @@ pub struct TurnFilter {
     pub until_ms: Option<i64>,
     /// Maximum number of turns. A page can exceed the limit by a few turns.
     pub limit: usize,
+}
+
+impl TurnFilter {
+    /// Returns the names in the filter, to check that they exist.
+    #[must_use]
+    pub fn names(&self) -> FilteredNames<'_> {
+        FilteredNames {
+            tenant: self.tenant.as_ref(),
+            agent: self.agent.as_ref().map(AgentId::as_str),
+            tool: self.tool.as_deref(),
+            limit: self.waits_for.as_deref(),
+            ..FilteredNames::default()
+        }
+    }
 }
 
 /// A position in a list of turns: a shard, and a scan cursor over the keys of the shard.
@@ -126,8 +144,8 @@ pub struct TurnPage {
 
 /// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
 /// the hot path: one page scans at most 400 steps (about 50,000 keys), even if no turn matches. Only turns in workers
-/// are found without a scan, if they fit into one page. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends
-/// during the scan may be missing.
+/// are found without a scan, if they fit into one page. A turn that is unfinished during the whole scan is listed at
+/// least once. A turn that begins or ends during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -204,12 +222,21 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
     filter.agent.as_ref().is_none_or(|agent| live.turn.head.agent == *agent)
         && filter.tool.as_ref().is_none_or(|tool| live.tools_left().contains(tool))
         && filter.state.is_none_or(|state| state == turn_state(live))
+        && filter.waits_for.as_ref().is_none_or(|limit| waits_for(live) == Some(limit))
         && (!filter.in_workers || live.holder.as_deref().is_some_and(|holder| worker_of(holder).is_some()))
         && filter.from_ms.is_none_or(|from_ms| live.turn.admitted_ms >= from_ms)
         && filter.until_ms.is_none_or(|until_ms| live.turn.admitted_ms < until_ms)
         && filter
             .older_than
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
+}
+
+/// Returns the name of the cap or limit that a turn waits for.
+fn waits_for(live: &LiveTurn) -> Option<&str> {
+    match &live.turn.state {
+        State::Throttled { counter, .. } => Some(filter_name(counter)),
+        _ => None,
+    }
 }
 
 /// Returns true if a stored result is a success. An unreadable result counts as a failure.

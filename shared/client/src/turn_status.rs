@@ -222,6 +222,22 @@ fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
+/// The names of the caps in lists of limits and in filters. Both caps per day have the same name.
+pub const CAP_NAMES: [&str; 2] = [TICK_NAME, DAY_NAME];
+/// The cap of an agent per tick.
+pub const TICK_NAME: &str = "max_calls_per_tick";
+/// The caps of an agent and of a tenant per day.
+pub const DAY_NAME: &str = "max_actions_per_day";
+
+/// Returns the name of a counter's cap or limit for filters.
+pub(crate) fn filter_name(counter: &CounterKey) -> &str {
+    match &*counter.limit {
+        limits::TICK => TICK_NAME,
+        limits::DAY | limits::TENANT_DAY => DAY_NAME,
+        limit => limit,
+    }
+}
+
 /// Returns the name of a counter's limit. The built-in caps get a name in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {

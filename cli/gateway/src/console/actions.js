@@ -35,7 +35,7 @@ export async function resume(found, refresh) {
     say(changed ? `Resumed ${whose(found)}.` : `${whose(found)} was no longer paused.`);
   };
   const text = `Paused by ${found.by}: ${found.reason}. Waiting calls run again under their caps, the first within ${found.tool ? "a minute" : "a tick"}.`;
-  if (await confirm({ title: `Resume ${whose(found)}?`, text, fields: [reasonField()], button: "Resume", act: run })) refresh();
+  if (await confirm({ title: `Resume ${whose(found)}?`, text, fields: [reasonField(false)], button: "Resume", act: run })) refresh();
 }
 
 export async function drain(worker, refresh) {
@@ -50,7 +50,7 @@ export async function drain(worker, refresh) {
     ? `Drained by ${worker.drained.by}: ${worker.drained.reason}. It takes new work again.`
     : "It finishes its current work and takes no new work; other workers take over. It takes new work again after a resume or a restart.";
   const word = isDrained ? "Resume" : "Drain";
-  if (await confirm({ title: `${word} ${worker.name}?`, text, fields: [reasonField()], button: word, act: run })) refresh();
+  if (await confirm({ title: `${word} ${worker.name}?`, text, fields: [reasonField(!isDrained)], button: word, act: run })) refresh();
 }
 
 export async function switchTool(tool, isOn, refresh) {
@@ -62,7 +62,7 @@ export async function switchTool(tool, isOn, refresh) {
   };
   const text = isOn ? "The configuration decides again who may call it." : "No agent of any tenant may call it until it is enabled again: such calls end as denied. Running calls finish.";
   const word = isOn ? "Enable" : "Disable";
-  const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField()], button: word, isDanger: !isOn, act: run });
+  const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField(!isOn)], button: word, isDanger: !isOn, act: run });
   if (done) refresh();
   return done;
 }
@@ -98,31 +98,63 @@ export async function cancel(ids, kind, refresh) {
 
 const sample = (ids) => h("ul", { class: "sample" }, ids.slice(0, 6).map((id) => h("li", { key: id }, id)), ids.length > 6 ? h("li", { class: "soft" }, `and ${count(ids.length - 6)} more`) : null);
 
-/** Collects up to COLLECTED_MAX matches of a filter, shows what would be canceled, and cancels the collected ones. */
-export async function cancelAll({ kind, wanted, matches = () => true, refresh }) {
-  const list = kind === "turn" ? "turns" : "tasks";
+/** Collects up to `most` matches of a filter. Returns undefined, and shows the reason, if there are none. */
+export async function collect(list, { wanted, matches = () => true, most = COLLECTED_MAX }) {
   const found = [];
-  let from, isWhole = true;
+  let from;
   say("Collecting the matches …");
   try {
     do {
       const page = await ask(withQuery(list, { ...wanted, limit: 500, from }));
-      found.push(...page[list].filter((one) => one.state !== "ended" && matches(one)));
+      found.push(...page[list].filter(matches));
       from = page.next;
-      isWhole = found.length < COLLECTED_MAX;
-    } while (from && isWhole);
+    } while (from && found.length < most);
   } catch (error) {
     return void say(error.message);
   }
-  say("");
   if (!found.length) return void say(`No ${list} match.`);
-  const ids = found.map((one) => `${one.tenant}:${one.id}`);
-  const by = new Map();
-  for (const one of found) by.set(`${one.tenant}:${one.agent}`, (by.get(`${one.tenant}:${one.agent}`) ?? 0) + 1);
-  const agents = [...by].sort((one, other) => other[1] - one[1]).slice(0, 6).map(([name, number]) => `${name} ${number}`).join(", ");
-  const text = `${count(ids.length)} ${ids.length === 1 ? kind : list}${isWhole ? "" : ", and more that a second action takes"}: ${agents}. ${EFFECT[kind]}`;
+  say("");
+  return { found: found.slice(0, most), isWhole: !from && found.length <= most };
+}
+
+/** Returns the number of items with each name, the highest first. */
+const tally = (found, nameOf) => [...found.reduce((by, one) => by.set(nameOf(one), (by.get(nameOf(one)) ?? 0) + 1), new Map())].sort((one, other) => other[1] - one[1]);
+
+/** Describes what an action on all matches would change. */
+export function estimate({ found, isWhole }, noun, nameOf) {
+  const parts = tally(found, nameOf).slice(0, 6).map(([name, number]) => `${name} ${number}`);
+  return `${count(found.length)} ${noun}${isWhole ? "" : ", and more that a second action takes"}: ${parts.join(", ")}.`;
+}
+
+const agentOf = (one) => `${one.tenant}:${one.agent}`;
+
+/** Cancels the turns or tasks that match a filter, after a preview. */
+export async function cancelAll({ kind, wanted, matches = () => true, refresh }) {
+  const list = kind === "turn" ? "turns" : "tasks";
+  const all = await collect(list, { wanted, matches: (one) => one.state !== "ended" && matches(one) });
+  if (!all) return;
+  const ids = all.found.map((one) => `${one.tenant}:${one.id}`);
+  const text = `${estimate(all, ids.length === 1 ? kind : list, agentOf)} ${EFFECT[kind]}`;
   const act_ = (data, more) => cancelIds(ids, data, more);
   if (await confirm({ title: `Cancel all ${list} that match?`, text, fields: [sample(ids), reasonField()], button: `Cancel ${count(ids.length)}`, isDanger: true, stop: "Stop after this batch", act: act_ })) refresh();
+}
+
+/** Pauses the agents of the turns that match a filter, after a preview. */
+export async function pauseAll({ wanted, matches, refresh }) {
+  const all = await collect("turns", { wanted, matches });
+  if (!all) return;
+  const agents = [...new Map(all.found.map((one) => [agentOf(one), { tenant: one.tenant, agent: one.agent }])).values()];
+  const run = async (data, { signal, show }) => {
+    let [done, changed] = [0, 0];
+    for (const who of agents) {
+      if (signal.aborted) break;
+      changed += (await act("pause", { ...who, reason: data.get("reason") })).changed;
+      show(`${++done} of ${agents.length} …`);
+    }
+    say(`${changed} of ${agents.length} paused.${done < agents.length ? ` Stopped: ${agents.length - done} are unchanged.` : changed < done ? " The others were paused already." : ""}`);
+  };
+  const text = `${estimate(all, "turns", agentOf)} Admitted turns finish. New turns of ${agents.length === 1 ? "this agent" : `these ${count(agents.length)} agents`} wait, and their deadlines apply.`;
+  if (await confirm({ title: "Pause the agents of all turns that match?", text, fields: [sample(agents.map(agentOf)), reasonField()], button: `Pause ${count(agents.length)}`, stop: "Stop after this agent", act: run })) refresh();
 }
 
 /** Returns true if the key may act on the whole fleet. */

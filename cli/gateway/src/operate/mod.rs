@@ -256,10 +256,20 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
 /// # Errors
 /// 400: the reason is empty or too long.
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
+    check_optional_reason(reason)?;
+    if reason.is_empty() {
+        let max = limits::CANCEL_REASON_BYTES_MAX;
+        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
+    }
+    Ok(())
+}
+
+/// Trims and checks the reason of an action that restores the normal state: such an action needs no reason.
+fn check_optional_reason(reason: &mut String) -> Result<(), Problem> {
     *reason = reason.trim().to_owned();
     let max = limits::CANCEL_REASON_BYTES_MAX;
-    if reason.is_empty() || reason.len() > max {
-        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
+    if reason.len() > max {
+        return Err(Problem::invalid(format!("reason: expected at most {max} bytes (written to the audit log)")));
     }
     Ok(())
 }

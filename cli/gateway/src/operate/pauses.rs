@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use tickfleet_client::verbs::{ActivePauses, PauseRequest};
 
-use super::{ChangeResult, Operator, body, check_reason};
+use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
@@ -44,7 +44,7 @@ pub(crate) async fn pause(
 /// Resume a paused tenant or agent within a tick, or a paused tool within a minute.
 #[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = PauseRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
+        (status = 400, description = "Invalid tenant, agent or tool", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
@@ -53,7 +53,7 @@ pub(crate) async fn resume(
 ) -> Result<Json<ChangeResult>, Problem> {
     operator.require_permission(Verb::Operate)?;
     let mut request: PauseRequest = body(bytes, EXPECTED)?;
-    check_reason(&mut request.reason)?;
+    check_optional_reason(&mut request.reason)?;
     let changed = request.resume(&operator.context(&shared).await?).await?.changed;
     Ok(Json(ChangeResult { changed }))
 }

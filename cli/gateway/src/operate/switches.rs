@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use tickfleet_client::verbs::{DisabledTools, SwitchToolRequest};
 
-use super::{ChangeResult, Operator, body, check_reason};
+use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
@@ -45,7 +45,7 @@ pub(crate) async fn disable(
 /// Enable a tool that was disabled at run time. Requires a key of all tenants.
 #[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = SwitchToolRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. Some shards may have the change; repeat the request", body = ProblemBody)))]
 pub(crate) async fn enable(
@@ -65,7 +65,11 @@ async fn switch(
     operator.require_permission(Verb::Operate)?;
     operator.require_all_tenants()?;
     let mut request: SwitchToolRequest = body(bytes, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
-    check_reason(&mut request.reason)?;
+    if on {
+        check_optional_reason(&mut request.reason)?;
+    } else {
+        check_reason(&mut request.reason)?;
+    }
     let changed = request.switch(&operator.context(shared).await?, on).await?;
     Ok(Json(ChangeResult { changed }))
 }

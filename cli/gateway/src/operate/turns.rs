@@ -8,8 +8,7 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::Deserialize;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, list_turns};
-use tickfleet_client::verbs::{CancelTurnsRequest, FilteredNames, TurnCancelResult};
-use tickfleet_model::AgentId;
+use tickfleet_client::verbs::{CancelTurnsRequest, TurnCancelResult};
 use utoipa::IntoParams;
 
 use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
@@ -35,6 +34,8 @@ pub(crate) struct TurnsQuery {
     /// Only this state.
     #[param(inline)]
     state: Option<TurnState>,
+    /// Only turns that wait for this cap or limit.
+    waits_for: Option<String>,
     /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
     in_workers: Option<bool>,
     /// Only turns that were admitted at least this many seconds ago.
@@ -69,6 +70,7 @@ pub(crate) async fn list(
         agent: optional("agent", filters.agent)?,
         tool: super::resolve_tool_filter(&shared, filters.tool).await?,
         state: filters.state,
+        waits_for: filters.waits_for.filter(|limit| !limit.is_empty()),
         in_workers: filters.in_workers.unwrap_or_default(),
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         from_ms: filters.from_ms,
@@ -78,13 +80,7 @@ pub(crate) async fn list(
     let from: Option<TurnCursor> = parse_cursor(filters.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     if page.turns.is_empty() && from.is_none() {
-        let TurnFilter { tenant, agent, tool, .. } = &filter;
-        let agent = agent.as_ref().map(AgentId::as_str);
-        check_filter(
-            &shared,
-            FilteredNames { tenant: tenant.as_ref(), agent, tool: tool.as_deref(), ..FilteredNames::default() },
-        )
-        .await?;
+        check_filter(&shared, filter.names()).await?;
     }
     Page::of(&shared, page).await
 }

@@ -9,7 +9,7 @@ use tickfleet_client::verbs::DrainWorkerRequest;
 use tickfleet_client::workers::{WorkerSummary, no_worker, worker, workers};
 use utoipa::IntoParams;
 
-use super::{ChangeResult, Operator, body, check_reason};
+use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
@@ -74,7 +74,7 @@ pub(crate) async fn drain(
 /// Resume a drained worker.
 #[utoipa::path(post, path = "/v1/operate/workers/resume", tag = "operators", request_body = DrainWorkerRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown worker", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
@@ -96,7 +96,11 @@ async fn change(
     if request.worker.is_empty() || request.worker.len() > NAME_BYTES_MAX {
         return Err(Problem::invalid("worker: expected a name from GET /v1/operate/workers"));
     }
-    check_reason(&mut request.reason)?;
+    if drains {
+        check_reason(&mut request.reason)?;
+    } else {
+        check_optional_reason(&mut request.reason)?;
+    }
     let changed = request.run(&operator.context(shared).await?, drains).await?;
     Ok(Json(ChangeResult { changed }))
 }

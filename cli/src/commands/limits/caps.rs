@@ -1,6 +1,7 @@
 //! Lists the caps of agents, tenants and tasks. As for limits, the list contains the value of each cap and its
 //! fullest counters.
 
+use tickfleet_client::turn_status::{DAY_NAME, TICK_NAME};
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
 use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId, limits};
@@ -35,8 +36,8 @@ pub(super) async fn of(
     };
     let tick = format!("{} calls per agent in a tick, unless the agent has its own cap", defaults.calls_per_tick);
     let day = format!("{} calls per agent in a day, unless the agent has its own cap", defaults.max_actions_per_day);
-    let mut ticks = CapCounters::new("max_calls_per_tick", tick, OnReach::Wait);
-    let mut days = CapCounters::new("max_actions_per_day", day, at_day);
+    let mut ticks = CapCounters::new(TICK_NAME, tick, OnReach::Wait);
+    let mut days = CapCounters::new(DAY_NAME, day, at_day);
     let of_tenants = "calls per tenant in a day, as configured for the tenant".to_owned();
     let mut tenants = CapCounters::new("max_actions_per_day of the tenant", of_tenants, at_day);
     let of_tasks = format!("calls per task; {} unless the delegation sets a budget", limits::TASK_BUDGET_DEFAULT);

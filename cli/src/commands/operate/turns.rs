@@ -8,7 +8,6 @@ use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
 use tickfleet_client::tasks::CancelStatus;
-use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
@@ -30,6 +29,7 @@ const PREVIEWED: usize = 10;
 Examples:
   tickfleet turns list --tenant demo --agent kelly --state throttled
   tickfleet turns list --tool post_to_x --older-than 10m
+  tickfleet turns list --waits-for emails_per_agent
   tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          print the matches
   tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    cancel them
   tickfleet turns cancel demo:order-17 demo:order-18 --reason 'sold out' --yes")]
@@ -60,6 +60,9 @@ struct TurnsFilter {
     /// Only turns in this state.
     #[arg(long)]
     state: Option<StateArg>,
+    /// Only turns that wait for this cap or limit, such as max_calls_per_tick.
+    #[arg(long, value_name = "LIMIT")]
+    waits_for: Option<String>,
     /// Only turns that were admitted at least this long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
@@ -86,7 +89,7 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct CancelArgs {
     /// Ids, as tenant:turn. If missing, all turns that match the filter.
-    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than", "since", "until"])]
+    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "waits_for", "older_than", "since", "until"])]
     ids: Vec<TurnName>,
     #[command(flatten)]
     filter: TurnsFilter,
@@ -146,6 +149,7 @@ impl TurnsFilter {
             agent: self.agent.clone(),
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
             state: self.state.map(Into::into),
+            waits_for: self.waits_for.clone(),
             older_than: self.older_than,
             from_ms: self.since.map(|since| since.at(now_ms)),
             until_ms: self.until.map(|until| until.at(now_ms)),
@@ -158,6 +162,7 @@ impl TurnsFilter {
             && self.agent.is_none()
             && self.tool.is_none()
             && self.state.is_none()
+            && self.waits_for.is_none()
             && self.older_than.is_none()
             && self.since.is_none()
             && self.until.is_none()
@@ -178,6 +183,7 @@ impl std::fmt::Display for TurnsFilter {
             ("agent", self.agent.as_ref().map(ToString::to_string)),
             ("tool", self.tool.clone()),
             ("state", state),
+            ("waits_for", self.waits_for.clone()),
             ("older_than", older),
             ("since", self.since.map(time)),
             ("until", self.until.map(time)),
@@ -197,17 +203,12 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
     }
 }
 
-fn names_of(filter: &TurnFilter) -> FilteredNames<'_> {
-    let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames { tenant: filter.tenant.as_ref(), agent, tool: filter.tool.as_deref(), ..FilteredNames::default() }
-}
-
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let filter = args.filter.to_filter(setup, &client, args.limit).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
     if page.turns.is_empty() && args.from.is_none() {
-        setup.names().check_filter(&client, names_of(&filter)).await?;
+        setup.names().check_filter(&client, filter.names()).await?;
     }
     let now_ms = client.now_ms().await?;
     output.show(&page, |page| {
@@ -305,7 +306,7 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         from = next;
     }
     if summary.found == 0 {
-        context.names.check_filter(&context.client, names_of(&filter)).await?;
+        context.names.check_filter(&context.client, filter.names()).await?;
     }
     show_summary(&summary, output)
 }

@@ -1,4 +1,4 @@
-//! The names of tenants, agents and tools. A name that the fleet does not have is rejected, with a hint to the nearest
+//! The names of tenants, agents, tools and limits. A name that the fleet does not have is rejected, with a hint to the nearest
 //! names.
 //!
 //! The local configuration is authoritative only if it is in force. An operator's machine can have a different
@@ -13,6 +13,7 @@ use tickfleet_store::StoreError;
 
 use super::VerbError;
 use crate::Client;
+use crate::turn_status::CAP_NAMES;
 
 /// Prefix of the ID of every tool without a configured ID.
 const TOOL_ID: &str = "tool_";
@@ -33,6 +34,7 @@ pub enum FleetName<'a> {
 pub struct FleetNames {
     tenants: BTreeSet<TenantId>,
     agents: BTreeSet<AgentId>,
+    limits: BTreeSet<String>,
     tools: ToolNames,
     /// Digest of the configuration's policy. If `None`, the configuration counts as the one in force.
     digest: Option<String>,
@@ -47,6 +49,8 @@ pub struct FilteredNames<'a> {
     pub agent: Option<&'a str>,
     /// The tool, by name or ID.
     pub tool: Option<&'a str>,
+    /// The cap or limit that turns wait for.
+    pub limit: Option<&'a str>,
     /// The outcome of calls.
     pub outcome: Option<&'a str>,
     /// The cause of dead letters: an outcome or a code of rejection.
@@ -73,7 +77,8 @@ impl FleetNames {
         };
         tools.add(tool_ids);
         let agents = policy.agents.keys().cloned().collect();
-        Self { tenants: policy.tenants.keys().cloned().collect(), agents, tools, digest }
+        let limits = policy.limits.iter().map(|limit| limit.name.clone()).collect();
+        Self { tenants: policy.tenants.keys().cloned().collect(), agents, limits, tools, digest }
     }
 
     /// Returns a description of the unknown name, or `None` if the name is known.
@@ -144,10 +149,14 @@ impl FleetNames {
                 return Err(VerbError::Unknown(unknown.message));
             }
         }
-        let Some(agent) = filter.agent else { return Ok(()) };
         let agents: BTreeSet<&str> = self.agents.iter().map(AgentId::as_str).collect();
-        if !agents.contains(agent) && self.is_in_force(client).await? {
-            return Err(VerbError::Unknown(message("agent", agent, &agents)));
+        let limits: BTreeSet<&str> = self.limits.iter().map(String::as_str).chain(CAP_NAMES).collect();
+        for (kind, given, known) in [("agent", filter.agent, &agents), ("limit", filter.limit, &limits)] {
+            if let Some(given) = given.filter(|given| !known.contains(given))
+                && self.is_in_force(client).await?
+            {
+                return Err(VerbError::Unknown(message(kind, given, known)));
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{TenantId, limits};
 use tickfleet_store::PauseResult;
 
-use super::{FleetName, VerbContext, VerbError, optional, restrict_tenant};
+use super::{FleetName, VerbContext, VerbError, optional, or_default, restrict_tenant};
 use crate::Client;
 use crate::operate::{self, Operator};
 
@@ -22,7 +22,8 @@ pub struct PauseRequest {
     /// tenant.
     #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
     pub tool: Option<String>,
-    /// Reason for the audit log and for `explain`.
+    /// Reason for the audit log and for `explain`. Optional for a resume.
+    #[serde(default, deserialize_with = "or_default")]
     #[cfg_attr(feature = "openapi", schema(example = "she writes to the wrong people"))]
     pub reason: String,
 }

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{FleetName, VerbContext, VerbError};
+use super::{FleetName, VerbContext, VerbError, or_default};
 use crate::Client;
 use crate::operate::{SWITCHED_BYTES_MAX, is_switchable_name, switch_tool, switched_off};
 
@@ -12,7 +12,8 @@ pub struct SwitchToolRequest {
     /// Name, or id of a version.
     #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
     pub tool: String,
-    /// Reason for the audit log.
+    /// Reason for the audit log. Optional to enable.
+    #[serde(default, deserialize_with = "or_default")]
     #[cfg_attr(feature = "openapi", schema(example = "it posts twice"))]
     pub reason: String,
 }

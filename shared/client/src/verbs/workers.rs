@@ -1,6 +1,6 @@
 use serde::Deserialize;
 
-use super::{VerbContext, VerbError};
+use super::{VerbContext, VerbError, or_default};
 use crate::workers::{WorkerDrainResult, drain, no_worker, resume};
 
 /// Worker to drain or resume.
@@ -11,7 +11,8 @@ pub struct DrainWorkerRequest {
     /// Name from the list.
     #[cfg_attr(feature = "openapi", schema(example = "w-host-7-1a4"))]
     pub worker: String,
-    /// Reason for the audit log and the list.
+    /// Reason for the audit log and the list. Optional for a resume.
+    #[serde(default, deserialize_with = "or_default")]
     #[cfg_attr(feature = "openapi", schema(example = "the machine gets a new kernel"))]
     pub reason: String,
 }

@@ -1,6 +1,7 @@
 // Calls that wait for approval.
 
 import { act, ask, may, now, whoami, withQuery } from "../api.js";
+import { collect, estimate } from "../actions.js";
 import { fromNow, range, span } from "../format.js";
 import { Digits, parse, write } from "../json.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, button, chip, confirm, copy, empty, field, filters, h, learn, pager, reasonField, say, storyLink, time } from "../ui.js";
@@ -103,6 +104,35 @@ function shownArguments(approval, why) {
     : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`)];
 }
 
+// An approver must be able to read all calls of one action.
+const APPROVED_MAX = 200;
+
+/**
+ * Approves the calls that match a filter, after a preview of all their arguments. Leaves out calls whose arguments the
+ * list shortens: approvers read these one by one.
+ */
+async function approveAll({ wanted, matches, refresh }) {
+  const all = await collect("approvals", { wanted, matches: (one) => one.state === "waiting" && one.arguments_exact && matches(one), most: APPROVED_MAX });
+  if (!all) return;
+  const run = async (data, { signal, show }) => {
+    let done = 0;
+    const errors = new Map();
+    for (const approval of all.found) {
+      if (signal.aborted) break;
+      const body = { reason: data.get("reason"), narrowed: approval.narrowed ?? null };
+      await act(`approvals/${encodeURIComponent(nameOf(approval))}/approve`, body).catch((error) => errors.set(error.message, (errors.get(error.message) ?? 0) + 1));
+      show(`${++done} of ${all.found.length} …`);
+    }
+    const failed = [...errors.values()].reduce((sum, number) => sum + number, 0);
+    const rest = done < all.found.length ? ` Stopped: ${all.found.length - done} are unchanged.` : "";
+    say(`${done - failed} of ${done} approved.${[...errors].map(([error, number]) => ` ${number} not: ${error.replace(/\.$/, "")}.`).join("")}${rest}`);
+  };
+  const row = (one) => h("li", { key: nameOf(one) }, `${nameOf(one)}: ${one.agent} calls ${one.tool} `, h("code", {}, write(one.narrowed ?? one.arguments)));
+  const text = `${estimate(all, "calls", (one) => `${one.agent} ${one.tool}`)} You decide as ${whoami().approver}.`;
+  const preview = h("div", { class: "all", tabindex: 0, role: "region", "aria-label": "Calls to approve" }, h("ul", { class: "sample" }, all.found.map(row)));
+  if (await confirm({ title: "Approve all calls that match?", wide: true, text, fields: [preview, reasonField()], button: `Approve ${all.found.length}`, stop: "Stop after this call", act: run })) refresh();
+}
+
 const changed = (approval) => (approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : []);
 
 function buttons(approval, refresh) {
@@ -129,14 +159,17 @@ export function approvalCard(approval, nowMs, refresh) {
     buttons(approval, refresh));
 }
 
+const wantedOf = (query) => ({ tenant: query.get("tenant"), agent: query.get("agent"), tool: query.get("tool") });
 const FIELDS = [TENANT, AGENT, TOOL, FROM, UNTIL, { name: "text", label: "Text", help: "in the arguments", wide: true }];
 
 function draw({ approvals: found, next, now_ms }, view, query, refresh) {
   const { from, until } = range(query, now());
   const text = (query.get("text") ?? "").toLowerCase();
-  const rows = found.filter((one) => (!from || one.requested_ms >= from) && (!until || one.requested_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text)));
+  const matches = (one) => (!from || one.requested_ms >= from) && (!until || one.requested_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text));
+  const rows = found.filter(matches);
   return [
-    may("approve") ? null : h("p", { class: "soft" }, "This key is read-only: it may not decide."),
+    may("approve") ? h("div", { class: "row actions" }, button("Approve all that match …", () => approveAll({ wanted: wantedOf(query), matches, refresh }), { disabled: !rows.length }))
+      : h("p", { class: "soft" }, "This key is read-only: it may not decide."),
     rows.length ? h("div", { class: "cards" }, rows.map((one) => approvalCard(one, now_ms, refresh))) : empty("No approvals waiting."),
     pager(view, next, refresh, "Ending soonest first"),
   ];
@@ -147,7 +180,7 @@ export const approvals = {
   open: (query, refresh) => {
     const view = { every_ms: 3000, bar: () => filters("approvals", query, FIELDS) };
     view.load = async () => {
-      const found = await ask(withQuery("approvals", { tenant: query.get("tenant"), agent: query.get("agent"), tool: query.get("tool"), limit: 100, from: view.from }));
+      const found = await ask(withQuery("approvals", { ...wantedOf(query), limit: 100, from: view.from }));
       learn({ tenant: found.approvals.map((one) => one.tenant), agent: found.approvals.map((one) => one.agent), tool: found.approvals.map((one) => one.tool) });
       return found;
     };

@@ -18,12 +18,18 @@ function used(counter) {
   return h("span", { class: "nowrap" }, h("span", { class: isFull ? "doubt" : undefined }, isFull ? `${text}, full ` : `${text} `), counter.allowed ? share(Number(counter.used), Number(counter.allowed), isFull ? "refused" : "info") : null);
 }
 
-/** Shows how many turns wait for a counter, as a link to these turns. */
-function whoWaits(counter) {
+/** Lists the turns that wait for a limit or cap. */
+const waitingTurns = (limit, who, ...text) => link("turns", { ...who, waits_for: limit.name.split(" ")[0] }, ...text);
+
+/** Shows how many turns wait for a counter, as a link to these turns. The counter of a cap is `tenant:agent`. */
+function whoWaits(limit, counter) {
   if (!counter.waiting) return counter.waiting === undefined ? "not counted" : "0";
-  const [tenant, agent] = counter.counter.split(":");
-  return tenant ? link("turns", { tenant, agent, state: "throttled" }, count(counter.waiting)) : count(counter.waiting);
+  const [tenant, agent] = limit.isCap ? counter.counter.split(":") : [];
+  return waitingTurns(limit, { tenant, agent }, count(counter.waiting));
 }
+
+/** Returns all limits and caps. */
+const all = ({ limits, caps }) => [...limits, ...caps.map((cap) => ({ ...cap, isCap: true }))];
 
 function one(limit, nowMs, isDetail) {
   const counters = () => table({
@@ -31,7 +37,7 @@ function one(limit, nowMs, isDetail) {
       { name: "Counter", value: (counter) => (counter.counter || "all calls") + (counter.shard === undefined ? "" : ` (shard ${counter.shard})`) },
       { name: "Used", number: true, value: (counter) => Number(counter.used), cell: used },
       { name: "Window ends", number: true, value: (counter) => counter.window_ends_ms, cell: (counter) => (limit.is_held ? "when calls end" : fromNow(counter.window_ends_ms, nowMs)) },
-      { name: "Waiting", number: true, value: (counter) => counter.waiting, cell: whoWaits },
+      { name: "Waiting", number: true, value: (counter) => counter.waiting, cell: (counter) => whoWaits(limit, counter) },
     ],
   });
   const fullest = limit.counters[0];
@@ -55,7 +61,7 @@ export const limits = {
     load: () => ask(withQuery("limits", { tenant: query.get("tenant"), agent: query.get("agent") })),
     draw: (found) => [
       found.policy.in_force.some((digest) => digest && digest !== found.policy.here) ? h("p", { class: "doubt" }, "The fleet uses another configuration than this gateway: its limits may differ.") : null,
-      h("div", { class: "cards" }, [...found.limits, ...found.caps].sort((a, b) => isFull(b) - isFull(a) || isUsed(b) - isUsed(a)).map((limit) => one(limit, found.now_ms))),
+      h("div", { class: "cards" }, all(found).sort((a, b) => isFull(b) - isFull(a) || isUsed(b) - isUsed(a)).map((limit) => one(limit, found.now_ms))),
     ],
   }),
 };
@@ -79,8 +85,8 @@ export const limit = {
       every_ms: 4000,
       load: () => ask(withQuery("limits", { limit: name, top: 100 })),
       draw: (found) => {
-        const limitFound = [...found.limits, ...found.caps].find((one_) => one_.name === name);
-        return [limitFound ? one(limitFound, found.now_ms, true) : empty("No such limit."), waiting(name), h("p", {}, link("rules", {}, "Rules and limits with their denials"), " · ", link("audit", { text: name }, "in the audit log"))];
+        const limitFound = all(found).find((one_) => one_.name === name);
+        return [limitFound ? one(limitFound, found.now_ms, true) : empty("No such limit."), waiting(name), h("p", {}, limitFound && [waitingTurns(limitFound, {}, "Turns that wait for it"), " · "], link("rules", {}, "Rules and limits with their denials"), " · ", link("audit", { text: name }, "in the audit log"))];
       },
     };
   },

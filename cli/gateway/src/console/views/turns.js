@@ -1,15 +1,15 @@
 // Turns in progress, by filter. Selected turns, or all that match, can be canceled at once.
 
 import { ask, may, now, withQuery } from "../api.js";
-import { cancel, cancelAll } from "../actions.js";
+import { cancel, cancelAll, pauseAll } from "../actions.js";
 import { count, range, workerOf } from "../format.js";
 import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, chip, copy, empty, filters, h, learn, link, pager, storyLink, table } from "../ui.js";
 
-const NAMES = ["tenant", "agent", "tool", "state"];
+const NAMES = ["tenant", "agent", "tool", "state", "waits_for"];
 const STATES = ["", "throttled", "ready", "running", "parked", "ending"];
 const WORDS = { throttled: "waits for a cap or limit", ready: "ready", running: "running", parked: "waits", ending: "ends" };
 const MOODS = { throttled: "doubt", running: "info", parked: "doubt" };
-const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: STATES }, FROM, UNTIL, { name: "text", label: "Text", help: "part of an id", wide: true }];
+const FIELDS = [TENANT, AGENT, TOOL, { name: "state", label: "State", options: STATES }, { name: "waits_for", label: "Waits for", list: "limit" }, FROM, UNTIL, { name: "text", label: "Text", help: "part of an id", wide: true }];
 export const nameOf = (one) => `${one.tenant}:${one.id}`;
 
 /** Returns `wanted`, the query for the gateway, and `matches`, a function that applies the rest of the filter. */
@@ -46,7 +46,8 @@ function draw(found, view, query, refresh) {
   return [
     may("operate") ? h("div", { class: "row actions" },
       button(chosen.size ? `Cancel selected (${chosen.size}) …` : "Cancel selected …", async () => { if (await cancel([...chosen], "turn", refresh)) chosen.clear(); }, { disabled: !chosen.size }),
-      button("Cancel all that match …", () => cancelAll({ kind: "turn", wanted, matches, refresh }), { disabled: !rows.length })) : null,
+      button("Cancel all that match …", () => cancelAll({ kind: "turn", wanted, matches, refresh }), { disabled: !rows.length }),
+      button("Pause the agents of all that match …", () => pauseAll({ wanted, matches, refresh }), { disabled: !rows.length })) : null,
     rows.length ? table({ caption: `${count(rows.length)}${cut} turns in progress${found.next ? ", and maybe more" : ""}`, columns, rows, key: nameOf, chosen: may("operate") ? chosen : undefined, csv: true }) : empty("No turns match."),
     pager(view, found.next, refresh, "From the beginning"),
   ];
